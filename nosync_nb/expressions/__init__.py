@@ -1,7 +1,7 @@
 """Expressions: Spark SQL compiled to columns, or marked as known to Spark alone.
 
-Promises: an expression means what Spark means by it, also where it is computed here; it is data,
-and names no function that reads, loads or runs anything. Owns: nothing. Imports: rows, errors.
+Promises: an expression has Spark's meaning, also where it is computed here; it is data, and calls
+no function that reads files, loads classes or runs code. Owns: nothing. Imports: rows, errors.
 """
 
 from nosync_nb.expressions.aggregates.compiler import AggregateCall, Aggregation, compile_aggregates

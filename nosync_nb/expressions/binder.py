@@ -40,7 +40,7 @@ from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
 
 
 class LambdaScope:
-    """The variables of the lambdas around a place, behind the columns.
+    """The variables of the enclosing lambdas, numbered after the columns.
 
     Attributes:
         types: of the columns, then of the variables.
@@ -51,7 +51,7 @@ class LambdaScope:
         self._names: list[tuple[str, int]] = []
 
     def find(self, name: str) -> ColumnNode | None:
-        """The variable of a name, the innermost one."""
+        """Returns the innermost variable of a name."""
         for own, place in reversed(self._names):
             if own == name.lower():
                 return ColumnNode(place, self.types[place])
@@ -60,10 +60,10 @@ class LambdaScope:
     def body(
         self, binder: Binder, tree: Any, types: Sequence[str], least: int | None = None
     ) -> LambdaBody:
-        """Binds a lambda whose variables have these types; the last ones may be left out.
+        """Binds a lambda whose variables have these types; the last ones may be missing.
 
         Raises:
-            NotProvedError: if it is no lambda of as many variables.
+            NotProvedError: if it is no lambda with a matching number of variables.
         """
         least = len(types) if least is None else least
         if not isinstance(tree, exp.Lambda) or not least <= len(tree.expressions) <= len(types):
@@ -80,7 +80,7 @@ class LambdaScope:
 
 
 def _over(binder: Binder, items: Any, tree: Any) -> tuple[ValueNode, LambdaBody, Any]:
-    """An array, a lambda over its elements, perhaps with their places, and how to call it."""
+    """An array, a lambda over its elements (and their positions), and a function to its inputs."""
     node = binder.bind(items)
     (type_,) = collections.inner(node)
     body = binder.scope.body(binder, tree, (type_, "int"), least=1)
@@ -115,7 +115,7 @@ def _filter(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
 
 
 def _any_of(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
-    """`exists` and `forall`, three-valued; further elements are not asked once it is settled."""
+    """`exists` and `forall`, three-valued; they stop at the first element that decides."""
     items, tree = _arity(name, arguments, 2)
     node = binder.bind(items)
     body = binder.scope.body(binder, tree, collections.inner(node))
@@ -177,7 +177,7 @@ def _of_entries(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNod
 
 
 def _struct(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
-    """`struct(a, f(b), c as d)`: fields are called as columns, aliases, or col1, col2, ..."""
+    """`struct(a, f(b), c as d)`: fields have the names of columns, aliases, or col1, col2, ..."""
     fields = []
     for position, tree in enumerate(arguments, 1):
         called = f"col{position}"
@@ -287,15 +287,16 @@ class Binder:
 
     Args:
         schema: the columns.
-        utc: whether timestamps are in UTC.
-        typed: whether calls that only Spark computes become nodes of their type (results.py), which
-            cannot be evaluated.
+        utc: True if timestamps are in UTC.
+        typed: True if calls that only Spark computes become nodes of their type (result_types.py),
+            which cannot be evaluated.
 
     Attributes:
-        scope: the variables of the lambdas around.
-        mixes: whether values of types have met that ANSI mode makes one type of in its own way.
-        apart: whether it is another way without that mode, as far as is known.
-        first: what Spark evaluates before the expression (beforehand.py).
+        scope: the variables of the enclosing lambdas.
+        mixes: True if values of different types have met, and their common type depends on ANSI
+            mode.
+        apart: True if the common type is known to differ without ANSI mode.
+        first: operands that Spark evaluates before the expression (shared_operands.py).
     """
 
     def __init__(self, schema: Schema, *, utc: bool, typed: bool = False) -> None:
@@ -333,13 +334,13 @@ class Binder:
         return OPERATORS[name](name, nodes, self.utc)
 
     def _meet(self, types: Iterable[str]) -> None:
-        """Notes whether Spark makes one type of several as its mode says."""
+        """Records whether the common type of several types depends on the mode."""
         kinds = {_kind(type_) for type_ in types} - {VOID}
         if len(kinds) > 1 and not any(map(INTERVALS.__contains__, kinds)):
             self.mixes = self.apart = True
 
     def _turn(self, source: str, target: str) -> None:
-        """Notes a cast."""
+        """Records a cast."""
         if len({_kind(source), _kind(target)} - {VOID}) > 1:
             self.mixes = True
             self.apart |= not same_without_ansi(source, target)
@@ -383,7 +384,7 @@ class Binder:
         return entry(lower, nodes, self.utc)
 
     def _ask_first(self, call: Any, operand: Any) -> None:
-        """Notes an operand that Spark evaluates before all else."""
+        """Records an operand that Spark evaluates before the expression."""
         if shared_operands.is_shared_operand(call, operand, self.scope.find):
             node = self.bind(operand)
             self.first += [node] if node.raises else []
@@ -398,7 +399,7 @@ class Binder:
             if variable is not None:
                 return variable
             place = self.schema.index(tree.name)
-        except SchemaError:  # looked at before: the name of a function without parentheses
+        except SchemaError:  # resolved earlier: the name of a function without parentheses
             return nondeterministic.call_without_arguments(tree.name, utc=self.utc)
         return ColumnNode(place, self.schema.types[place])
 
@@ -451,7 +452,7 @@ class Binder:
         return conditionals.not_("not", [node], self.utc) if tree.args.get("negate") else node
 
     def _escape(self, tree: Any) -> ValueNode:
-        """`like ... escape '/'`, which the tree has around the rest."""
+        """`like ... escape '/'`, which is the outer node in the tree."""
         like, sign = tree.this, tree.expression
         lower = isinstance(like, exp.ILike)
         if not isinstance(like, exp.Like | exp.ILike):
@@ -467,7 +468,7 @@ class Binder:
         return self._call("rlike", tree.this, tree.expression)
 
     def _joined(self, tree: Any) -> ValueNode:
-        """Strings beside each other are one."""
+        """Adjacent strings are one string."""
         if not all(isinstance(part, exp.Literal) and part.is_string for part in tree.expressions):
             raise NotProvedError("adjacent strings")
         return LiteralNode("".join(part.this for part in tree.expressions), "string")
@@ -501,15 +502,16 @@ substring_index split_part locate position overlay levenshtein struct named_stru
 format_string printf regexp_extract
 """
 _PLAIN = frozenset((*_APART.split(), "is true", "is false", *datetimes.FUNCTIONS))
-"""Calls of values of different types on purpose."""
+"""Calls whose arguments intentionally have different types."""
 _CHOICES = frozenset(("if", "nvl2"))
 _TYPE_NAMES = frozenset(CAST_TYPES.values())
 
 
 def _kind(type_: str) -> str:
-    """Types that meet in one way whatever the mode have one kind.
+    """Types have one kind if their common type does not depend on the mode.
 
-    An array has that of its elements, and a map that of its keys, beside which it is asked for.
+    An array has the kind of its elements, and a map the kind of its keys, because these are
+    compared.
     """
     while type_.startswith(("array<", "map<")):
         type_ = nested_parts(type_)[0][1]

@@ -1,12 +1,12 @@
-"""The fast form: one Python function for small batches of columns without nulls.
+"""Generates one Python function for small batches of columns without nulls.
 
-Its source is written once from the nodes; it takes the columns and returns the result, or None
-when anything is not as hoped (a null, another physical form, a value near an overflow, a zero
-divisor, a text that is refused). Then the nodes are evaluated as usual, which also finds the row
-that raises. So this form holds no rule of its own: it calls the same kernels, without masks.
+Its source is generated once from the nodes. It takes the columns and returns the result, or None
+for anything unexpected: a null, another physical form, a value near an overflow, a zero divisor, a
+text that is refused. Then the nodes are evaluated as usual, which also locates the row that raises.
+The generated function has no rules of its own: it calls the same kernels, without masks.
 
-Integers are guarded at the inputs: the largest limit is sought under which no intermediate result
-can overflow, and columns are looked at once, instead of each operation.
+Integers are guarded at the inputs: the largest limit is determined under which no intermediate
+result can overflow, and columns are checked once, instead of each operation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _ExceedsError(Exception):
 def compile_fast(node: ValueNode) -> Fast | None:
     """Returns the fast form of a node, None if it has none."""
     if isinstance(node, SharedOperandNode):
-        return compile_fast(node.inner)  # which looks at every part of every row
+        return compile_fast(node.inner)  # the inner expression evaluates every part of every row
     polynomial = compile_polynomial(node)
     if polynomial is not None:
         return polynomial
@@ -63,7 +63,7 @@ def compile_fast(node: ValueNode) -> Fast | None:
 
 
 def is_loud(node: ValueNode) -> bool:
-    """Tells whether numpy may warn about floats on the way."""
+    """Returns True if numpy may warn about floats during the evaluation."""
     own = isinstance(node, StrictNode) and _may_warn(node)
     return own or any(is_loud(argument) for argument in node.arguments)
 
@@ -83,7 +83,7 @@ _INLINE = {
 
 
 class _Code:
-    """Writes the source. Values of fixed types are arrays, texts are lists."""
+    """Generates the source. Values of fixed types are arrays, texts are lists."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
@@ -113,7 +113,7 @@ class _Code:
         return function
 
     def name(self, value: Any) -> str:
-        """Returns the name under which the source finds a value."""
+        """Returns the name under which the source refers to a value."""
         name = f"k{len(self.names)}"
         self.names[name] = value
         return name
@@ -185,7 +185,7 @@ class _Code:
         return result
 
     def needed(self, node: StrictNode, kernel: Kernel, check: Check) -> bool:
-        """Tells whether a check cannot be decided before the values are known."""
+        """Returns True if a check cannot be decided before the values are known."""
         if kernel.bounds is not None and self.limit is not None:
             return False
         last = node.arguments[-1]
@@ -197,7 +197,7 @@ class _Code:
     def rowwise(
         self, node: ValueNode, row: Any, template: str | None = None, *, nullable: bool
     ) -> str:
-        """Returns the source of what is computed row by row, of few rows; null is not hoped for."""
+        """Returns the source of a computation row by row, for few rows without nulls."""
         if _FEW not in self.lines:
             self.lines.append(_FEW)
         spanning = [argument for argument in node.arguments if _spans(argument)]
@@ -232,7 +232,9 @@ class _Code:
             return f"({self.value(arguments[0])} {sign} {self.value(arguments[1])})"
         if isinstance(node, IsNullNode):
             given = self.value(arguments[0])
-            if arguments[0].raises:  # in a list, which nobody would make
+            if arguments[
+                0
+            ].raises:  # evaluated because it may raise, though its values are not needed
                 self.keep(given)
             return f"{self.name(np.zeros)}(n, bool)"
         if isinstance(node, CoalesceNode):
@@ -267,7 +269,7 @@ def _plain(node: ValueNode) -> Any:
 
 
 def _spans(node: ValueNode) -> bool:
-    """Tells whether the fast value of a node has one entry for each row."""
+    """Returns True if the fast value of a node has one entry for each row."""
     if isinstance(node, CoalesceNode):
         return _spans(node.arguments[0])
     if isinstance(node, ColumnNode | IsNullNode):
@@ -280,7 +282,7 @@ _LIMITS = (63, 62, 61, 60, 58, 56, 53, 48, 40, 31, 30, 29, 28, 24, 20, 15, 14, 1
 
 
 def _limit(node: ValueNode) -> int | None:
-    """Returns the largest limit of inputs under which nothing overflows, None if there is none."""
+    """Returns the largest limit of inputs under which nothing overflows, if any."""
     for bits in _LIMITS:
         limit: int = 2**bits - 1
         try:
@@ -292,14 +294,14 @@ def _limit(node: ValueNode) -> int | None:
 
 
 def _bounds(node: ValueNode, limit: int) -> Bounds:
-    """Returns between what an integer node lies if its inputs keep the limit."""
+    """Returns the bounds of an integer node if its inputs keep the limit."""
     inner = [_bounds(argument, limit) for argument in node.arguments]
     if node.type not in INTEGERS:
         return 0, 0
     least, greatest = limits(node.type)
     if isinstance(node, ColumnNode):
         if limit >= greatest:
-            return least, greatest  # not guarded: the least integer is one beyond -greatest
+            return least, greatest  # not guarded: the least integer is one below -greatest
         return -limit, limit
     if isinstance(node, LiteralNode):
         return (0, 0) if node.value is None else (node.value, node.value)

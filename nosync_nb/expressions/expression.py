@@ -1,12 +1,13 @@
 """Expressions: Spark SQL over the columns of one row, evaluated here or by Spark.
 
-The meaning is always Spark's, under the settings that it was described under (settings.py). If
-every part of an expression is in the table of proved functions (table.py), `local` is true and
-`evaluate` computes it on columns; otherwise `sql` goes to Spark with the batch. Which of the two it
-is depends on the text, the types and the settings alone, never on the values or the number of rows.
+The meaning is always Spark's, under the settings with which it was described (settings.py). If
+every part of an expression is in the table of proved functions (functions/registry.py), `local` is
+true and `evaluate` computes it on columns; otherwise `sql` goes to Spark with the batch. This
+choice depends on the text, the types and the settings alone, never on the values or the number of
+rows.
 
-Design: nodes (nodes.py) evaluate any form of column with null masks and find the row that raises;
-a generated function (fast.py) tries small null-free columns first.
+Design: nodes (evaluation/nodes.py) evaluate any form of column with null masks and locate the row
+that raises; a generated function (codegen.py) tries small null-free columns first.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Types = Callable[[Sequence[str], Schema], list[str]]
 """Asks Spark for the types of expressions over a schema."""
 
 Functions = Callable[[str, Schema], tuple[Registered, ...]]
-"""Asks Spark which functions that users registered an expression over a schema calls."""
+"""Asks Spark which user-registered functions an expression over a schema calls."""
 
 _BEFORE_A_VALUE = frozenset(
     re.findall(
@@ -63,14 +64,14 @@ class Expression:
     """One compiled expression; immutable, picklable (compiled again where it is loaded).
 
     Attributes:
-        sql: the text without its alias, what Spark is asked to evaluate.
+        sql: the text without its alias, for evaluation in Spark.
         name: the alias, or the name of a plain column; None if it has no name.
         type: the type of the result.
         columns: positions of the columns it reads; `references` are their names.
-        is_column: whether it is a plain column.
-        deterministic: whether two evaluations agree.
-        local: whether `evaluate` works; if not, `why` says which part only Spark knows.
-        settings: those that it depends on, as they are for it.
+        is_column: True if it is a plain column.
+        deterministic: True if two evaluations agree.
+        local: True if `evaluate` works; if not, `why` names the part that only Spark knows.
+        settings: those that it depends on, with their values.
         fingerprint: a text equal for expressions that differ in space, comments and case only.
     """
 
@@ -123,7 +124,7 @@ class Expression:
 
     @property
     def raises(self) -> bool:
-        """Whether a row may make it raise, as far as is known: what only Spark knows may."""
+        """True if a row may make it raise; always True for expressions that only Spark knows."""
         return self._node is None or self._node.raises
 
     @property
@@ -177,7 +178,7 @@ class Expression:
 
 
 _Shown = tuple[str, dict[str, str]]
-"""How errors show the expression and its columns, where these are not the user's own."""
+"""The form of the expression and its columns in errors, if these are not the user's own."""
 
 
 class _Compiled(NamedTuple):
@@ -202,19 +203,19 @@ def compile_expression(
     """Compiles Spark SQL over the columns of a schema.
 
     Args:
-        sql: one expression, perhaps `... AS name`. Columns are found by their exact name, else in
+        sql: one expression, perhaps `... AS name`. Columns are matched by their exact name, else in
             another case.
         schema: the columns.
-        types: asks Spark for the type of what only Spark knows.
-        settings: what it is evaluated under, or who tells: asked if it depends on some. Functions
-            of timestamps are evaluated here in UTC only; without ANSI mode what is known of it
-            (without_ansi.py).
-        functions: asks Spark for the registered functions that it calls; without, they are those
+        types: asks Spark for the type of a part that only Spark knows.
+        settings: the settings of the evaluation, or a function to them, called if the expression
+            depends on some. Functions of timestamps are evaluated here in UTC only, and without
+            ANSI mode only those that non_ansi.py supports.
+        functions: asks Spark for the registered functions that it calls; without it, they are those
             of `settings`.
 
     Raises:
-        ExpressionError: if it cannot be read, names a column that is not there, looks at more than
-            one row, or needs Spark and `types` is None.
+        ExpressionError: if it cannot be parsed, names a missing column, reads more than one row, or
+            needs Spark and `types` is None.
     """
     return compile_shown(sql, schema, types, settings, ("", {}), functions)
 
@@ -227,7 +228,7 @@ def compile_shown(
     shown: _Shown,
     functions: Functions | None = None,
 ) -> Expression:
-    """Compiles an expression that errors show in another way."""
+    """Compiles an expression that errors show in another form."""
     compiled = _compiled(sql, schema, utc=True, ansi=True)
     own = SqlSettings()
     if any(compiled.depends):
@@ -267,7 +268,7 @@ def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
 
 
 def _without_ansi(node: ValueNode, *, apart: bool) -> tuple[ValueNode | None, str]:
-    """The node that does what Spark does without ANSI mode, or what only Spark knows of it."""
+    """The node with Spark's results without ANSI mode, or the part that only Spark knows."""
     if apart:
         return None, "how these types meet without ANSI mode"
     try:
@@ -279,9 +280,9 @@ def _without_ansi(node: ValueNode, *, apart: bool) -> tuple[ValueNode | None, st
 def _node_of(
     parsed: Parsed, schema: Schema, examined: ExpressionFacts
 ) -> tuple[ValueNode | None, SettingsDependency, str, bool]:
-    """The node of an expression, if there is one; what it depends on; what only Spark knows.
+    """The node of an expression, if it has one; its dependencies; the part that only Spark knows.
 
-    Also whether types meet in it in a way of ANSI mode.
+    The last value is True if its types meet in a way that depends on ANSI mode.
     """
     for utc in (False, True):
         try:
@@ -301,7 +302,7 @@ def _node_of(
 def known_type(sql: str, schema: Schema) -> str | None:
     """Returns the type of an expression in ANSI mode; None if only Spark knows it.
 
-    Its columns are there; whether Spark takes their types is not looked at where it computes.
+    Its columns must exist. Argument types of functions that only Spark computes are not checked.
     """
     try:
         node, _ = _bound(parse(sql), schema, utc=True, typed=True)
@@ -313,10 +314,10 @@ def known_type(sql: str, schema: Schema) -> str | None:
 def _bound(
     parsed: Parsed, schema: Schema, *, utc: bool, typed: bool = False
 ) -> tuple[ValueNode, Binder]:
-    """Returns the node of an expression, and who bound it.
+    """Returns the node of an expression, and its binder.
 
     Raises:
-        NotProvedError: if only Spark can say what it means.
+        NotProvedError: if only Spark knows its meaning.
     """
     if any("\\" in word.text and word.kind != "string" for word in parsed.words):
         raise NotProvedError("a backslash in a name")
@@ -338,7 +339,7 @@ def _bound(
 
 
 def _has_plus_sign(parsed: Parsed, schema: Schema) -> bool:
-    """Returns True if a + stands before what may be no number, because the parser drops it."""
+    """Returns True if a + precedes a possible non-number, because the parser drops the sign."""
     before: Word | None = None
     for word, after in zip(parsed.words, parsed.words[1:], strict=False):
         if word.text == "+" and word.kind == "sign" and after.kind != "number":
@@ -353,7 +354,7 @@ def _has_plus_sign(parsed: Parsed, schema: Schema) -> bool:
 
 
 def _is_of_length(parsed: Parsed) -> bool:
-    """Whether a type `char`, `varchar` or `text` is named, and not a column, or within a string."""
+    """Returns True if a type `char`, `varchar` or `text` is named, outside of strings and names."""
     words = [word.text for word in parsed.words if word.kind not in ("string", "name")]
     if _LENGTHS.search(" ".join(words)):
         return True
@@ -380,10 +381,10 @@ def _asked_type(compiled: _Compiled, schema: Schema, types: Types | None) -> str
 
 
 def waits(sql: str, schema: Schema, settings: Asked = DEFAULT) -> str | None:
-    """Returns what only Spark knows of an expression, None if it is computed here.
+    """Returns the part of an expression that only Spark knows, None if it is computed here.
 
     Raises:
-        ExpressionError: if it cannot be read, or is none of a row.
+        ExpressionError: if it cannot be parsed, or is no expression of a row.
     """
     e = compile_expression(sql, schema, types=lambda *_: ["string"], settings=settings)
     return None if e.local else e.why
@@ -414,7 +415,7 @@ def expand_select(expressions: Sequence[str], schema: Schema) -> list[str]:
     """Returns the expressions with `*` (also `* except (a, b)`) replaced by columns in backticks.
 
     Raises:
-        ExpressionError: if an expression cannot be read or an excepted column is not there.
+        ExpressionError: if an expression cannot be parsed or an excepted column is missing.
     """
     texts: list[str] = []
     for sql in expressions:

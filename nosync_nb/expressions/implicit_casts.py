@@ -1,4 +1,4 @@
-"""Casts that Spark adds by itself, and building nodes whose arguments have been cast."""
+"""Casts that Spark adds implicitly, and nodes with cast arguments."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts, is_nested
 
 
 class NotProvedError(Exception):
-    """The table has no such entry (the message says which): Spark evaluates the expression."""
+    """The table has no such entry (the message names it): Spark evaluates the expression."""
 
 
 _EXACT = {"float": 2**24, "double": 2**53}
 _LONG_PLACES = 18
-"""Of decimals that Spark keeps as a long: of more it makes no whole number of a computed zero."""
+"""Spark stores a decimal with up to this many places as a long; with more, a computed zero is not
+cast to an integer here."""
 
 _IMPLICIT: dict[str, tuple[str, ...]] = {
     "string": (*NUMBERS, *INTERVALS, *TIMES, "boolean"),
@@ -46,17 +47,16 @@ _IMPLICIT: dict[str, tuple[str, ...]] = {
     "int": (*NUMBERS, "string"),
     "boolean": ("string",),
 }
-"""The types that Spark casts to a parameter's type by itself; decimals it casts to every number.
+"""The types that Spark casts to a parameter's type implicitly; it casts decimals to every number.
 
-Bytes it casts to text too, also those that are no UTF-8, of which no text is made here.
-"""
+Spark also casts bytes to text, even if they are not UTF-8; these are refused here."""
 
 
 def implicit(node: ValueNode, wanted: str, *, utc: bool) -> ValueNode:
-    """Returns the argument as a function wants it, cast as Spark's ANSI mode casts it.
+    """Returns the argument with the type that a function requires, cast as in Spark's ANSI mode.
 
     Raises:
-        NotProvedError: if Spark would not cast it, or not provably as we do.
+        NotProvedError: if Spark would not cast it, or not provably in the same way.
     """
     fits = node.type in (wanted, VOID) or node.type in _IMPLICIT.get(wanted, ())
     if is_decimal(node.type):
@@ -69,10 +69,10 @@ def implicit(node: ValueNode, wanted: str, *, utc: bool) -> ValueNode:
 
 
 def only(node: ValueNode, *types: str, name: str) -> ValueNode:
-    """Returns an argument of a function that Spark gives no other types than these.
+    """Returns an argument of a function for which Spark casts no other types.
 
     Raises:
-        NotProvedError: if it has another.
+        NotProvedError: if it has another type.
     """
     if node.type not in (*types, VOID):
         raise NotProvedError(f"{name} of a {node.type}")
@@ -83,7 +83,7 @@ def cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
     """Returns the node cast; literals are cast at once.
 
     Raises:
-        NotProvedError: if Spark has to do it.
+        NotProvedError: if only Spark can cast it.
     """
     source = node.type
     if source == target:
@@ -108,7 +108,7 @@ def cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
 
 
 def _printed(node: ValueNode, *, utc: bool) -> ValueNode:
-    """What is nested, as text."""
+    """A nested value as text."""
     write = value_formatting.writer(node.type)
     if write is None:
         raise NotProvedError(f"cast of {node.type} to string")
@@ -118,7 +118,7 @@ def _printed(node: ValueNode, *, utc: bool) -> ValueNode:
 
 
 def _literal(node: LiteralNode, target: str, *, utc: bool) -> LiteralNode | None:
-    """Returns the literal cast, None if that is better left to rows."""
+    """Returns the literal cast, None if each row must cast it."""
     value = node.value
     if value is None:
         return LiteralNode(None, target)
@@ -152,7 +152,7 @@ _SPECIAL = frozenset(("now", "today", "tomorrow", "yesterday"))
 
 
 def _text_literal(text: str, target: str, *, utc: bool) -> LiteralNode | None:
-    """The literal cast; None if it cannot be, which is an error on each row that asks for it."""
+    """The literal cast; None if it is invalid, which is an error on each row that evaluates it."""
     if target in ("timestamp", "timestamp_ntz"):
         return LiteralNode(_moment(text, target, utc=utc), target)
     if is_decimal(target):
@@ -171,7 +171,7 @@ def _text_literal(text: str, target: str, *, utc: bool) -> LiteralNode | None:
 
 
 def _moment(text: str, target: str, *, utc: bool) -> int:
-    """The timestamp of a literal; `now` and its kin, and what is none, are Spark's."""
+    """The timestamp of a literal; `now` and similar words, and invalid text, are left to Spark."""
     plain = datetimes.parse_timestamp(text.strip())
     if plain is not None and (not plain[1] if target == "timestamp_ntz" else utc or plain[1]):
         return plain[0]
@@ -183,10 +183,10 @@ def _moment(text: str, target: str, *, utc: bool) -> int:
 
 
 def try_cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
-    """Returns the node cast, null where that cannot be.
+    """Returns the node cast, null where the cast fails.
 
     Raises:
-        NotProvedError: if Spark has to do it.
+        NotProvedError: if only Spark can cast it.
     """
     text = node.value if isinstance(node, LiteralNode) else None
     if target == "timestamp" and isinstance(text, str) and timestamp_parsing.is_dayless(text):
@@ -196,7 +196,7 @@ def try_cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
 
 
 def tried_call(node: ValueNode) -> ValueNode:
-    """Returns a call that is null where it refuses a row; its arguments raise as they do.
+    """Returns a call that is null where it refuses a row; its arguments still raise.
 
     Raises:
         NotProvedError: if it is no call of a kernel.
@@ -212,7 +212,7 @@ def to_common(nodes: list[ValueNode], *, utc: bool) -> list[ValueNode]:
     """Returns the nodes cast to their common type.
 
     Raises:
-        NotProvedError: if there is none here.
+        NotProvedError: if the table has no common type.
     """
     type_ = common_of(node.type for node in nodes)
     if type_ is None or not is_known(type_) or type_ == VOID:
@@ -221,10 +221,10 @@ def to_common(nodes: list[ValueNode], *, utc: bool) -> list[ValueNode]:
 
 
 def literal_value(node: ValueNode, what: str) -> Any:
-    """Returns the value of an argument that has to be a literal.
+    """Returns the value of an argument that must be a literal.
 
     Raises:
-        NotProvedError: if it is none, or null.
+        NotProvedError: if it is no literal, or null.
     """
     if not isinstance(node, LiteralNode) or node.value is None:
         raise NotProvedError(f"{what} that is not a literal")

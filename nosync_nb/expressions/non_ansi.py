@@ -1,10 +1,10 @@
-"""What an expression means with ANSI mode off, where that is known here.
+"""Non-ANSI mode: rewrites the nodes of an expression to Spark's results with ANSI mode off.
 
-Nodes are bound as ANSI mode has them. Without it nothing that is here is evaluated in another way
-unless a row raises: then integers wrap around, floats end at the last integer, and what cannot be
-is null. `relaxed` makes the nodes that do so. It knows which kernels that is true of, and leaves
-everything else to Spark, as it does expressions in which types meet that the mode makes one of in
-its own way (`alike` tells of a cast whether it is none of those).
+Nodes are bound for ANSI mode. With ANSI mode off a supported kernel differs only on rows that
+raise: integers wrap around, floats are clipped to the integer range, and invalid values become
+null. `non_ansi_expression` rewrites the nodes accordingly. It knows the kernels for which that is
+true, and leaves all others to Spark. It also leaves expressions to Spark whose common types depend
+on the mode (`same_without_ansi` checks the casts).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WRAPPING = frozenset(("+", "-", "*", "neg", "negative", "abs"))
 _DECIMAL = frozenset(("+", "-", "*"))
 _EITHER = frozenset(("getbit", "bit_get", "timestamp_millis", "timestamp_seconds", "split_part"))
 _EITHER_BY_ROW = frozenset(("slice", "sequence", "try_element_at"))
-"""Calls that refuse in either mode what they refuse."""
+"""Calls that refuse the same values in either mode."""
 _ENDS = {"floor": np.floor, "ceil": np.ceil, "ceiling": np.ceil}
 _NULL_BY_ZERO = frozenset(("/", "%", "mod", "pmod"))
 _BY_ZERO = _NULL_BY_ZERO | {"div"}
@@ -50,7 +50,7 @@ _MAKING = frozenset(f"make_{kind}" for kind in _MADE)
 
 
 def same_without_ansi(source: str, target: str) -> bool:
-    """Whether a cast gives the same with ANSI mode and without, but for rows that raise."""
+    """Returns True if a cast gives the same with ANSI mode and without, except rows that raise."""
     if source == target:
         return True
     if INTERVALS.intersection((source, target)):
@@ -65,10 +65,10 @@ def same_without_ansi(source: str, target: str) -> bool:
 
 
 def non_ansi_expression(node: ValueNode) -> ValueNode:
-    """Returns the node that gives what Spark gives without ANSI mode.
+    """Returns the node with Spark's results without ANSI mode.
 
     Raises:
-        NotProvedError: if only Spark knows.
+        NotProvedError: if only Spark knows the result.
     """
     if not node.raises:
         return node
@@ -138,18 +138,18 @@ def _cast(kernel: Kernel | TextKernel, source: str, target: str) -> Kernel | Tex
         if source in FLOATS:
             return Kernel(_saturated(target), floats=True)
     if INTERVALS.intersection((source, target)):
-        return kernel  # what does not fit is an error in either mode
+        return kernel  # a value that does not fit is an error in either mode
     if (source, target) == ("string", "timestamp"):
         return timestamp_parsing.without_ansi()
     if source == "date" and target in TIMES:
-        return kernel  # a day beyond timestamps is an error in either mode
+        return kernel  # a day out of the range of timestamps is an error in either mode
     if same_without_ansi(source, target):
         return tried(kernel)
     raise NotProvedError(f"cast of {source} to {target} without ANSI mode")
 
 
 def _saturated(target: str) -> Any:
-    """As Java: no number is 0, what is beyond the last; a short integer is cut out of an int."""
+    """Casts as Java does: NaN is 0, values out of range are clipped; short types wrap from int."""
     dtype = FIXED[target]
     inner = "bigint" if target == "bigint" else "int"
     least, greatest = numeric.limits(inner)
@@ -166,7 +166,7 @@ def _saturated(target: str) -> Any:
 
 
 def _rowwise(node: RowwiseNode) -> ValueNode:
-    """Elements that are not there are null."""
+    """Missing elements are null."""
     if node.name in _EITHER_BY_ROW:
         inner = [non_ansi_expression(argument) for argument in node.arguments]
         more = {"raises": True, "strict": node.strict}

@@ -1,16 +1,16 @@
-"""The parts of a Spark session that change what an expression means, recorded beside it.
+"""The parts of a Spark session that change the meaning of an expression, recorded with it.
 
 Two settings change results: the time zone of the session, and its ANSI mode. An expression that
-depends on neither means the same everywhere. One that does keeps, beside its text, what it was
-described under, and is evaluated under that for ever, whatever session is there.
+depends on neither means the same everywhere. An expression that depends on one records it beside
+its text, and is always evaluated under the recorded settings, whatever the current session has.
 
-What depends is found from the parsed tree and the types, and rather too often than too seldom:
-where an expression is computed here, it depends on the zone if it cannot be without knowing that it
-is UTC, and on ANSI if it may raise, or if values of different types meet. Of what only Spark knows
-it is assumed.
+Dependencies are derived from the parsed tree and the types, and are rather too many than too few.
+An expression that is computed here depends on the zone if it can only be computed in UTC. It
+depends on ANSI mode if it may raise, or if values of different types meet. An expression that only
+Spark knows is assumed to depend on both.
 
-The third part are functions that the user registered with Spark: a name in a text stands for
-whatever function the session has under it, so the identity of the function is recorded too.
+The third part are functions that the user registered with Spark. A name in a text stands for any
+function that the session has under it, so the identity of the function is recorded too.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _TIME = re.compile(
     "time|date|day|month|year|hour|minute|second|week|quarter|zone|now|utc|unix|micros|millis"
     "|interval|current|local|window|trunc|json|csv|xml|avro|variant|reflect|java"
 )
-"""Parts of the names of functions that may look at the time zone."""
+"""Parts of the names of functions that may read the time zone."""
 
 
 class SettingsDependency(NamedTuple):
-    """Which settings an expression depends on."""
+    """The settings on which an expression depends."""
 
     time_zone: bool
     ansi: bool
@@ -56,7 +56,7 @@ class Registered(NamedTuple):
 
 
 class SqlSettings(NamedTuple):
-    """Settings of a Spark session; None: it is not known, or does not matter.
+    """Settings of a Spark session; None: unknown, or irrelevant.
 
     `registered` are the user's functions that the expression calls.
     """
@@ -67,11 +67,11 @@ class SqlSettings(NamedTuple):
 
     @property
     def utc(self) -> bool:
-        """Whether timestamps are in UTC; so they are if nobody says another zone."""
+        """True if timestamps are in UTC, which is the default."""
         return self.time_zone is None or self.time_zone == UTC
 
     def of(self, depends: SettingsDependency) -> SqlSettings:
-        """Those that matter."""
+        """Returns the settings of a dependency."""
         return SqlSettings(
             self.time_zone if depends.time_zone else None,
             self.ansi if depends.ansi else None,
@@ -79,7 +79,7 @@ class SqlSettings(NamedTuple):
         )
 
     def over(self, other: SqlSettings) -> SqlSettings:
-        """These, and where they are not known the others."""
+        """Returns these settings, completed by the others where they are unknown."""
         return SqlSettings(
             other.time_zone if self.time_zone is None else self.time_zone,
             other.ansi if self.ansi is None else self.ansi,
@@ -95,16 +95,16 @@ class SqlSettings(NamedTuple):
 DEFAULT = SqlSettings(UTC, True)
 
 Asked: TypeAlias = SqlSettings | Callable[[SettingsDependency, str], SqlSettings]
-"""The settings, or who gives them: asked with an expression, only if it depends on some."""
+"""The settings, or a function to them: called with an expression, only if it depends on some."""
 
 
 def zone(name: str) -> str:
-    """A time zone, by one name for all that are UTC."""
+    """Returns a time zone, with one name for all that are UTC."""
     return UTC if _UTC.fullmatch(name) else name
 
 
 def recorded_settings(given: Iterable[SqlSettings]) -> dict[str, Any]:
-    """What a definition keeps of its expressions' settings, as further parameters."""
+    """Returns the settings of a definition's expressions, as further parameters."""
     settings = SqlSettings()
     for each in given:
         settings = settings.over(each)
@@ -117,12 +117,12 @@ def recorded_settings(given: Iterable[SqlSettings]) -> dict[str, Any]:
 
 
 def of_params(params: Mapping[str, Any]) -> SqlSettings:
-    """The settings that `noted` put beside an expression, the others by default."""
+    """Returns the settings that `recorded_settings` stored, the others by default."""
     return retained_settings(params).over(DEFAULT)
 
 
 def retained_settings(params: Mapping[str, Any]) -> SqlSettings:
-    """The settings that `noted` put beside an expression; what is no setting does not count."""
+    """Returns the settings that `recorded_settings` stored, and ignores other parameters."""
     registered = tuple(_registered(params.get("registered")))
     match params.get("settings"):
         case [str() | None as name, bool() | None as ansi]:
@@ -138,7 +138,7 @@ def _registered(entries: Any) -> Iterator[Registered]:
 
 
 def needs_zone(tree: exp.Expression, schema: Schema, columns: Iterable[int]) -> bool:
-    """Whether an expression that only Spark knows may look at the time zone."""
+    """Returns True if an expression that only Spark knows may read the time zone."""
     if any("timestamp" in schema.types[i].replace("timestamp_ntz", "") for i in columns):
         return True
     return any(_looks(node) for node in tree.walk())

@@ -1,7 +1,7 @@
-"""Finds the expression next to one that needs Spark which is computed in process, for hints.
+"""Suggests an expression that is computed in process instead of one that needs Spark, for hints.
 
-A call that only Spark knows gets a similar name, or a column gets a cast. If neither helps, it is
-the largest part of the expression that is computed in process.
+A call that only Spark knows gets a similar name, or a column gets a cast. If neither helps, the
+suggestion is the largest part of the expression that is computed in process.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ _NEAR = 0.6
 
 
 class SparkSuggestion(NamedTuple):
-    """Why an expression waits for Spark, and the nearest one that would not, or ""."""
+    """The reason why an expression needs Spark, and the nearest one that does not, or ""."""
 
     why: str
     nearest: str
 
 
 def spark_suggestions(sql: str, schema: Schema) -> SparkSuggestion:
-    """Says why an expression waits for Spark; `why` is empty if it does not, or cannot be read."""
+    """Returns the reason why an expression needs Spark, and the nearest one that does not.
+
+    The reason is empty if the expression does not need Spark, or cannot be parsed.
+    """
 
     def is_local(text: str) -> bool:
         try:
@@ -50,7 +53,7 @@ def spark_suggestions(sql: str, schema: Schema) -> SparkSuggestion:
 
 
 def _renamed(sql: str, is_local: Callable[[str], bool]) -> str | None:
-    """The expression with its unknown calls under names that are near."""
+    """The expression with its unknown calls under similar names."""
     parsed = parse(sql)
     unknown = [
         word
@@ -73,7 +76,7 @@ _CASTS = {
     **dict.fromkeys((*TIMES, "boolean", "binary"), ("timestamp", "date", "string")),
     "string": ("date", "timestamp", "double", "bigint", "int", "boolean"),
 }
-"""The types that a column is cast to, by its own: first those that lose nothing."""
+"""The types to which a column is cast, by its own: lossless ones first."""
 
 
 def _cast(sql: str, schema: Schema, is_local: Callable[[str], bool]) -> str | None:
@@ -105,7 +108,7 @@ def _with_casts(tree: exp.Expression, columns: list[exp.Column], type_: str) -> 
 
 
 def _is_call(tree: exp.Expression, name: str) -> bool:
-    """Whether a name is called that is not in the table."""
+    """Returns True if a name is called that is not in the table."""
     called = {node.name.lower() for node in tree.find_all(exp.Anonymous)}
     return name.lower() in called and name.lower() not in FUNCTIONS
 

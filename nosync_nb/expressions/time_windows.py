@@ -1,8 +1,8 @@
-"""`window(time, length)` in an expression of a row, which leaves out the rows of a null time.
+"""`window(time, length)` in an expression of a row, which drops the rows with a null time.
 
-Spark adds a filter to the query that such a call is part of, so a batch with a null time comes back
-with fewer rows. Which times must not be null is found here; the select or the filter that the call
-is part of gets that filter before it.
+Spark adds a filter to the query of such a call, so a batch with a null time comes back with fewer
+rows. This module determines the times that must not be null; the select or the filter with the call
+gets that filter before it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def windowed_times(sql: str) -> list[str]:
 
     Raises:
         ExpressionError: if a call makes several rows of one, or another number of rows for some
-            lengths, or cannot be read.
+            lengths, or cannot be parsed.
     """
     if "window" not in sql.lower():
         return []
@@ -41,7 +41,7 @@ def windowed_times(sql: str) -> list[str]:
 
 
 def refuse_windows(sql: str, what: str) -> None:
-    """Refuses windows where a row cannot be left out.
+    """Refuses windows where a row cannot be dropped.
 
     Raises:
         ExpressionError: if there are some.
@@ -77,7 +77,7 @@ def _is_text(node: Any) -> bool:
 
 
 def _first_argument(sql: str, words: Sequence[Word], at: int) -> str:
-    """The text of a call's first argument; `at`: the place of its first word."""
+    """The text of a call's first argument; `at`: the index of its first word."""
     depth = 0
     for word in words[at:]:
         sign = word.text if word.kind == "sign" else ""

@@ -1,6 +1,6 @@
-"""Which type Spark gives to what: the rules of ANSI mode, as far as expressions are evaluated here.
+"""The types of Spark's results: the rules of ANSI mode for expressions that are evaluated here.
 
-None means "not here": Spark decides. The property test holds every answer against Spark.
+None means "not here": Spark decides. The property test compares every answer with Spark.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 
 
 def is_known(type_: str) -> bool:
-    """Tells whether values of a type are computed here."""
+    """Returns True if values of a type are computed here."""
     return type_ in KNOWN or type_ == "binary" or is_decimal(type_) or type_ in INTERVALS
 
 
 def is_decimal(type_: str) -> bool:
-    """Tells whether a type is decimal(p,s)."""
+    """Returns True if a type is decimal(p,s)."""
     return type_.startswith("decimal")
 
 
@@ -94,7 +94,7 @@ def common_number(left: str, right: str) -> str:
 
 
 def _from_text(other: str) -> str | None:
-    """Returns what text becomes beside a value of type `other`."""
+    """Returns the type of text beside a value of type `other`."""
     if other in INTEGERS:
         return "bigint"
     if other in FLOATS:

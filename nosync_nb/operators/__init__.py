@@ -1,8 +1,9 @@
 """Operators: one kernel each, run in process or on executors.
 
-Promises: from changes of the inputs, and traces of what was before, the change of the output; the
-same rows wherever it runs. Beside its kernel stands what an operator is to the rooms above, its
-`Spec`. Owns: nothing, a kernel is data with one method. Imports: expressions, trace, rows, errors.
+Promises: the change of the output, computed from the changes of the inputs and traces of their
+previous rows; the same rows wherever it runs. The `Spec` beside a kernel is the operator's
+interface to the rooms above. Owns: nothing, a kernel is data with one method. Imports: expressions,
+trace, rows, errors.
 """
 
 from nosync_nb.operators.aggregates.aggregate import Aggregate

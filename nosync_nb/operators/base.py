@@ -1,11 +1,11 @@
-"""What an operator is: a pure kernel over updates and sorted state.
+"""Operators: pure kernels over updates and sorted state.
 
 An operator is data (it pickles, and travels to executors) with one method, `step`, which turns the
-changes of its inputs into the change of its output. It keeps nothing between calls: everything it
-remembers is in traces that the caller passes in and extends with what `step` emits.
+changes of its inputs into the change of its output. It stores nothing between calls: all its state
+is in traces that the caller passes in and extends with the batches that `step` emits.
 
-Since every key is independent of every other, `step` may be run on all keys at once or on slices
-by range of the key hash, in this process or on executors, with equal results.
+Since every key is independent of every other, `step` may be run on all keys at once or on slices by
+range of the key hash, in this process or on executors, with equal results.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from nosync_nb.trace.batch import Batch, Layout, Updates
 Evaluate = Callable[[Sequence[Any], Schema, list[Column], int], list[Column]]
 
 PLAIN, JOIN, GROUP = "plain", "join", "group"
-"""What an operator is in a loop: row by row, join, by key."""
+"""How an operator runs in a loop: row by row, as a join, by key."""
 
 ROWS, GROUPS = "rows", "groups"
-"""What an audit has functions asked for again: a row that is there, or a group."""
+"""The input of a function that an audit calls again: an existing row, or a group."""
 
 
 class LoopPlacement(Protocol):
     """Runs the kernels inside a loop elsewhere, one at a time (spark/execution/placement.py)."""
 
     def wants(self, rows: int) -> bool:
-        """Whether a kernel over so many changed rows is to run there."""
+        """Returns True if a kernel over this many changed rows runs there."""
 
     def run(
         self, operator: Operator, step: Step, types: Sequence[tuple[str, ...]]
     ) -> Updates | None:
-        """The output of a kernel's step; what it emits is dropped.
+        """Returns the output of a kernel's step; batches that it emits are dropped.
 
         Args:
             types: the column types of each input.
@@ -44,23 +44,24 @@ class LoopPlacement(Protocol):
 
 
 class Step:
-    """What a kernel is given for one epoch, and where it leaves what it emits.
+    """The input of a kernel for one epoch, and the place for its emitted batches.
 
     Attributes:
-        deltas: the change of each input, None if it did not change; arranged by the layout the
-            operator asked for, if it asked.
+        deltas: the change of each input, None if it did not change; arranged by the layout that the
+            operator requires, if any.
         before: for each input with a layout, its trace without this epoch's change; else None.
         after: the same with the change.
         state: the operator's own traces before this epoch.
         emitted: the change of each own trace, to be set by the kernel.
-        evaluate: asks Spark for expressions that have no proved local form.
-        first: whether this is the operator's first epoch.
+        evaluate: evaluates in Spark the expressions that have no proved local form.
+        first: True in the operator's first epoch.
         touched: rows read or written, counted by kernels.
-        place: where a loop may run its kernels; None: here.
-        placement: where they ran, if not here.
-        memo: what the operator remembers of `state[0]`, if it may; see memo.py.
-        held: for an operator that may need the whole of everything, what it gave until now.
-        cleared: whether its own traces are emptied before what it emits is added to them.
+        place: where a loop may run its kernels; None: in this process.
+        placement: where they ran, if not in this process.
+        memo: the cached part of `state[0]`, if the operator may have one; see
+            aggregates/slot_cache.py.
+        held: for an operator that may need its whole output, the current output.
+        cleared: True if its own traces are emptied before the emitted batches are added.
     """
 
     __slots__ = (
@@ -109,19 +110,19 @@ class Step:
         self.placement = ""
 
     def give(self, deltas: Sequence[Updates | Batch | None]) -> None:
-        """Gives it the change of each input."""
+        """Sets the change of each input."""
         self.deltas = deltas
 
     def run_at(self, place: LoopPlacement | None) -> None:
-        """Says where a loop may run its kernels."""
+        """Sets where a loop may run its kernels."""
         self.place = place
 
     def ran_at(self, placement: str) -> None:
-        """Notes where a kernel of a loop ran."""
+        """Records where a kernel of a loop ran."""
         self.placement = joined_placement(self.placement, placement)
 
     def remember(self, memo: Any) -> None:
-        """Gives it what the operator remembers of `state[0]`."""
+        """Sets the cached part of `state[0]`."""
         self.memo = memo
 
     def add_touched(self, rows_count: int) -> None:
@@ -129,20 +130,20 @@ class Step:
         self.touched += rows_count
 
     def clear(self) -> None:
-        """Has the operator's own traces emptied before what it emits is added."""
+        """Empties the operator's own traces before the emitted batches are added."""
         self.cleared = True
 
     def undo(self, touched: int) -> None:
-        """Forgets what an attempt left here since so many rows were touched."""
+        """Discards the batches of an attempt, and its touched rows since a count of `touched`."""
         self.touched = touched
         self.emitted = [None] * len(self.emitted)
 
 
 class LookupHop(NamedTuple):
-    """A lookup on a leg: an operator over what is carried and the trace of a port.
+    """A lookup on a stage: an operator over the carried rows and the trace of a port.
 
     Attributes:
-        sieve: what is asked of the rows that it gives, if anything.
+        sieve: a filter on its output rows, if any.
     """
 
     port: int
@@ -152,11 +153,11 @@ class LookupHop(NamedTuple):
 
 
 class LookupStage(NamedTuple):
-    """A share of an operator's step that other operators do, one after the other.
+    """A part of an operator's step that other operators execute, one after the other.
 
     Attributes:
-        port: whose change it begins with, after `start`.
-        outputs: the columns of what the last hop gives that are the output's.
+        port: the port with whose change it begins, after `start`.
+        outputs: the output's columns among those of the last hop.
     """
 
     port: int
@@ -169,29 +170,30 @@ class Operator:
     """The base of operators.
 
     Attributes:
-        name: the word `explain()` shows.
+        name: the word that `explain()` shows.
         types: column types of the output.
-        layouts: for each input the order its trace must have, or None if only its change is used.
+        layouts: for each input the order that its trace must have, or None if only its change is
+            used.
         state: layouts of the operator's own traces.
-        global_row: whether there is output before any input (a global aggregate).
+        global_row: True if there is output before any input (a global aggregate).
         output_key: for operators that work by key, the positions of the key in the output.
-        spreads: whether executors can run it on slices by key.
-        sorts: whether changes must come in the order of their layout; else they may be batches in
+        spreads: True if executors can run it on slices by key.
+        sorts: True if changes must come in the order of their layout; else they may be batches in
             no order, with the hashes of their keys.
-        loose: whether changes may come as updates, in whatever order its layouts have.
-        distinct: whether no two rows of an output are equal.
-        memo: what makes the memo that it keeps beside its first own trace, if it keeps one.
-        whole: whether it may need all that its inputs and its output hold: traces of them are
-            kept, those without a layout in any order.
-        local: whether it runs without Spark.
-        stable: whether its expressions give the same whenever they are evaluated.
-        asks: whether it calls a function of the user again to retract what that gave.
-        combines: whether equal rows may be added up before they get to it.
-        additive: whether a change may come in pieces, each input's for itself: what it gives for
-            them adds up.
-        memoises: whether its first own trace holds results of functions that may give another
-            result next time, so that it cannot be computed again.
-        plan: raised when its own traces come to mean something else; see `form`.
+        loose: True if changes may come as updates, in whatever order its layouts have.
+        distinct: True if no two rows of an output are equal.
+        memo: builds the cache beside its first own trace, if it has one.
+        whole: True if it may need all rows of its inputs and its output: they are arranged, those
+            without a layout in any order.
+        local: True if it runs without Spark.
+        stable: True if its expressions give the same whenever they are evaluated.
+        asks: True if it calls a function of the user again to retract earlier results.
+        combines: True if equal rows may be consolidated before they reach it.
+        additive: True if a change may come in pieces, each input's for itself: the outputs for them
+            add up.
+        memoises: True if its first own trace has results of functions that may give another result
+            next time, so that it cannot be recomputed.
+        plan: raised when the meaning of its own traces changes; see `form`.
     """
 
     name = "operator"
@@ -215,29 +217,29 @@ class Operator:
     plan = 1
 
     def form(self) -> list[Any]:
-        """How it keeps what it remembers, as data: from another form nothing is taken over."""
+        """Returns the form of its state, as data: state of another form is never reused."""
         return [self.name, self.plan, *self.state]
 
     def step(self, step: Step) -> Updates | None:
-        """Computes the change of the output; None or no rows if there is none."""
+        """Computes the change of the output; None or no rows if it does not change."""
         raise AssertionError("an operator implements step")
 
     def legs(self, changed: Sequence[object | None], step: Step) -> Sequence[LookupStage] | None:
-        """The step as what others do, which executors run in its stead; None: it is run itself.
+        """Returns the step as lookup stages, which executors run instead of it; None: run `step`.
 
-        What the legs give adds up, and so does what one gives for pieces of its change.
+        The outputs of the stages add up, and so do those for pieces of a stage's change.
 
         Args:
-            changed: for each port something if its input has changed.
+            changed: for each port a value that is not None if its input has changed.
         """
         return None
 
     def walk(self, leg: LookupStage, step: Step) -> Updates | None:
-        """What a leg gives for the change at its port, or a piece of it; None: nothing."""
+        """Returns the output of a stage for the change at its port, or a piece of it, if any."""
         raise AssertionError("an operator with legs implements walk")
 
     def visited(self, port: int, sizes: Sequence[int]) -> Sequence[int] | None:
-        """The ports whose traces a change at a port is looked up in, in order; None: all.
+        """Returns the ports whose traces a change at a port is looked up in, in order; None: all.
 
         Args:
             sizes: the rows of each port's trace.
@@ -245,31 +247,31 @@ class Operator:
         return None
 
     def exchange(self) -> Layout | None:
-        """The layout by which changes must be cut for slices to be independent; None: any cut."""
+        """Returns the layout by which changes are cut into independent slices; None: any cut."""
         return next((layout for layout in self.layouts if layout is not None), None)
 
     def grouping(self, port: int) -> Layout:
-        """The layout by whose key an input is cut, for operators that work by key."""
+        """Returns the layout by whose key an input is cut, for operators that work by key."""
         layout = self.layouts[port] or self.exchange()
         assert layout is not None, f"{self.name} does not work by key"
         return layout
 
     def used(self, port: int) -> frozenset[int] | None:
-        """The columns of an input that it looks at, None: all."""
+        """Returns the columns of an input that it reads, None: all."""
         return None
 
     def keeping(self) -> Operator:
-        """The same for a stage that is not deterministic: it asks no function again."""
+        """Returns the same operator for a nondeterministic stage: it memoises results."""
         return self
 
     @property
     def in_loop(self) -> str | None:
-        """What it is in a loop, None if it cannot be in one."""
+        """The kind of the operator in a loop, None if a loop cannot contain it."""
         return None if self.output_key is None else GROUP
 
     @property
     def audited(self) -> str | None:
-        """What an audit asks of it, None if it has no function to ask."""
+        """The input of the function that an audit calls, None if it has no such function."""
         if not self.asks:
             return None
         return ROWS if self.output_key is None else GROUPS
@@ -280,8 +282,8 @@ class RowPiece:
 
     Attributes:
         local, stable, asks: as an operator's.
-        schema: of what it reads, if it evaluates `expressions`.
-        outputs: what its columns are, places or expressions; None: it only keeps or drops rows.
+        schema: of its input, if it evaluates `expressions`.
+        outputs: its output columns, positions or expressions; None: it only filters rows.
     """
 
     name = "row"
@@ -293,16 +295,16 @@ class RowPiece:
     outputs: Sequence[int | Expression] | None = None
 
     def apply(self, updates: Updates, step: Step) -> Updates:
-        """The updates after this piece."""
+        """Returns the updates after this piece."""
         raise AssertionError("a piece implements apply")
 
     def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
-        """The column types after this piece."""
+        """Returns the column types after this piece."""
         return types
 
 
 def joined_placement(old: str, new: str) -> str:
-    """One text for the placements of several operators."""
+    """Returns one text for the placements of several operators."""
     if not old or not new:
         return old or new
     return old if new in old else f"{old}, {new}"

@@ -1,8 +1,8 @@
 """Operators on the count of each row: distinct, except_all, subtract, multiplicity, threshold.
 
 For each row that changed, the accumulated count of the row in every input before and after the
-epoch gives the count of the row in the output before and after; the change is their difference.
-A negative accumulated count is no presence, and never "1".
+epoch gives the count of the row in the output before and after. The change of the output is their
+difference. A row with a negative accumulated count is absent, and never counts as 1.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Counts = npt.NDArray[np.int64]
 
 
 def distinct(counts: list[Counts]) -> Counts:
-    """1 where the row is there."""
+    """Returns 1 for each row with a positive count."""
     return (counts[0] > 0).astype(np.int64)
 
 
 def except_all(counts: list[Counts]) -> Counts:
-    """The left count minus the right one, never below 0."""
+    """Returns the left count minus the right one, never below 0."""
     left: Counts = counts[0] - counts[1]
     return left.clip(0)
 
 
 def subtract(counts: list[Counts]) -> Counts:
-    """1 where the row is on the left and not on the right."""
+    """Returns 1 for each row that exists on the left and not on the right."""
     return ((counts[0] > 0) & (counts[1] <= 0)).astype(np.int64)
 
 
@@ -75,10 +75,11 @@ class Threshold(Operator):
 class ThresholdFunction(Operator):
     """Maps the count of a row to its count in the output, by a function of the user.
 
-    The function is asked for counts above 0 only, once for each count in an epoch.
+    The function is called for counts above 0 only, once for each count in an epoch.
 
     Args:
-        keeps: takes back what it gave, from a trace of its own, and does not ask again.
+        keeps: retracts memoised results from a trace of its own, and does not call the function
+            again.
     """
 
     name = "threshold"
@@ -127,7 +128,7 @@ class ThresholdFunction(Operator):
         """Calls the function.
 
         Raises:
-            StageError: if it raises, or gives no integer or a negative one; names a row.
+            StageError: if it raises, or returns no integer or a negative one; names a row.
         """
         one = [rows.take(c, np.array([place])) for c in changed.columns]
         (row,) = user_functions.named_tuples(one, self.schema, 1)
@@ -215,5 +216,5 @@ SPECS = (
     ),
     Spec(
         "threshold", fit_comparing_rows, build=_function, key=same_key
-    ),  # which sees counts, not rows
+    ),  # the function gets counts, not rows
 )

@@ -1,8 +1,8 @@
-"""Explode: a row for each element of an array or a map, in the place of the column that holds it.
+"""Explode: a row for each element of an array or a map, in place of the column that contains it.
 
-Row by row, as `flat_map` is, and without a Python step for any row: what is repeated and what is
-taken out is decided by the offsets of Arrow's lists. Diffs are carried over, so that the retraction
-of a row takes back each of those that were made of it.
+It works row by row, as `flat_map`, but without a Python step for each row: the offsets of Arrow's
+lists decide which rows are repeated and which elements are taken. Diffs are carried over, so the
+retraction of a row retracts each row that was made of it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Index = npt.NDArray[np.int64]
 
 
 class Explode(RowPiece):
-    """Replaces a column of arrays or maps by columns of what is in them.
+    """Replaces a column of arrays or maps by columns of their elements.
 
     Args:
-        place: of the column; `type_`: its type.
-        positions: whether the place of an element, from 0, comes first.
-        outer: whether a row without elements gives one of nulls.
-        apart: whether elements are structs, of which each field becomes a column.
+        place: position of the column; `type_`: its type.
+        positions: True if the position of an element, from 0, comes first.
+        outer: True if a row without elements gives one of nulls.
+        apart: True if elements are structs, and each field becomes a column.
     """
 
     name = "explode"
@@ -67,7 +67,7 @@ class Explode(RowPiece):
     def _made(
         self, array: pa.Array, at: Index, within: Index, none: npt.NDArray[np.bool_] | None
     ) -> list[Column]:
-        """The columns of elements at some places of an array's values; null where there is none."""
+        """The columns of elements at some positions of an array's values; null for missing ones."""
         index = buffers.arrow_from_numpy(at, nulls=none)
         types = [inner for _, inner in nested_parts(self.type)]
         if self.type.startswith("array<"):
@@ -92,11 +92,11 @@ class Explode(RowPiece):
 
 
 def _extents(array: pa.Array) -> tuple[Index, Index]:
-    """Where the elements of each row begin in the array's values, and how many they are."""
+    """The position of each row's first element in the array's values, and its element count."""
     offsets = buffers.bounds(array).astype(np.int64)
     sizes = np.diff(offsets)
     if array.null_count:
-        sizes[buffers.null_mask_of(array)] = 0  # where Arrow lets a null row have elements
+        sizes[buffers.null_mask_of(array)] = 0  # Arrow allows a null row to have elements
     return offsets[:-1], sizes
 
 
@@ -114,7 +114,7 @@ def _made_count(part: DefinitionPart) -> int:
 def _fit(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Passes on what it does not take apart."""
+    """Passes on the columns that it does not explode."""
     source, place, more = inputs[0], part.params["place"], _made_count(part) - 1
     (now,) = source.moved([place])
     lost = {i if i < place else i + more: why for i, why in source.lost.items()}
@@ -123,7 +123,7 @@ def _fit(
 
 
 def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """What it takes apart, whatever is wanted: that says how often a row is there."""
+    """The exploded column, requested or not, because it determines the count of a row."""
     place, count = part.params["place"], _made_count(part)
     before = {i for i in wanted if i < place}
     behind = {i - count + 1 for i in wanted if i >= place + count}

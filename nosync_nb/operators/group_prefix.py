@@ -1,8 +1,8 @@
-"""Heads of groups: the first rows of a key, or the last, in a trace ordered inside each key.
+"""The first rows of each key, or the last, in a trace ordered inside each key.
 
-They stand at the edge of the key in each part, so a look costs O(layers x look) rows for a group of
-any size. What a look shows is certain up to the code from which some part has rows unseen; who
-wants more looks again, further.
+They are at the edge of the key in each part, so a lookup costs O(layers x look) rows for a group of
+any size. Its rows are certain up to the code from which some part has unread rows. A caller that
+needs more rows looks up again with a larger `look`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from nosync_nb.trace.batch import Hashes, Index, Updates, concat_updates, no_upd
 
 
 class GroupHeads(NamedTuple):
-    """What a look shows of groups.
+    """The result of a lookup.
 
     Attributes:
-        rows: those before the first code of which a group may have rows unseen, in no order.
+        rows: rows before the first code from which a group may have unread rows, in no order.
         probe: the number of the group of each row.
-        open: which groups have rows that were not looked at.
+        open: the groups that have unread rows.
     """
 
     rows: Updates
@@ -39,11 +39,11 @@ class GroupHeads(NamedTuple):
 def group_heads(
     trace: Trace, khash: Hashes, keys: Sequence[Column], look: int, step: Step, *, last: bool
 ) -> GroupHeads:
-    """Looks at up to `look` rows of each group in each part.
+    """Reads up to `look` rows of each group in each part.
 
     Args:
         khash, keys: the groups.
-        last: looks from the end of each group.
+        last: reads from the end of each group.
     """
     n = len(khash)
     types = trace.layout.types

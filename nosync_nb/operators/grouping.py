@@ -1,4 +1,4 @@
-"""Groups: rows sorted into those of equal keys, for kernels that work by key."""
+"""Sorts rows into groups of equal keys, for kernels that work by key."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from nosync_nb.trace.batch import (
 )
 
 FEW = 64
-"""So many rows are grouped faster by Python than by numpy."""
+"""Up to this many rows are grouped faster by Python than by numpy."""
 
 MANY = 4096
-"""More rows than these are grouped by the codes of their keys, if these have codes."""
+"""More rows than these are grouped by the codes of their keys, if the keys have codes."""
 
 _REPEATED = 8
-"""A key has so many of the first rows if rows are grouped by Python that are not few."""
+"""More than `FEW` rows are grouped by Python if each key has so many of the first rows."""
 
 _ndarray = np.ndarray
 
@@ -75,9 +75,9 @@ class Groups:
 
 
 def key_values(keys: list[Column], types: Sequence[str], n: int) -> Sequence[object] | None:
-    """The key of each of few rows as a Python value, of which equal ones are equal keys.
+    """Returns the key of each of few rows as a Python value; equal values are equal keys.
 
-    None if they are many, or of a type whose values Python does not compare as Spark does.
+    None if the rows are many, or of a type whose values Python does not compare as Spark does.
     """
     if n > FEW or not keys:
         return None
@@ -88,7 +88,7 @@ def key_values(keys: list[Column], types: Sequence[str], n: int) -> Sequence[obj
 
 
 def _values(keys: list[Column]) -> Sequence[object]:
-    """The keys of rows in columns of numpy as Python values."""
+    """The keys of rows in numpy columns as Python values."""
     columns: list[list[object]] = [column.tolist() for column in keys]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
@@ -96,8 +96,8 @@ def _values(keys: list[Column]) -> Sequence[object]:
 def group_few(keys: list[Column], types: Sequence[str], n: int) -> Groups | None:
     """Sorts rows into few groups, in the order in which their keys occur first.
 
-    None as for `key_values`; more rows than those are taken if most have the key of another, and
-    their groups ascend in key hash: rows of large changes come in any order.
+    None as for `key_values`. More rows than that are accepted if most share the key of another row;
+    their groups ascend in key hash, because the rows of large changes come in any order.
 
     Cost: below 10 us for few rows, 0.2 us a row of more; no row is hashed.
     """
@@ -128,7 +128,7 @@ def group_few(keys: list[Column], types: Sequence[str], n: int) -> Groups | None
 
 
 def _repeated(keys: list[Column], types: Sequence[str], n: int) -> Sequence[object] | None:
-    """What `key_values` gives, of more rows if the first of them have few keys; else None."""
+    """The result of `key_values` for more rows, if the first of them have few keys; else None."""
     if n > MANY:
         return None
     first = key_values([rows.slice_(column, 0, FEW) for column in keys], types, FEW)
@@ -159,7 +159,7 @@ def group_rows(keys: list[Column], types: Sequence[str], n: int) -> Groups:
 
 
 def _group_coded(keys: list[Column], types: Sequence[str]) -> Groups | None:
-    """The same by the codes of coded texts; None if there are others, or codes do not tell."""
+    """Groups by dictionary codes; None if there are other columns, or codes are ambiguous."""
     if not 1 <= len(keys) <= 2 or not all(_tells(column) for column in keys):
         return None
     every = [dictionary.codes_of(column) for column in keys]
@@ -174,7 +174,7 @@ def _group_coded(keys: list[Column], types: Sequence[str]) -> Groups | None:
     khash = rows.hash_columns(distinct, types, len(used))
     place = khash.argsort()
     khash = khash[place]
-    if (khash[1:] == khash[:-1]).any():  # two codes of one text, or equal hashes of two
+    if (khash[1:] == khash[:-1]).any():  # two codes of one text, or equal hashes of two texts
         return None
     rank = np.zeros(len(count), number.dtype)
     rank[used[place]] = np.arange(len(used))
@@ -185,7 +185,7 @@ def _group_coded(keys: list[Column], types: Sequence[str]) -> Groups | None:
 
 
 def _tells(column: Column) -> bool:
-    """Whether a column's codes tell equal values from others."""
+    """Returns True if equal values of a column have equal codes, and others do not."""
     return (
         type(column) is not _ndarray and dictionary.is_dictionary(column) and not column.null_count
     )
@@ -198,7 +198,7 @@ def _apart(
     types: Sequence[str],
     same: npt.NDArray[np.bool_],
 ) -> tuple[Index, Hashes, list[Column], npt.NDArray[np.bool_]]:
-    """Brings keys of equal hash and different value apart: the slow path of `group`."""
+    """Separates keys of equal hash and different value: the slow path of `group_rows`."""
     n = len(order)
     layout = Layout((*types, "bigint"), all_rows(len(types)))
     ones = np.ones(n, np.int64)
@@ -212,16 +212,16 @@ def _apart(
 
 
 def with_key_numbers(updates: Updates, probe: Index, types: Sequence[str]) -> Batch:
-    """Rows that were looked up, added up, with the number of their key as a last column."""
+    """Returns the looked up rows, consolidated, with the number of their key as a last column."""
     layout = Layout((*types, "bigint"), (len(types),))
     return arrange(layout, Updates([*updates.columns, probe.astype(np.int64)], updates.diff))
 
 
 def first_of_keys(batch: Batch) -> Index:
-    """The first row of each distinct key of a batch that is arranged by its layout's key.
+    """Returns the first row of each distinct key of a batch that is arranged by its layout's key.
 
-    Keys of equal hash may alternate inside a run of that hash, so runs are told apart by value
-    and repetitions dropped.
+    Keys of equal hash may alternate inside a run of that hash, so runs are separated by value and
+    repetitions dropped.
     """
     new = np.ones(len(batch), bool)
     new[1:] = batch.khash[1:] != batch.khash[:-1]

@@ -22,11 +22,11 @@ from nosync_nb.rows import Column, Schema, buffers
 from nosync_nb.trace.batch import Layout, Updates, concat_updates
 
 SHOWN_MAX = 40
-"""The most letters of an expression in a line that tells where it ran."""
+"""The maximum length of an expression in a line about its placement."""
 
 
 def _shown(expressions: Sequence[Expression]) -> str:
-    """What Spark alone knows of some expressions."""
+    """The parts of some expressions that need Spark, as text."""
     first, *more = (e.sql for e in expressions if not e.local)
     text = one_line(first)
     text = text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX - 3]}..."
@@ -36,7 +36,7 @@ def _shown(expressions: Sequence[Expression]) -> str:
 def evaluate(
     expressions: Sequence[Expression], schema: Schema, updates: Updates, step: Step
 ) -> list[Column]:
-    """The values of expressions over updates; those only Spark knows are evaluated by Spark.
+    """Returns the values of expressions over updates; Spark evaluates those without a local form.
 
     Raises:
         ExpressionError: if an expression fails on a value; names the stage.
@@ -78,7 +78,7 @@ class Filter(RowPiece):
 
 
 class Select(RowPiece):
-    """Computes the output columns; an integer stands for an input column as it is."""
+    """Computes the output columns; an integer stands for an unchanged input column."""
 
     name = "select"
 
@@ -140,7 +140,7 @@ class Pad(RowPiece):
 
 
 class Negate(RowPiece):
-    """Turns every diff into its opposite."""
+    """Negates every diff."""
 
     name = "negate"
 
@@ -258,7 +258,7 @@ class Concat(Operator):
 
 
 class Consolidate(Operator):
-    """The same collection, arranged, so that rows that cancel vanish before going on."""
+    """The same collection, arranged, so that rows that cancel are dropped."""
 
     name = "consolidate"
     in_loop = PLAIN
@@ -273,7 +273,7 @@ class Consolidate(Operator):
 
 
 def predicate_mask(value: Column) -> npt.NDArray[np.bool_]:
-    """A predicate's column as a mask: null counts as false."""
+    """Returns a predicate's column as a mask: null counts as false."""
     if isinstance(value, pa.Array):
         return buffers.bools(value)
     if value.dtype == object:
@@ -283,7 +283,7 @@ def predicate_mask(value: Column) -> npt.NDArray[np.bool_]:
 
 
 def rows_where(updates: Updates, mask: npt.NDArray[np.bool_]) -> Updates:
-    """The updates where `mask` is true."""
+    """Returns the updates where `mask` is true."""
     if mask.all():
         return updates
     index = mask.nonzero()[0]

@@ -1,6 +1,6 @@
-"""The row-wise operators of definitions: how each is built, what it needs and what it passes on.
+"""The specs of row-wise operators: how each is built, the columns it needs and those it passes on.
 
-The pieces beside this module run what is built here, and compile nothing.
+The kernels run the pieces that are built here, and compile nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _filter(part: DefinitionPart, types: Types | None) -> RowPiece:
 def _filter_fit(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Passes on what its predicate does not use."""
+    """Passes on the columns that its predicate does not use."""
     if part.functions:
         return every_column(part, inputs, types)
     inputs[0].moved(used_columns(part, part.params["predicate"], types))
@@ -58,7 +58,7 @@ def _filter_fit(
 
 
 def _filter_reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """What its predicate uses, and what it passes on; a function may look at all."""
+    """The columns of its predicate, and those that it passes on; a function may read all."""
     if part.functions:
         return all_columns(part, wanted, types)
     return [
@@ -81,9 +81,9 @@ def _select(part: DefinitionPart, types: Types | None) -> RowPiece:
 def _select_fit(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Needs what it names, by place or in expressions, but for the first ones if it *passes* them.
+    """Requires the columns that it names; if it *passes* its first columns, these are optional.
 
-    So it does where the engine wrote it, to compute something beside what is there.
+    It passes them if the engine added the piece, to compute a column beside the existing ones.
     """
     source, passes = inputs[0], part.params.get("passes", 0)
     outputs: list[Any] = []
@@ -103,7 +103,7 @@ def _select_fit(
 
 
 def _select_reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """What it names, by place or in expressions, for the columns that are wanted."""
+    """The columns that it names, by position or in expressions, for the requested columns."""
     reads: set[int] = set()
     for place in wanted:
         each = part.params["outputs"][place]
@@ -135,7 +135,7 @@ def _selected(part: DefinitionPart) -> Iterable[str]:
 
 
 def _select_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """The same columns where they are now, if all of them are."""
+    """The key columns at their new positions, if all of them remain."""
     outputs = part.params["outputs"]
     if below[0] is None or not all(place in outputs for place in below[0]):
         return None
@@ -143,7 +143,7 @@ def _select_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
 
 
 def _function(kind: type[Map | FlatMap]) -> Callable[[DefinitionPart, Types | None], RowPiece]:
-    """What builds a piece that calls a function of rows."""
+    """Returns the builder of a piece that calls a function of rows."""
     return lambda part, _: kind(part.functions[0], part.inputs[0].schema, part.schema)
 
 

@@ -1,8 +1,8 @@
-"""Row by row, with what came out kept: for functions that may give another result next time.
+"""A row-wise chain with memoised results, for functions that may give another result next time.
 
-The function is asked once for each row that appears, however often it is there. What it gave stands
-in a trace by the row, so that a retraction takes back exactly that; when the last copy goes, so
-does what was kept, and a row that comes back is asked for anew.
+The function is called once for each row that appears, whatever its count. A trace stores the
+results by row, so that a retraction removes exactly these. When the last copy of a row is removed,
+so are its results; if the row returns, the function is called again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_update
 
 
 class MemoizedMap(Operator):
-    """A row-wise chain whose results are kept by the row they were made of.
+    """A row-wise chain whose results are memoised by input row.
 
     Args:
         types: of the input.
@@ -69,7 +69,7 @@ class MemoizedMap(Operator):
         made: list[Updates],
         kept: list[Updates],
     ) -> None:
-        """Rows that are there: as many copies more or fewer of what was kept."""
+        """Rows that exist: more or fewer copies of the memoised results."""
         made.append(Updates(old.columns[len(self.given) :], products(old.diff, delta.diff[probe])))
         gone = (after[probe] == 0).nonzero()[0]
         if len(gone):
@@ -84,7 +84,7 @@ class MemoizedMap(Operator):
         made: list[Updates],
         kept: list[Updates],
     ) -> None:
-        """Rows that appear: the chain is run on one copy; diffs tell which row made what."""
+        """Rows that appear: the chain runs on one copy; diffs identify the row of each result."""
         columns = [rows.take(c, fresh) for c in delta.columns]
         numbered = Updates(columns, np.arange(1, len(fresh) + 1))
         inner = Step(

@@ -2,7 +2,7 @@
 
 A trace sorts the rows of a key by one number of 64 bits. `OrderCodes` computes it as a further
 column: the bits of the columns to order by, and then of all others, one after the other as far as
-they fit. Codes never contradict the order; rows of equal code are told apart by `ranks`.
+they fit. Codes never contradict the order; `order_ranks` orders rows of equal code.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class OrderCodes(RowPiece):
 
 
 def _field(column: Column, type_: str, by: OrderColumn) -> tuple[Hashes, int]:
-    """The code of one column, and how many bits it has.
+    """The code of one column, and its number of bits.
 
-    Narrow types have a leading bit for null and are exact. In others null shares the code of an
-    extreme value; nothing follows them, so that is a tie and no contradiction.
+    Narrow types have a leading bit for null and are exact. In other types null shares the code of
+    an extreme value; no bits follow it, so that is a tie and no contradiction.
     """
     codes = rows.order_codes(column, type_)
     missing = rows.null_mask(column)
@@ -97,7 +97,7 @@ def _field(column: Column, type_: str, by: OrderColumn) -> tuple[Hashes, int]:
 def order_ranks(
     columns: Sequence[Column], types: Sequence[str], by: Sequence[OrderColumn]
 ) -> list[Index]:
-    """For each column to order by, numbers that are ordered (and equal) as its values are."""
+    """Returns, for each column to order by, numbers with the order and equality of its values."""
     numbers = []
     for place, descending, nulls_first in by:
         number = _dense(columns[place], types[place])
@@ -124,7 +124,7 @@ def _dense(column: Column, type_: str) -> Index:
 
 
 def placed_order(by: Sequence[Sequence[Any]], source: RemainingColumns) -> list[list[Any]]:
-    """What an operator orders by, as its columns are placed now."""
+    """Returns the order of an operator, with the current positions of its columns."""
     return [[*source.moved([place]), *how] for place, *how in by]
 
 
@@ -137,12 +137,12 @@ def _piece(part: DefinitionPart, types: Types | None) -> RowPiece:
 def _fit(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Needs what it orders by; passes on the rest."""
+    """Requires the columns to order by; passes on the rest."""
     return AdaptedPart({"by": placed_order(part.params["by"], inputs[0])}, inputs[0].lost)
 
 
 def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """What it orders by, and what it passes on: all but its last column."""
+    """The columns to order by, and those that it passes on: all but its last column."""
     places = {place for place, *_ in part.params["by"]}
     return [frozenset(places | wanted - {len(part.schema) - 1})]
 

@@ -1,14 +1,14 @@
 """reduce: a Python function of a whole group, called again for the groups that change.
 
-The function sees the consolidated rows of the group in canonical order, a row n times, so that it
-cannot depend on how updates were batched, and is never called for an empty group. What it gave
-before is kept in a trace and retracted from there, never computed again.
+The function gets the consolidated rows of the group in canonical order, a row n times. So its
+result cannot depend on how updates were batched, and it is never called for an empty group. Its
+earlier results are stored in a trace and retracted from there, never recomputed.
 
-A negative count is no presence, as in `distinct` and `top`: a list cannot hold a row fewer than 0
-times. Such a row is counted all the same, and seen as soon as its count is above 0.
+A row with a negative count is absent, as in `distinct` and `top`: a list cannot contain a row fewer
+than 0 times. Such a row is counted nevertheless, and appears as soon as its count is above 0.
 
-The rows are the function's to read. Changing the list, or values inside its rows, is an error:
-copies of a row are one object, so that a change of one would show in the others.
+The function may only read the rows. Changing the list, or values inside its rows, is an error:
+copies of a row are one object, so that a change of one would appear in the others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Reduce(Operator):
         keys: positions of the key columns.
         function: gets the key (a named tuple, or the value of a single key column) and a list of
             named tuples, which it must not change; yields tuples of `output`.
-        keeps: what it gave may be something else if it is called again.
+        keeps: True if another call may give other results, so that they are memoised.
     """
 
     name = "reduce"
@@ -106,7 +106,9 @@ class Reduce(Operator):
         step.add_touched(len(matches.diff))
         looked = Updates(matches.columns, matches.diff)
         held = with_key_numbers(looked, matches.probe, self.schema.types)
-        there = held.updates.take((held.diff > 0).nonzero()[0])  # fewer than 0 times is not there
+        there = held.updates.take(
+            (held.diff > 0).nonzero()[0]
+        )  # a row with a negative count is absent
         columns, probe = there.columns[:-1], np.asarray(there.columns[-1])
         order = rows.sort_indices([probe, *columns], ("bigint", *self.schema.types))
         given = user_functions.named_tuples(
@@ -136,7 +138,7 @@ class Reduce(Operator):
         )
 
     def _columns(self, produced: list[list[Any]], shown: list[Any], step: Step) -> list[Column]:
-        """What the function gave for each group, as columns.
+        """The results of the function for each group, as columns.
 
         Raises:
             StageError: if a row does not fit; names its group.
@@ -184,10 +186,10 @@ class Reduce(Operator):
 
 
 def _first_time(function: Any, stage: str) -> bool:
-    """Tells whether a stage has not been warned of yet; its operator is made anew now and then."""
+    """Returns True if a stage has not been warned of yet; its operator may be rebuilt later."""
     try:
         told = _TOLD.setdefault(function, set())
-    except TypeError:  # neither hashed nor referred to weakly
+    except TypeError:  # the function is neither hashable nor weakly referable
         return True
     fresh = stage not in told
     told.add(stage)

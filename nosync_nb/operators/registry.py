@@ -1,4 +1,4 @@
-"""All operators, by their word in definitions; what builds them asks here."""
+"""All operators, by their word in definitions, and the functions that build them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ SPECS: dict[str, Spec] = {
 }
 
 COMPILED = frozenset(("ref", "iterate", "variable"))
-"""Words that are no operator: a name, a loop and its variable, which the compiler reads itself."""
+"""Words that are no operator: a name, a loop and its variable; the compiler handles these itself.
+"""
 
 
 def expressions_of(part: DefinitionPart) -> Iterable[str]:
-    """The expressions of one operator, as they are compiled."""
+    """Returns the expressions of one operator, as they are compiled."""
     spec = SPECS.get(part.op)
     return () if spec is None else spec.expressions(part)
 
 
 def may_differ(parts: Iterable[DefinitionPart]) -> bool:
-    """Whether a row-wise expression of a definition may give something else next time."""
+    """Returns True if a row-wise expression of a definition may give another value next time."""
     return any(
         not expressions.retained_settings(part.params).stable
         or any(
@@ -56,13 +57,13 @@ def may_differ(parts: Iterable[DefinitionPart]) -> bool:
 
 
 def spark_expressions(part: DefinitionPart) -> list[str]:
-    """The expressions of one operator that wait for Spark, each with what only Spark knows."""
+    """Returns the expressions of one operator that need Spark, each with the part that needs it."""
     said = []
     for sql in expressions_of(part):
         schema, settings = part.inputs[0].schema, expressions.of_params(part.params)
         try:
             why = expressions.waits(sql, schema, settings)
-        except ExpressionError:  # an aggregate, whose arguments are expressions of their own
+        except ExpressionError:  # an aggregate: its arguments are separate expressions
             continue
         if why is not None:
             said.append(f"{sql!r} ({why})")
@@ -70,10 +71,10 @@ def spark_expressions(part: DefinitionPart) -> list[str]:
 
 
 def row_key(parts: Iterable[DefinitionPart], named: Callable[[str], Key]) -> Key:
-    """The columns by which the rows of a definition are told apart, by place.
+    """Returns the positions of the columns that identify the rows of a definition.
 
     Args:
-        parts: all of it, inputs first; the last one is what is asked for.
+        parts: the whole definition, inputs first; the last part is the requested one.
         named: the same of a collection that it reads by name.
     """
     keys: dict[int, Key] = {}
@@ -89,19 +90,19 @@ def row_key(parts: Iterable[DefinitionPart], named: Callable[[str], Key]) -> Key
 
 
 def is_linear(part: DefinitionPart) -> bool:
-    """Whether an operator works row by row and can be fused with its neighbours."""
+    """Returns True if an operator works row by row and can be fused with its neighbours."""
     spec = SPECS.get(part.op)
     return spec is not None and spec.piece is not None
 
 
 def linear_chain(parts: Sequence[DefinitionPart], types: Types | None = None) -> Linear:
-    """One operator for a chain of row-wise parts, first one first."""
+    """Returns one operator for a chain of row-wise parts, first one first."""
     pieces = [piece(part, types) for part in parts if (piece := SPECS[part.op].piece) is not None]
     return Linear(pieces, parts[-1].schema.types)
 
 
 def build_operator(part: DefinitionPart, types: Types | None = None) -> Operator:
-    """The operator of one part of a definition.
+    """Returns the operator of one part of a definition.
 
     Raises:
         StageError: if this version of NoSync has no such operator.

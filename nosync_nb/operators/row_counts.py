@@ -1,4 +1,4 @@
-"""How often rows are in a trace: what tells whether they appear, go, or were there all the time.
+"""The counts of rows in a trace, which show if a row appears, disappears or stays.
 
 Cost: a search for each row in each part, O(log rows), also in a group of a million.
 """
@@ -19,14 +19,14 @@ from nosync_nb.trace.batch import Batch, Index
 from nosync_nb.trace.small_consolidation import PLAIN_TYPES
 
 _FEW = 16
-"""Up to so many rows Python compares values: a search of numpy for each layer is left."""
+"""Up to this many rows Python compares values, which saves a numpy search in each layer."""
 
 _LIMIT = 1 << 62
 _ndarray = np.ndarray
 
 
 def row_counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index:
-    """How often a trace holds each row of a batch of its layout, no two of which are equal.
+    """Returns the count in a trace of each row of a batch with its layout and distinct rows.
 
     Args:
         step: counts the rows that are read.
@@ -55,7 +55,7 @@ def row_counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> I
 
 
 def _few_counts(trace: Trace, batch: Batch) -> tuple[Index, int] | None:
-    """The same for few rows, which Python compares; and how many rows it read.
+    """The counts of few rows, which Python compares; and the number of rows read.
 
     None if a count is near the limit of 64 bits.
     """
@@ -76,7 +76,7 @@ def _few_counts(trace: Trace, batch: Batch) -> tuple[Index, int] | None:
 
 
 def _is_same(part: Batch, at: int, batch: Batch, row: int) -> bool:
-    """Whether a row of a part is a row of a batch."""
+    """Returns True if a row of a part is a row of a batch."""
     for held, asked, type_ in zip(part.columns, batch.columns, batch.layout.types, strict=True):
         if type(held) is _ndarray and type(asked) is _ndarray:
             if held.item(at) != asked.item(row):
@@ -91,7 +91,7 @@ def _one(column: Column, at: int) -> Column:
 
 
 def _counted(part: Batch, batch: Batch, count: Index) -> int:
-    """Adds how often a part holds each row, of those of its key; returns how many were read."""
+    """Adds the counts of each row in a part, among the rows of its key; returns the rows read."""
     low = part.khash.searchsorted(batch.khash)
     high = part.khash.searchsorted(batch.khash, "right")
     if part.code is not None and batch.code is not None:
@@ -110,7 +110,7 @@ def _counted(part: Batch, batch: Batch, count: Index) -> int:
 def _narrowed(
     held: npt.NDArray[Any], wanted: npt.NDArray[Any], low: Index, high: Index
 ) -> tuple[Index, Index]:
-    """Cuts ranges of rows, sorted inside each range, to those that hold what is wanted."""
+    """Cuts ranges of rows, sorted inside each range, to those that equal the requested values."""
     first = _bisected(held, wanted, low, high, right=False)
     return first, _bisected(held, wanted, first, high, right=True)
 
@@ -118,7 +118,7 @@ def _narrowed(
 def _bisected(
     held: npt.NDArray[Any], wanted: npt.NDArray[Any], low: Index, high: Index, *, right: bool
 ) -> Index:
-    """The first row of each range that is not below (`right`: that is above) what is wanted."""
+    """The first row of each range that is not below (`right`: is above) the requested value."""
     low, high = low.copy(), high.copy()
     while True:
         open_ = (low < high).nonzero()[0]

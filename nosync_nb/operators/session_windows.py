@@ -1,9 +1,9 @@
-"""Sessions: rows of a key with no more than a gap of time from one to the next.
+"""Session windows: rows of a key with no more than a gap of time from one to the next.
 
-Rows are ordered by time inside each key. A changed time concerns the sessions within the gap of it:
-from there looks go both ways, further while no gap is found, and these sessions are compared before
-and after. That costs O(layers) rows beside the rows of these sessions, for a key of any size.
-A negative count is no presence.
+Rows are ordered by time inside each key. A changed time affects the sessions within the gap of it.
+Lookups go both ways from there, further until they find a gap, and these sessions are compared
+before and after. That costs O(layers) rows beside the rows of these sessions, for a key of any
+size. A row with a negative count is absent.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from nosync_nb.trace.batch import (
 )
 from nosync_nb.trace.stats import place_in
 
-_LOOK = 8  # rows looked at on either side of a time in each part
-_FURTHER = 8  # times as many at the next look
+_LOOK = 8  # rows that are read on either side of a time in each part
+_FURTHER = 8  # times as many in the next lookup
 _SIGN = np.uint64(1 << 63)
 _LAST = np.uint64(2**64 - 1)
 _ZERO = np.uint64(0)
@@ -86,7 +86,7 @@ class Sessions(Operator):
         while len(pending):
             keys = [rows.take(delta.columns[i], pending) for i in self.keys]
             some, open_ = self._look(trace, delta, pending, keys, look, step)
-            # two looks may find one session: a row stands there once, with its count beside it
+            # two lookups may find one session: a row appears in it once, with its count beside it
             counted = [*some.columns, some.diff]
             shown.append(Updates(counted, np.ones(len(some.diff), np.int64)))
             pending = pending[open_]
@@ -103,7 +103,7 @@ class Sessions(Operator):
         look: int,
         step: Step,
     ) -> tuple[Updates, Index]:
-        """The sessions that a look shows as a whole, and which times it did not suffice for."""
+        """The sessions that one lookup reads as a whole, and the times that need a larger one."""
         assert delta.code is not None
         khash, code, n = delta.khash[pending], delta.code[pending], len(pending)
         held, low, less, high, more = _read(trace, khash, code, look)
@@ -150,7 +150,7 @@ class Sessions(Operator):
     def _numbers(
         self, held: Batch, there: Index, keys: Sequence[Column], n: int
     ) -> tuple[Index, Index]:
-        """Numbers of the keys of rows and of the `n` times looked for, equal where keys are."""
+        """Numbers of the keys of rows and of the `n` requested times, equal for equal keys."""
         types = [self.inputs[i] for i in self.keys]
         own = [rows.take(held.columns[i], there) for i in self.keys]
         both = [rows.concat([a, b], t) for a, b, t in zip(own, keys, types, strict=True)]
@@ -163,11 +163,11 @@ class Sessions(Operator):
 
 
 class _Read(NamedTuple):
-    """Rows read around times, added up.
+    """Rows read around times, consolidated.
 
     Attributes:
-        low, high: the codes up to which a time may not have been shown all rows,
-        less, more: if there are rows before or after those that were read.
+        low, high: the codes up to which a time may miss rows,
+        less, more: True if there are rows before or after those that were read.
     """
 
     held: Batch

@@ -1,9 +1,9 @@
-"""What an operator is to the rest of the engine, by its word in definitions.
+"""The spec of an operator: its interface to the rest of the engine, by its word in definitions.
 
-An operator has one home: its file holds the kernel and its `Spec`, and `specs.SPECS` lists them.
-A spec says how the kernel is built from one part of a definition, and how that part fits columns
-that came or went: which it needs, and which it passes on. What is asked of a kernel once it is
-there (the columns it uses, what it is in a loop, what an audit asks) are methods of
+The file of an operator has the kernel and its `Spec`, and `registry.SPECS` lists them. A spec
+builds the kernel from one part of a definition. It also adapts the part to added and removed
+columns: it names the columns that the part needs, and those that it passes on. Properties of an
+existing kernel (the columns it uses, its kind in a loop, the input of an audit) are methods of
 `nosync_nb.operators.base.Operator`.
 """
 
@@ -32,7 +32,7 @@ class DefinitionPart(Protocol):
 
     @property
     def inputs(self) -> Sequence[DefinitionPart]:
-        """What it reads."""
+        """The parts that it reads."""
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -44,32 +44,32 @@ class DefinitionPart(Protocol):
 
 
 class LostColumn(NamedTuple):
-    """A column that is not what it was: why, and whether it is there with another type."""
+    """A column that was removed or changed: why, and True if it exists with another type."""
 
     why: str
     retyped: bool
 
 
 class LostColumnError(Exception):
-    """A lost column is used; says which."""
+    """A part uses a lost column; the message names it."""
 
 
 class RemainingColumns(NamedTuple):
-    """What is left of the columns of an input.
+    """The remaining columns of an input.
 
     Attributes:
-        places: where the columns that are left were before.
-        lost: those that are not there any more, by place.
+        places: the previous positions of the remaining columns.
+        lost: the removed ones, by position.
     """
 
     places: Sequence[int]
     lost: Mapping[int, LostColumn]
 
     def moved(self, places: Iterable[int]) -> list[int]:
-        """Where columns are now.
+        """Returns the new positions of columns.
 
         Raises:
-            UsedError: if one of them is lost.
+            LostColumnError: if one of them is lost.
         """
         now = {place: i for i, place in enumerate(self.places)}
         for place in places:
@@ -79,42 +79,42 @@ class RemainingColumns(NamedTuple):
 
 
 Key = tuple[int, ...] | None
-"""The columns by which people tell rows apart, by place; None: by nothing less than all."""
+"""The positions of the columns that identify rows to a user; None: all columns together."""
 
 
 Places = frozenset[int]
-"""Columns by place."""
+"""Positions of columns."""
 
 
 class AdaptedPart(NamedTuple):
-    """An operator over what is left of its inputs: its arguments, and what its output has lost."""
+    """An operator over the remaining columns of its inputs: its arguments, and its lost outputs."""
 
     params: Mapping[str, Any]
     lost: Mapping[int, LostColumn]
 
 
 def all_columns(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """The reads of an operator that looks at whole rows, or of which nothing else is known."""
+    """Returns the reads of an operator that needs whole rows, or is not known better."""
     return [frozenset(range(len(each.schema))) for each in part.inputs]
 
 
 def same_columns(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """Those of one that passes on columns in their places, and looks at none."""
+    """Returns the reads of an operator that passes on columns unchanged, and needs none."""
     return [wanted & frozenset(range(len(each.schema))) for each in part.inputs]
 
 
 def without_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """The key of what an operator makes of rows that it does not pass on."""
+    """Returns the key of an operator whose output rows are new."""
     return None
 
 
 def same_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """That of its inputs, if they have the same."""
+    """Returns the key of its inputs, if they have the same."""
     return below[0] if all(each == below[0] for each in below) else None
 
 
 def group_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """The key of what has one row for each group, or some: the first columns."""
+    """Returns the key of an operator with one or more rows for each group: the first columns."""
     return tuple(range(len(part.params["keys"])))
 
 
@@ -123,15 +123,16 @@ class Spec:
     """An operator, by its word.
 
     Attributes:
-        fit: fits a part to what is left of its inputs, some of which have lost columns.
+        fit: adapts a part to the remaining columns of its inputs, some of which have lost columns.
         build: the kernel of a part; or, if it works row by row, `piece`: the piece of a chain.
         expressions: the texts of expressions among a part's arguments.
-        key: by which columns its rows are told apart, given those of its inputs. It orders what
-            people compare; two rows may have one key.
-        reads: the columns of each input that it needs, where only some of its own are wanted.
-        firm: the columns that it gives whether they are wanted or not: to compute them may raise.
-        narrowed: its arguments if it gives only some of its columns, in their order; None: it gives
-            all that are left of its inputs.
+        key: the columns that identify its rows, given those of its inputs. It orders displayed
+            rows; two rows may have one key.
+        reads: the columns of each input that it needs, if only some of its own are requested.
+        firm: the columns that are computed even if they are not requested, because computing them
+            may raise.
+        narrowed: its arguments if it returns only some of its columns, in their order; None: it
+            returns all remaining columns of its inputs.
     """
 
     op: str
@@ -146,16 +147,16 @@ class Spec:
 
 
 def compiled_part_expression(part: DefinitionPart, sql: str, type_: str) -> Expression:
-    """An expression of a part, which knows its type: Spark is not asked again."""
+    """Compiles an expression of a part with a known type, so that Spark need not analyse it."""
     schema, settings = part.inputs[0].schema, of_params(part.params)
     return compile_expression(sql, schema, types=lambda *_: [type_], settings=settings)
 
 
 def used_columns(part: DefinitionPart, sql: str, types: Types | None) -> Sequence[int]:
-    """The places of the columns that an expression of a part reads.
+    """Returns the positions of the columns that an expression of a part reads.
 
     Raises:
-        UsedError: if it cannot be compiled any more.
+        LostColumnError: if it cannot be compiled any more.
     """
     schema, settings = part.inputs[0].schema, of_params(part.params)
     try:
@@ -165,10 +166,10 @@ def used_columns(part: DefinitionPart, sql: str, types: Types | None) -> Sequenc
 
 
 def refuse_retyped(lost: Mapping[int, LostColumn]) -> None:
-    """Raises if a column with another type would be taken for one that is gone.
+    """Raises if a column with another type would replace a removed one.
 
     Raises:
-        UsedError: for the first such column.
+        LostColumnError: for the first such column.
     """
     for each in lost.values():
         if each.retyped:
@@ -178,10 +179,10 @@ def refuse_retyped(lost: Mapping[int, LostColumn]) -> None:
 def every_column(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """The fit of an operator that needs all columns, as a function of rows does.
+    """Returns the fit of an operator that needs all columns, such as a function of rows.
 
     Raises:
-        UsedError: for the first column that is lost.
+        LostColumnError: for the first column that is lost.
     """
     raise LostColumnError(next(lost.why for each in inputs for lost in each.lost.values()))
 
@@ -189,14 +190,14 @@ def every_column(
 def passed_through(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """The fit of an operator that passes on rows as they are."""
+    """Returns the fit of an operator that passes on rows unchanged."""
     return AdaptedPart(part.params, inputs[0].lost)
 
 
 def fit_comparing_rows(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """The fit of one that compares rows, or adds those of inputs, which must have lost the same."""
+    """Returns the fit of an operator that compares rows, or adds inputs with equal losses."""
     for each in inputs:
         refuse_retyped(each.lost)
         if each.lost.keys() != inputs[0].lost.keys():

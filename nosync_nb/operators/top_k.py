@@ -1,12 +1,12 @@
 """top: the first copies of each group by an order, from a trace ordered by it inside each key.
 
-For each group that an epoch touches, the copies at its head before and after are read and
-compared; so a retraction among them brings up the next row. That costs O(layers x (offset + k))
-rows for a group of any size, and grows only with rows whose codes are equal to the last one's
-(operators/ordering.py) and while what is found cancels. A negative count is no presence.
+For each group that an epoch touches, the first copies before and after are read and compared; so a
+retraction among them brings up the next row. That costs O(layers x (offset + k)) rows for a group
+of any size. It grows only with rows whose codes equal that of the last copy (operators/ordering.py)
+and while rows cancel. A row with a negative count is absent.
 
-Most changes of a large group are behind its head. So the code of the last copy of each head is
-remembered beside the trace, as a memo (aggregates/memo.py): what is behind it is not looked at.
+Most changes of a large group are after its first rows. Therefore the code of the last of these rows
+is cached beside the trace (aggregates/slot_cache.py), and changes after it are not looked up.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from nosync_nb.trace.batch import (
 )
 
 _END = 2**63 - 1
-_MORE = 4  # rows looked at beyond those wanted, since some cancel
-_FURTHER = 8  # times as many at the next look
+_MORE = 4  # rows read beyond the requested ones, since some cancel
+_FURTHER = 8  # times as many in the next lookup
 
 
 class TopK(Operator):
@@ -55,7 +55,7 @@ class TopK(Operator):
     Args:
         types: columns of the input: own ones, computed ones to order by, the order code.
         width: the number of own columns, which are the output.
-        by: what to order by, in exact terms.
+        by: the columns to order by, exactly.
         rank: adds a last column, 1 + the copies of the group that come strictly before by `by`.
     """
 
@@ -117,10 +117,10 @@ class TopK(Operator):
     def _window(
         self, trace: Trace, khash: Hashes, keys: Sequence[Column], step: Step
     ) -> tuple[Updates, dict[int, int]]:
-        """The output of some groups: looks at their heads, further while too little is found.
+        """The output of some groups: reads their first rows, further while too few are found.
 
         Returns:
-            it, and of each group that has enough copies the order code of the last one.
+            the output, and the order code of the last copy of each group that has enough.
         """
         pending = np.arange(len(khash))
         whole: list[Updates] = []
@@ -144,7 +144,7 @@ class TopK(Operator):
         return self._cut(concat_updates(whole, types)) if whole else (no_updates(self.types), {})
 
     def _cut(self, head: Updates) -> tuple[Updates, dict[int, int]]:
-        """The copies between offset and offset + k of each group, of rows that begin it."""
+        """The copies between offset and offset + k of each group, among its first rows."""
         if not head:
             return no_updates(self.types), {}
         own, types = head.columns[: self.width], self.inputs[: self.width]
@@ -175,11 +175,11 @@ class TopK(Operator):
 
 
 class _Bounds:
-    """Up to where heads of groups reach, as their trace has them: a memo of it.
+    """The ends of the first rows of groups, cached beside their trace.
 
     Attributes:
-        last: how many copies a head has.
-        codes: the order code of the last of them, by the group's key, where there are so many.
+        last: the number of first copies.
+        codes: the order code of the last of them, by the group's key, for groups that have so many.
     """
 
     __slots__ = ("codes", "last")
@@ -189,10 +189,10 @@ class _Bounds:
         self.codes: dict[object, int] = {}
 
     def reached(self, codes: Column, groups: Sequence[object]) -> Index:
-        """Which rows of some order codes may be in the head of their group.
+        """The rows with some order codes that may be among the first of their group.
 
         Args:
-            groups: the key of each row, or one for all; none: nothing is known of them.
+            groups: the key of each row, or one for all; none: nothing is cached.
         """
         known = [self.codes.get(key, _END) for key in groups] if self.codes else []
         if not known:
@@ -201,7 +201,7 @@ class _Bounds:
         return index
 
     def keep(self, groups: Sequence[object], ends: Mapping[int, int]) -> None:
-        """Keeps the ends of some groups, by their numbers; those without one are not full."""
+        """Caches the ends of some groups, by their numbers; groups without an end are too small."""
         for number, key in enumerate(groups):
             self.codes.pop(key, None)
             if number in ends:
@@ -209,7 +209,7 @@ class _Bounds:
 
 
 def _bounds_of(trace: Trace | None, last: int) -> _Bounds:
-    """What is known of a trace's heads of so many copies; nobody else has it from now on."""
+    """Takes the cached ends for so many copies from a trace; the caller owns them from now on."""
     memo = None if trace is None else trace.take_memo()
     return memo if isinstance(memo, _Bounds) and memo.last == last else _Bounds(last)
 
@@ -224,7 +224,7 @@ def _build(part: DefinitionPart, types: Types | None) -> Operator:
 def _fit(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Needs its keys and its order; compares rows, where that leaves them equal."""
+    """Requires its keys and its order; compares rows, where these are equal."""
     refuse_retyped(inputs[0].lost)
     keys = inputs[0].moved(part.params["keys"])
     width = part.params["width"] - len(inputs[0].lost)
@@ -233,7 +233,7 @@ def _fit(
 
 
 def _key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """That of the rows; of groups of which one row is left, that of the group."""
+    """The key of the rows; if one row of each group remains, the key of the group."""
     keys: list[int] = part.params["keys"]
     return tuple(keys) if part.params["k"] == 1 and not part.params["rank"] else below[0]
 

@@ -15,12 +15,12 @@ from nosync_nb.rows import Column, Schema
 
 @lru_cache(maxsize=256)
 def row_class(names: tuple[str, ...]) -> type[Any]:
-    """The named tuple class of rows with these columns."""
+    """Returns the named tuple class of rows with these columns."""
     return namedtuple("Row", names, rename=True)
 
 
 def named_tuples(columns: list[Column], schema: Schema, n: int) -> list[Any]:
-    """The rows of columns as named tuples of Python values."""
+    """Returns the rows of columns as named tuples of Python values."""
     make = row_class(schema.names)._make
     if not columns:
         return [make(())] * n
@@ -29,7 +29,7 @@ def named_tuples(columns: list[Column], schema: Schema, n: int) -> list[Any]:
 
 
 def function_title(function: Callable[..., Any], operator: str = "") -> str:
-    """How messages call a function: `f()`, or `reduce(f)` if they are to name the operator."""
+    """Returns the name of a function in messages: `f()`, or `reduce(f)` with the operator."""
     name = getattr(function, "__name__", "function")
     return f"{operator}({name})" if operator else f"{name}()"
 
@@ -37,7 +37,7 @@ def function_title(function: Callable[..., Any], operator: str = "") -> str:
 def call_user_function(
     function: Callable[..., Any], stage: str, shown: Any, *arguments: Any, operator: str = ""
 ) -> Any:
-    """Calls a user's function; what it raises becomes a StageError naming `shown`, the row.
+    """Calls a user's function; an exception becomes a StageError that names `shown`, the row.
 
     Raises:
         StageError: if the function raised; the cause is chained.
@@ -76,7 +76,7 @@ def truth(function: Callable[..., Any], stage: str, row: Any) -> bool:
 def user_function_error(
     function: Callable[..., Any], stage: str, shown: Any, error: Exception, *, operator: str = ""
 ) -> StageError:
-    """The StageError for a function that raised `error` on the row `shown`."""
+    """Returns the StageError for a function that raised `error` on the row `shown`."""
     name = function_title(function, operator)
     return StageError(
         f"{titled(stage)}: {name} raised {type(error).__name__}: {text_of(error, str)}"
@@ -107,7 +107,7 @@ def result_columns(produced: list[Any], schema: Schema, stage: str, what: str) -
 def checked_rows(
     value: Any, function: Callable[..., Any], stage: str, shown: Any, *, operator: str = ""
 ) -> list[Any]:
-    """The rows a function returned or yielded, consumed inside the error handling."""
+    """Returns the rows that a function returned or yielded, consumed inside the error handling."""
     if value is None:
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):

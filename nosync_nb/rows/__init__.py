@@ -1,6 +1,6 @@
 """Rows: schemas, columns of canonical values, their hashes, their order, entry of user data.
 
-Promises: a value has one form, whoever brought it; equal rows hash and compare equal, here and on
+Promises: a value has one form, whatever its source; equal rows hash and compare equal, here and on
 Spark. Owns: nothing, it is functions of values. Imports: errors.
 """
 

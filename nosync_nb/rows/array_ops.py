@@ -1,9 +1,10 @@
-"""Idioms for arrays of ten rows, and orders of arrays of millions.
+"""Fast operations on arrays of ten rows, and sort orders of arrays of millions.
 
-Small epochs are made of such arrays, where a numpy reduction costs more than its work: `any` and
-`all` take 2 us in numpy and 0.2 us here. Many numbers of 64 bits numpy sorts with vector
-instructions, an array of them in a fifth of the time of their order: so the leading bits of hashes
-are sorted with their positions behind them, and what little they do not tell is mended.
+Small epochs consist of such arrays, where a numpy reduction costs more than its work: `any` and
+`all` take 2 us in numpy and 0.2 us here. numpy sorts many numbers of 64 bits with vector
+instructions, an array of them in a fifth of the time of their order. Therefore the leading bits of
+hashes are sorted together with their positions, and the few positions that these bits leave in the
+wrong order are corrected.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ _FEW = 4096
 
 _MANY = 512
 _ROOM_MIN = 12
-"""With fewer leading bits too many numbers of a run would not be told apart."""
+"""With fewer leading bits too many numbers of a run would be equal."""
 
 WRONG_MAX = 1000
-"""More numbers out of their place are sorted otherwise."""
+"""If more numbers are out of order, the array is sorted in another way."""
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.uint64]
@@ -30,52 +31,52 @@ _ONES.setflags(write=False)
 
 
 def ones(n: int) -> npt.NDArray[np.int64]:
-    """`n` times 1, not to be written to."""
+    """Returns `n` times 1, read-only."""
     return _ONES[:n] if n <= _FEW else np.ones(n, np.int64)
 
 
 def any_true(mask: Mask) -> bool:
-    """Whether any element is true."""
+    """Returns True if any element is true."""
     if mask.size <= _FEW:
         return 1 in mask.tobytes()
     return bool(mask.any())
 
 
 def all_true(mask: Mask) -> bool:
-    """Whether every element is true."""
+    """Returns True if every element is true."""
     if mask.size <= _FEW:
         return 0 not in mask.tobytes()
     return bool(mask.all())
 
 
 def ascends(values: Numbers) -> bool:
-    """Whether no number is less than the one before it."""
+    """Returns True if no number is less than the one before it."""
     return all_true(values[1:] >= values[:-1])
 
 
 def any_zero(values: npt.NDArray[np.int64]) -> bool:
-    """Whether any number is 0."""
+    """Returns True if any number is 0."""
     if values.size <= 256:
         return 0 in values.tolist()
     return not values.all()
 
 
 def total(values: npt.NDArray[np.int64]) -> int:
-    """The sum of all numbers."""
+    """Returns the sum of all numbers."""
     return sum(values.tolist()) if values.size <= 64 else int(values.sum())
 
 
 def starts_of(same: Mask) -> npt.NDArray[np.int64]:
-    """Where runs start, given whether each element but the first equals the one before."""
+    """Returns the starts of runs; `same`: which elements but the first equal the previous one."""
     first = np.ones(len(same) + 1, bool)
     np.logical_not(same, first[1:])
     return first.nonzero()[0]
 
 
 def sorted_by(first: Numbers, second: Numbers) -> Positions:
-    """Positions that sort by `first` and then by `second`; equal pairs stand in any order.
+    """Returns positions that sort by `first` and then by `second`; equal pairs are in any order.
 
-    Cost: O(n log n) for hashes, of many a fifth of what `lexsort` takes, to which others are left.
+    Cost: O(n log n) for hashes, for many a fifth of the time of `lexsort`, which sorts the others.
     """
     n = len(first)
     index = _sorted_hashes(first) if n > _MANY else None
@@ -83,7 +84,7 @@ def sorted_by(first: Numbers, second: Numbers) -> Positions:
         return np.lexsort((second, first))
     taken = first[index]
     same = taken[1:] == taken[:-1]
-    run = np.zeros(n, np.uint64)  # for each how many different ones stand before it
+    run = np.zeros(n, np.uint64)  # for each number, how many distinct ones come before it
     np.cumsum(~same, out=run[1:])
     bits, last = (n - 1).bit_length(), int(run[-1])
     if last == n - 1:
@@ -91,7 +92,7 @@ def sorted_by(first: Numbers, second: Numbers) -> Positions:
     room = 64 - bits - last.bit_length()
     if room < _ROOM_MIN:
         return np.lexsort((second, first))
-    # The number of the run, as many leading bits of `second` as there is room for, the position.
+    # The number of the run, as many leading bits of `second` as fit, the position.
     run <<= np.uint64(room)
     run |= second[index] >> np.uint64(64 - room)
     index = index[_order_of(run, bits)]
@@ -102,16 +103,16 @@ def sorted_by(first: Numbers, second: Numbers) -> Positions:
 
 
 def stably_sorted_by(numbers: Numbers) -> Positions:
-    """Positions that sort by `numbers`; those of equal ones ascend.
+    """Returns positions that sort by `numbers`; those of equal ones ascend.
 
-    Cost: O(n log n); of many hashes a third of what `argsort` takes.
+    Cost: O(n log n); for many hashes a third of the time of `argsort`.
     """
     index = _sorted_hashes(numbers) if len(numbers) > _MANY else None
     return numbers.argsort(kind="stable") if index is None else index
 
 
 def _sorted_hashes(numbers: Numbers) -> Positions | None:
-    """The same of numbers whose leading bits tell nearly all apart; None of others."""
+    """The same for numbers whose leading bits identify nearly all; None for others."""
     bits = (len(numbers) - 1).bit_length()
     index = _order_of(numbers >> np.uint64(bits), bits)
     taken = numbers[index]
@@ -119,7 +120,7 @@ def _sorted_hashes(numbers: Numbers) -> Positions | None:
 
 
 def _order_of(numbers: Numbers, bits: int) -> Positions:
-    """Positions, of so many bits, that sort numbers which leave room for them, and are used up."""
+    """Positions, of `bits` bits, that sort numbers with room for them; overwrites the numbers."""
     numbers <<= np.uint64(bits)
     numbers |= np.arange(len(numbers), dtype=np.uint64)
     numbers.sort()
@@ -128,12 +129,12 @@ def _order_of(numbers: Numbers, bits: int) -> Positions:
 
 
 def _mended(index: Positions, taken: Numbers, wrong: Mask, same: Mask | None = None) -> bool:
-    """Puts the few numbers in their place that are less than the one before; False: too many.
+    """Moves the few numbers that are less than the previous one; False: there are too many.
 
     Args:
         index, taken: positions and the numbers there; both are changed.
-        wrong: where the next number is less.
-        same: where numbers may be exchanged with the next one; None: everywhere.
+        wrong: a mask of the numbers whose next number is less.
+        same: a mask of the numbers that may be exchanged with the next one; None: all.
     """
     if not any_true(wrong):
         return True
@@ -141,7 +142,7 @@ def _mended(index: Positions, taken: Numbers, wrong: Mask, same: Mask | None = N
     if len(places) > WRONG_MAX:
         return False
     for place in places:
-        end = place  # what stands before the next number is in order
+        end = place  # all numbers before the next one are in order
         while end < len(wrong) and taken[end] > taken[end + 1] and (same is None or same[end]):
             at = end
             while at >= 0 and taken[at] > taken[at + 1] and (same is None or same[at]):

@@ -1,7 +1,7 @@
 """Columns from and to Arrow arrays and Python lists.
 
-Nothing is checked here: the Arrow array must hold values of the column's type (convert.py checks
-what people bring). Floats are made canonical: -0.0 becomes 0.0, and there is one NaN.
+This module checks nothing: the Arrow array must hold values of the column's type (convert.py checks
+user data). Floats are made canonical: -0.0 becomes 0.0, and there is one NaN.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from nosync_nb.rows.encoding import raw_list
 from nosync_nb.rows.types import FIXED, arrow_type, is_nested, nested_parts
 
 Column: TypeAlias = Any
-"""A numpy array (null-free fixed type), a numpy object array (small), or a `pa.Array`, of texts
-maybe coded; see columns.py."""
+"""A numpy array (null-free fixed type), a numpy object array (small), or a `pa.Array`, which may be
+dictionary-encoded for text; see columns.py."""
 
 SMALL = 4096
-"""Rows up to which text and columns with nulls are kept as Python objects."""
+"""Up to this many rows text and columns with nulls are stored as Python objects."""
 
 FEW_DECIMALS = 64
-"""Rows up to which decimals are: beyond, numpy on Arrow's bytes is cheaper than a step for each."""
+"""The same for decimals: with more rows, numpy on Arrow's bytes is cheaper than a step for each."""
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _EPOCH = datetime(1970, 1, 1)
@@ -38,12 +38,15 @@ _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def most_objects(type: str) -> int:
-    """Returns how many rows of a type are kept as Python objects, if they are no plain numbers."""
+    """Returns up to how many rows of a type are stored as Python objects.
+
+    Plain numbers without nulls are always numpy arrays.
+    """
     return FEW_DECIMALS if type.startswith("decimal") else SMALL
 
 
 def objects(values: Sequence[Any]) -> Column:
-    """Returns a column in object form of values as columns keep them."""
+    """Returns a column in object form of canonical values."""
     column = np.empty(len(values), dtype=object)
     column[:] = values
     return column
@@ -57,7 +60,7 @@ def canonical_float(value: float) -> float:
 def canonical_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns a copy with 0.0 for -0.0 and the one NaN for every NaN."""
     if len(values):
-        greatest = values[values.argmax()]  # NaN if there is one: the cheapest way to know
+        greatest = values[values.argmax()]  # NaN if there is one: the cheapest test
         if greatest != greatest:
             values = np.where(np.isnan(values), values.dtype.type(np.nan), values)
     floats: np.ndarray[Any, Any] = values + values.dtype.type(0)
@@ -65,12 +68,12 @@ def canonical_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def from_arrow(array: Any, type: str) -> Column:
-    """Returns the column of an Arrow array: numpy if it can be, shared memory if it may be.
+    """Returns the column of an Arrow array: numpy if possible, with shared memory if allowed.
 
     Args:
         array: `pa.Array` or `pa.ChunkedArray` of `arrow_type(type)` or a type that casts to it.
 
-    Cost: O(1) for null-free fixed types but booleans and floats; else O(n).
+    Cost: O(1) for null-free fixed types except booleans and floats; else O(n).
     """
     array = single(array)
     if array.type != arrow_type(type):
@@ -121,8 +124,8 @@ def _canonical_arrow(array: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
 def to_arrow(column: Column, type: str) -> pa.Array:
     """Returns the column as one Arrow array of `arrow_type(type)`.
 
-    Cost: O(1) for numpy columns of fixed type but booleans (memory is shared), O(n) for objects
-    and for coded text.
+    Cost: O(1) for numpy columns of fixed type except booleans (memory is shared), O(n) for objects
+    and for dictionary-encoded text.
     """
     if not isinstance(column, np.ndarray):
         return dictionary.decoded_column(column)
@@ -192,7 +195,7 @@ def _nested_pylist(array: pa.Array, type: str) -> list[Any]:
 
 @lru_cache(maxsize=1024)
 def _plain_keys(type: str) -> bool:
-    """Tells whether no map inside `type` has nested keys."""
+    """Returns True if no map inside `type` has nested keys."""
     if not is_nested(type):
         return True
     parts = nested_parts(type)

@@ -1,7 +1,7 @@
-"""The bridge between numpy, Python lists and Arrow, built from buffers.
+"""Converts between numpy, Python lists and Arrow, through buffers.
 
-`pa.array` and `Array.to_numpy` import pandas when they are first called, which takes half a second
-of whoever made the session's first epoch. Nothing here does, for the types that epochs are made of.
+The first call of `pa.array` or `Array.to_numpy` imports pandas, which would delay the session's
+first epoch by half a second. The functions here avoid that, for the types that epochs contain.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _TIMES: dict[int, np.dtype[Any]] = {
 def arrow_from_numpy(
     values: Values, type_: pa.DataType | None = None, *, nulls: Values | None = None
 ) -> pa.Array:
-    """Returns numbers or booleans as an Arrow array, sharing memory where it can be.
+    """Returns numbers or booleans as an Arrow array, sharing memory if possible.
 
     Args:
-        type_: of the same width; default: what numpy calls it.
-        nulls: where to put null.
+        type_: of the same width; default: numpy's name of the type.
+        nulls: a mask of the values that become null.
     """
     values = np.ascontiguousarray(values)
     data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
@@ -84,12 +84,12 @@ def bools(array: pa.Array) -> Values:
 
 
 def null_mask_of(array: pa.Array) -> Values:
-    """Returns where an array that holds nulls is null."""
+    """Returns a mask of the nulls of an array that has some."""
     return bools(array.is_null())
 
 
 def numbers(array: pa.Array, dtype: Any) -> Values:
-    """Returns an array's numbers in its own memory, whatever stands where it is null."""
+    """Returns an array's numbers in its own memory, with any value where it is null."""
     dtype = np.dtype(dtype)
     if not len(array):
         return np.zeros(0, dtype)
@@ -102,12 +102,12 @@ def words(array: pa.Array) -> Values:
 
 
 def fixed_width_array(array: pa.Array, dtype: np.dtype[Any]) -> Values:
-    """Returns the values of an array of numbers or booleans, anything where it is null."""
+    """Returns the values of an array of numbers or booleans, any value where it is null."""
     return bools(array) if dtype.kind == "b" else numbers(array, dtype)
 
 
 def bounds(array: pa.Array, dtype: Any = np.int32) -> Values:
-    """Returns where each value of texts or lists begins, and where the last one ends."""
+    """Returns the offset of each value of texts or lists, and the end of the last one."""
     dtype, n = np.dtype(dtype), len(array)
     if not n:
         return np.zeros(1, dtype)
@@ -115,7 +115,7 @@ def bounds(array: pa.Array, dtype: Any = np.int32) -> Values:
 
 
 def values_of(array: pa.Array) -> Values:
-    """Returns the values of a null-free array as numpy has them."""
+    """Returns the values of a null-free array in numpy's types."""
     if array.type == pa.bool_():
         return bools(array)
     dtype = _NUMBERS.get(array.type)

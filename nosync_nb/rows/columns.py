@@ -1,14 +1,14 @@
 """Columns: the values of one name in many rows, in one of four physical forms.
 
 1. A numpy array: fixed types without nulls (dates as days, timestamps as microseconds).
-2. A numpy object array: small columns (`SMALL` rows) of text, bytes, or with nulls; of decimals
-   those of up to 64 rows.
+2. A numpy object array: small columns (`SMALL` rows) of text, bytes, or with nulls; decimals up to
+   64 rows.
 3. A `pa.Array` of `arrow_type(type)`: anything; large columns, and nested ones always.
-4. A `pa.DictionaryArray`: large columns of few texts, out of part files (coded.py).
+4. A `pa.DictionaryArray`: large columns of few texts, from part files (dictionary.py).
 
-Any form is legal wherever the type allows it, and every function here takes all of them. Small
-batches are the point: `pa.Array.take` costs 22 us, numpy's indexing 0.3 us. Columns are never
-changed in place; results may share memory with arguments.
+Any form is legal wherever the type allows it, and every function here accepts all of them. The
+forms exist for small batches: `pa.Array.take` costs 22 us, numpy's indexing 0.3 us. Columns are
+never changed in place; results may share memory with arguments.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _take_text(array: pa.Array, index: np.ndarray[Any, Any]) -> Column:
 
 
 def _texts(array: pa.Array, at: list[int]) -> list[Any]:
-    """The strings or bytes at some places of its buffers, anything where it is null."""
+    """The strings or bytes at some positions of its buffers, any value where it is null."""
     _, offsets, data = array.buffers()
     ends = memoryview(offsets).cast("i")
     view = memoryview(data) if data is not None else b""
@@ -102,7 +102,7 @@ def _texts(array: pa.Array, at: list[int]) -> list[Any]:
 
 
 def _blank(values: list[Any], validity: pa.Buffer, at: list[int]) -> None:
-    """Puts None where the places of values are null."""
+    """Sets values to None where the positions are null."""
     bits = memoryview(validity)
     for row, i in enumerate(at):
         if not bits[i >> 3] >> (i & 7) & 1:
@@ -110,7 +110,7 @@ def _blank(values: list[Any], validity: pa.Buffer, at: list[int]) -> None:
 
 
 def _take_coded(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> Column:
-    """Returns few texts of a coded column as objects, read off its buffers."""
+    """Returns few texts of a dictionary-encoded column as objects, read off its buffers."""
     if not len(index):
         return np.empty(0, dtype=object)
     validity, codes = column.buffers()[:2]
@@ -140,9 +140,9 @@ def slice_(column: Column, start: int, stop: int) -> Column:
 
 
 def concat(columns: Sequence[Column], type_: str) -> Column:
-    """Returns the columns one after the other; none at all make an empty column.
+    """Returns the columns one after the other; no columns give an empty column.
 
-    Cost: O(n); objects beyond as many rows as their type may have become Arrow.
+    Cost: O(n); more objects than the type may have become Arrow.
     """
     if len(columns) == 1:
         return columns[0]
@@ -158,7 +158,7 @@ def concat(columns: Sequence[Column], type_: str) -> Column:
 
 
 def _concat_arrow(columns: Sequence[Column], type_: str) -> Column:
-    """Joins columns of which some are Arrow arrays."""
+    """Joins columns, some of them Arrow arrays."""
     columns = [column for column in columns if len(column)] or columns[:1]
     if len(columns) == 1:
         return columns[0]
@@ -174,7 +174,7 @@ def _concat_arrow(columns: Sequence[Column], type_: str) -> Column:
 
 
 def null_mask(column: Column) -> np.ndarray[Any, Any] | None:
-    """Returns where the column is null, or None if it is nowhere."""
+    """Returns a mask of the nulls of a column, or None if it has no null."""
     if type(column) is _ndarray:
         if not column.dtype.hasobject:
             return None
@@ -188,7 +188,7 @@ def null_mask(column: Column) -> np.ndarray[Any, Any] | None:
 
 
 def equal(left: Column, right: Column, type_: str) -> np.ndarray[Any, Any]:
-    """Returns where two columns of as many rows hold equal row values.
+    """Returns a mask of the rows in which two columns of one length are equal.
 
     Null equals null, NaN equals NaN, -0.0 equals 0.0.
 
@@ -220,7 +220,7 @@ def _equal_plain(left: Any, right: Any) -> np.ndarray[Any, Any]:
 
 
 def _equal_objects(left: Any, right: Any, type_: str) -> np.ndarray[Any, Any]:
-    """Compares objects of one type, where Python's equality is the right one but for NaN."""
+    """Compares objects of one type, where Python's equality is correct except for NaN."""
     same: np.ndarray[Any, Any] = np.equal(left, right).astype(np.bool_, copy=False)
     if type_ in ("double", "float") and not same.all():
         same = same | (np.not_equal(left, left) & np.not_equal(right, right)).astype(np.bool_)

@@ -1,7 +1,7 @@
 """Arithmetic of counts: sums and products that are exact, or an error that names the row.
 
-Counts are 64-bit integers, and numpy wraps around without a word. Whoever knows more of where a
-count comes from says it: a batch the row, the dataflow the stage, a loop that it does not settle.
+Counts are 64-bit integers, and numpy wraps around silently. Callers add context to the error: a
+batch adds the row, the dataflow the stage, a loop reports that it does not converge.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SMALL = 2**31
 
 
 class CountError(ExpressionError):
-    """A row is counted more often than 64 bits hold.
+    """The count of a row does not fit into 64 bits.
 
     Attributes:
-        row: its values, None if nobody knew them yet.
-        at: which of the runs, or of the products, it is.
+        row: its values, None if they are not known yet.
+        at: the number of the run, or of the product.
     """
 
     def __init__(self, at: int = 0, row: tuple[Any, ...] | None = None) -> None:
@@ -39,7 +39,7 @@ class CountError(ExpressionError):
 
 
 def add_runs(diff: Counts, starts: Counts) -> Counts:
-    """The sum of each run of diffs; run i is `diff[starts[i]:starts[i + 1]]`, and not empty.
+    """Returns the sum of each run of diffs; run i is `diff[starts[i]:starts[i + 1]]`, not empty.
 
     Raises:
         CountError: if a sum does not fit into 64 bits.
@@ -49,7 +49,7 @@ def add_runs(diff: Counts, starts: Counts) -> Counts:
     if n <= _FEW:
         size = diff.astype(np.float64)
         most = float(size.dot(size)) * n  # no sum exceeds the root of this
-    else:  # not by dot, which wakes the threads of BLAS
+    else:  # dot would start the threads of BLAS
         most = (float(max(int(diff.max()), -int(diff.min()))) * n) ** 2
     if most >= 2.0**125:
         exact = np.add.reduceat(diff.astype(object), starts)
@@ -58,7 +58,7 @@ def add_runs(diff: Counts, starts: Counts) -> Counts:
 
 
 def sums(left: Counts, right: Counts) -> Counts:
-    """The sums of counts, pairwise.
+    """Returns the sums of counts, pairwise.
 
     Raises:
         CountError: if one does not fit into 64 bits.
@@ -90,7 +90,7 @@ def add_at(target: Counts, index: Counts, values: Counts) -> None:
 
 
 def products(left: Counts, right: Counts) -> Counts:
-    """The products of counts, pairwise.
+    """Returns the products of counts, pairwise.
 
     Raises:
         CountError: if one does not fit into 64 bits.
@@ -104,7 +104,7 @@ def products(left: Counts, right: Counts) -> Counts:
 
 
 def _small(left: Counts, right: Counts) -> bool:
-    """Whether these are few counts, none near the limit: the common case, in 1 us."""
+    """Returns True for few counts, none near the limit: the common case, in 1 us."""
     if not 0 < len(left) <= _FEW:
         return False
     both: list[int] = left.tolist() + right.tolist()
@@ -112,7 +112,7 @@ def _small(left: Counts, right: Counts) -> bool:
 
 
 def _greatest(counts: Counts) -> int:
-    """The greatest size of a count."""
+    """The greatest absolute value of a count."""
     if len(counts) <= _FEW:
         few: list[int] = counts.tolist()
         return max(max(few), -min(few))
@@ -127,6 +127,6 @@ def _check(exact: npt.NDArray[np.object_], made: Counts) -> None:
 
 
 def named_count_error(error: CountError, stage: str, operator: str) -> ExpressionError:
-    """The error with the stage and the operator where it happened."""
+    """Returns the error with the stage and the operator where it happened."""
     where = f"stage '{stage}': " if stage else ""
     return ExpressionError(f"{where}{operator}: {error}", hint=error.hint)

@@ -1,7 +1,7 @@
-"""The reader of Spark's DDL: texts of types and of columns.
+"""The parser of Spark's DDL: texts of types and of columns.
 
-It knows how types are spelled, not what they mean; what it reads it returns in canonical spelling,
-Spark's lower-case simple strings.
+It knows how types are spelled, not their meaning. It returns types in canonical spelling, Spark's
+lower-case simple strings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCALARS = (
 """Types without parameters."""
 
 CLOCK, CALENDAR = ("day", "hour", "minute", "second"), ("year", "month")
-"""The units of intervals, from the greatest on."""
+"""The units of intervals, greatest first."""
 
 
 def interval_type(first: str, last: str) -> str:
@@ -41,7 +41,7 @@ def _spans(units: tuple[str, ...]) -> tuple[str, ...]:
 
 
 DAY_TIMES = _spans(CLOCK)
-"""Intervals of microseconds; their units say how they are written."""
+"""Intervals of microseconds; their units determine how they are written."""
 
 YEAR_MONTHS = _spans(CALENDAR)
 """Intervals of months."""
@@ -62,21 +62,21 @@ _SYNONYMS = {
 
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|('(?:[^'\\]|\\.)*')|(\w+)|([<>(),:]))")
 _WORD = re.compile(r"[^\W\d]\w*\Z", re.ASCII)
-"""What Spark takes without backticks."""
+"""Names that Spark accepts without backticks."""
 
 
 def quote(name: str) -> str:
-    """Returns a column name as it stands in DDL: in backticks unless it is a plain word."""
+    """Returns a column name for DDL: in backticks unless it is a plain word."""
     return name if _WORD.match(name) else quoted(name)
 
 
 def quoted(name: str) -> str:
-    """Returns a column name in backticks, as it may stand in any text of SQL."""
+    """Returns a column name in backticks, for any SQL text."""
     return "`" + name.replace("`", "``") + "`"
 
 
 class TypeReader:
-    """Reads types and lists of fields off a text; a cursor over its tokens."""
+    """Parses types and lists of fields from a text; a cursor over its tokens."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -97,14 +97,14 @@ class TypeReader:
         self._next = (kind, match.group(match.lastindex or 1))
 
     def fail(self, seen: str) -> None:
-        """Raises the error that points at what was not understood."""
+        """Raises the error that points at the unexpected token."""
         raise SchemaError(
             f"cannot read {seen or 'the end'!r} in the columns or type {self.text!r}",
             hint="write Spark's DDL, such as 'name string, seats int, paid decimal(10,2)'",
         )
 
     def take(self, sign: str) -> bool:
-        """Skips `sign` if it comes next and tells whether it did."""
+        """Skips `sign` if it comes next and returns True if it did."""
         if self._next != ("sign", sign):
             return False
         self._advance()
@@ -200,7 +200,7 @@ class TypeReader:
         return fields
 
     def _skip_remarks(self) -> None:
-        """Skips `not null` and `comment '...'`, which carry no meaning for rows here."""
+        """Skips `not null` and `comment '...'`, which have no meaning for rows here."""
         while self._next[0] == "word" and self._next[1].lower() in ("not", "null", "comment"):
             self._advance()
             while self._next[0] == "text":

@@ -1,7 +1,8 @@
 """Decimals as whole numbers of their last place: numpy's int64 where all fit, else Python's.
 
-`12.50` of decimal(10,2) is 1250. Arithmetic over decimals is exact arithmetic over these. They are
-no physical form of a column: `load` and `store` go between them and the forms of columns.
+`12.50` of decimal(10,2) is 1250. Arithmetic over decimals is exact arithmetic over these numbers.
+They are no physical form of a column: `load_decimals` and `store_decimals` convert from and to the
+forms of columns.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from nosync_nb.rows.arrow import FEW_DECIMALS, Column, objects
 from nosync_nb.rows.types import arrow_type, decimal_parts
 
 Wholes = np.ndarray[Any, Any]
-"""An array of int64, or of Python's integers as objects."""
+"""An array of int64, or of Python integers as objects."""
 
 _EXACTLY = Context(prec=80)
 _LOW = 2**64 - 1
@@ -38,7 +39,7 @@ def unscaled_values(values: Sequence[int]) -> Wholes:
 
 
 def load_decimals(column: Column, type_: str) -> tuple[Wholes, Wholes | None]:
-    """Returns a column's whole numbers, 0 where it is null, and where that is (None: nowhere).
+    """Returns a column's whole numbers, 0 where it is null, and the null mask (None: no nulls).
 
     Cost: objects some 0.2 us a value; Arrow O(n) vectorised, unless a value is beyond 64 bits.
     """
@@ -69,7 +70,7 @@ def _of_arrow(array: pa.Array) -> tuple[Wholes, Wholes | None]:
 def take_decimals(array: pa.Array, index: np.ndarray[Any, Any]) -> pa.Array:
     """Returns the values of an Arrow column at positions.
 
-    Cost: numpy's indexing and some microseconds; Arrow's own takes some more by the call.
+    Cost: numpy's indexing and some microseconds, less than Arrow's own take.
     """
     n = len(index)
     if not n:
@@ -83,7 +84,7 @@ def take_decimals(array: pa.Array, index: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def equal(left: pa.Array, right: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Returns where two Arrow columns of one type hold equal values; null equals null."""
+    """Returns a mask of the equal values of two Arrow columns of one type; null equals null."""
     if not len(left):
         return np.zeros(0, np.bool_)
     a, b = buffers.words(left), buffers.words(right)
@@ -95,7 +96,7 @@ def equal(left: pa.Array, right: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]
 
 
 def store_decimals(values: Wholes, nulls: Wholes | None, type_: str) -> Column:
-    """Returns the column of whole numbers that fit the type, in the form of its size."""
+    """Returns the column of whole numbers that fit the type, in the form for its size."""
     if len(values) > FEW_DECIMALS:
         return _to_arrow(values, nulls, type_)
     places = -decimal_parts(type_)[1]

@@ -1,9 +1,10 @@
-"""Coded text: a column of few different texts, as one byte for each row.
+"""Dictionary-encoded text: a column of few distinct texts, as one byte for each row.
 
-The fourth physical form of a column, that of such a column in a part file: the codes lie there, the
-texts in the file's header. Slices, rows taken and columns joined stay coded, so that merges move
-bytes instead of texts; `plain` is what everything else starts with. Arrow has the form: an array
-with a dictionary, of `MOST` texts always, so that no code in a file leads outside whatever it is.
+This is the fourth physical form of a column, and its form in a part file: the codes are in the
+column, the texts in the file's header. Slices, taken rows and joined columns stay encoded, so that
+merges move bytes instead of texts. Every other function decodes first. The form is Arrow's: an
+array with a dictionary. The dictionary always has `MOST` texts, so that no code of a damaged file
+points outside it.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from nosync_nb.rows import buffers
 Codes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 MOST = 256
-"""So many texts a column may have."""
+"""The maximum number of distinct texts of a column."""
 
 BYTES_MAX = 1 << 16
-"""So long they may be together: whoever opens a file reads them all."""
+"""The maximum size of all texts together, because every reader of a file reads them all."""
 
 _ID = pa.dictionary(pa.uint8(), pa.string()).id
 _SAMPLE = 1024
 
 
 def is_dictionary(column: Any) -> bool:
-    """Whether a column that is no numpy array is coded."""
+    """Returns True if a column that is no numpy array is dictionary-encoded."""
     return bool(column.type.id == _ID)
 
 
 def dictionary_column(codes: pa.Array, texts: Sequence[str]) -> pa.DictionaryArray:
-    """A coded column: the number of each row's text, null where that is null. O(texts)."""
+    """Returns an encoded column from the number of each row's text, null where it is. O(texts)."""
     padded = [*texts, *[""] * (MOST - len(texts))]
     dictionary = buffers.arrow_from_list(padded, pa.string())
     return pa.DictionaryArray.from_arrays(codes, dictionary, safe=False)
 
 
 def dictionary_encoded(column: pa.Array) -> pa.DictionaryArray | None:
-    """A column of texts in this form, None if they are too many or too long.
+    """Returns a column of texts in this form, None if they are too many or too long.
 
-    Cost: some 10 ns a row; of a column with many texts that of its first rows.
+    Cost: some 10 ns a row; a column with many texts is read only in part.
     """
     if is_dictionary(column):
         return column
@@ -58,7 +59,7 @@ def dictionary_encoded(column: pa.Array) -> pa.DictionaryArray | None:
 
 
 def sorted_dictionary(column: pa.DictionaryArray) -> tuple[pa.Array, list[str]]:
-    """The codes of a column whose texts are those that it uses, in order: equal ones look alike."""
+    """Returns the codes of a column, and its used texts in order: equal columns give equal ones."""
     codes, missing = codes_of(column), None
     if column.null_count:
         missing = buffers.null_mask_of(column.indices)
@@ -71,25 +72,25 @@ def sorted_dictionary(column: pa.DictionaryArray) -> tuple[pa.Array, list[str]]:
 
 
 def codes_of(column: pa.DictionaryArray) -> Codes:
-    """The code of each row, anything where it is null."""
+    """Returns the code of each row, any value where it is null."""
     codes: Codes = buffers.numbers(column.indices, np.uint8)
     return codes
 
 
 def column_of_codes(codes: Codes, column: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Rows of the texts of another column."""
+    """Returns rows with the texts of another column."""
     return pa.DictionaryArray.from_arrays(
         buffers.arrow_from_numpy(codes), column.dictionary, safe=False
     )
 
 
 def decoded_column(column: pa.Array) -> pa.Array:
-    """An Arrow column as an array of its values. O(n) if it is coded."""
+    """Returns an Arrow column as an array of its values. O(n) if it is encoded."""
     return column.dictionary.take(column.indices) if is_dictionary(column) else column
 
 
 def take_codes(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> pa.DictionaryArray:
-    """The rows at some positions, coded as before."""
+    """Returns the rows at some positions, still encoded."""
     indices = column.indices
     if not indices.null_count:
         return column_of_codes(codes_of(column)[index], column)
@@ -98,7 +99,7 @@ def take_codes(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> pa.Di
 
 
 def concat_dictionaries(columns: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray | None:
-    """Coded columns one after the other; None if they have too many texts together."""
+    """Returns encoded columns one after the other; None if they have too many texts together."""
     number_of: dict[str, int] = {}
     tables = []
     for column in columns:

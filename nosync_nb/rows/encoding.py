@@ -1,9 +1,9 @@
 """One canonical, order-preserving encoding of a value to bytes.
 
-Two values of a type are equal exactly when their encodings are, and the order of encodings (as
-unsigned bytes) is the order of values: null first, NaN greatest, -0.0 as 0.0, text by its UTF-8
-bytes, arrays and structs element by element, maps as their entries sorted by key. No encoding is
-the beginning of another one of its type, so encodings of several columns may be joined.
+Two values of a type are equal exactly when their encodings are. The order of encodings (as unsigned
+bytes) is the order of values: null first, NaN greatest, -0.0 as 0.0, text by its UTF-8 bytes,
+arrays and structs element by element, maps as their entries sorted by key. No encoding is a prefix
+of another one of its type, so encodings of several columns may be joined.
 
 Nested columns are compared, hashed and sorted by it, since Arrow has no kernels for them; scalars
 use it on slow paths only. Integers take 8 bytes whatever their width, so widening changes nothing.
@@ -39,7 +39,7 @@ _unpack_bits = struct.Struct(">Q").unpack
 
 
 def raw(value: Any, type: str) -> Any:
-    """Returns the value as columns keep it: days for a date, microseconds for times."""
+    """Returns the value as columns store it: days for a date, microseconds for times."""
     if isinstance(value, datetime):
         if value.tzinfo is not None:
             value = value.astimezone(UTC).replace(tzinfo=None)
@@ -55,7 +55,7 @@ def encode(value: Any, type: str) -> bytes:
     """Returns the canonical bytes of one value.
 
     Args:
-        value: as Python has it (dates, datetimes, lists, dicts) or as columns keep it.
+        value: a Python object (dates, datetimes, lists, dicts) or a value as columns store it.
 
     Cost: O(size of the value), some microseconds: not for the hot path.
     """
@@ -160,7 +160,7 @@ def _encode_lists(array: pa.Array, type: str) -> Iterable[bytes]:
 
 
 def _validity(array: pa.Array) -> Sequence[bool] | None:
-    """Returns which values are not null, or None if all are."""
+    """Returns a mask of the values that are not null, or None if all are."""
     if not array.null_count:
         return None
     valid: list[bool] = array.is_valid().to_pylist()
@@ -168,7 +168,7 @@ def _validity(array: pa.Array) -> Sequence[bool] | None:
 
 
 def raw_list(array: pa.Array, type: str) -> list[Any]:
-    """Returns the values of a scalar Arrow array as columns keep them."""
+    """Returns the values of a scalar Arrow array as columns store them."""
     if type == "date":
         array = array.view(pa.int32())
     elif type in _MICROS:

@@ -75,8 +75,8 @@ def extend_hashes(
 ) -> Hashes | None:
     """Returns the hashes of rows from those of their first columns, given the others.
 
-    None if one of the others holds a null, since the bitmap that comes first is another then; the
-    same if the row has more than 64 columns, which is for the caller to know.
+    None if one of the others holds a null, because then the bitmap, which is hashed first, changes.
+    The same is true for more than 64 columns, which the caller must check.
 
     Cost: that of hashing the given columns alone.
     """
@@ -114,17 +114,17 @@ def _bitmap_hashes(nulls: Sequence[np.ndarray[Any, Any] | None], n: int) -> Hash
     return hashes
 
 
-# The way of few rows: the bytes of each value, hashed one by one.
+# Few rows: the bytes of each value, hashed one by one.
 
 
 @lru_cache(maxsize=4096)
 def _cutter(size: int, n: int) -> Any:
-    """Returns what cuts a buffer into `n` pieces of `size` bytes."""
+    """Returns a function that cuts a buffer into `n` pieces of `size` bytes."""
     return struct.Struct(f"{size}s" * n).unpack
 
 
 def _blobs(column: Column, type_: str) -> Sequence[Any]:
-    """Returns the bytes which Spark hashes for each value, None for null."""
+    """Returns the bytes that Spark hashes for each value, None for null."""
     if type_.startswith("decimal"):
         return _decimal_blobs(column, type_)
     if type(column) is not _ndarray:
@@ -150,7 +150,7 @@ def _blobs(column: Column, type_: str) -> Sequence[Any]:
 
 @lru_cache(maxsize=256)
 def _encoder(type_: str) -> Any:
-    """Returns the function from a value of object form to the bytes which Spark hashes."""
+    """Returns the function from a value of object form to the bytes that Spark hashes."""
     if type_ == "string":
         return str.encode
     if type_ == "double":
@@ -163,7 +163,7 @@ def _encoder(type_: str) -> Any:
 
 
 def _decimal_blobs(column: Column, type_: str) -> Sequence[bytes | None]:
-    """Returns the same of decimals: those of up to 18 digits are hashed as bigint."""
+    """Returns the bytes for decimals: those of up to 18 digits are hashed as bigint."""
     numbers, nulls = decimals.load_decimals(column, type_)
     blobs: Sequence[bytes]
     if decimal_parts(type_)[0] <= _LONG_DIGITS:
@@ -176,7 +176,7 @@ def _decimal_blobs(column: Column, type_: str) -> Sequence[bytes | None]:
 
 
 def _java_bytes(number: int) -> bytes:
-    """Returns what Java's `BigInteger.toByteArray` does: the shortest two's complement."""
+    """Returns the result of Java's `BigInteger.toByteArray`: the shortest two's complement."""
     bits = number.bit_length() if number >= 0 else (~number).bit_length()
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
 
@@ -186,7 +186,7 @@ def _nested_blobs(array: pa.Array, type_: str) -> list[bytes | None]:
     return [None if code == b"\x00" else code for code in encode_column(array, type_)]
 
 
-# The way of many rows: arithmetic on whole columns.
+# Many rows: arithmetic on whole columns.
 
 
 def _hash_many(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashes:
@@ -203,7 +203,7 @@ def _hash_many(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashe
 
 
 def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
-    """Hashes one column with a seed per row; where it is null the result is of no use."""
+    """Hashes one column with a seed per row; where it is null the result is undefined."""
     if type_ in FIXED:
         values = (
             column if type(column) is _ndarray else buffers.fixed_width_array(column, FIXED[type_])
@@ -267,7 +267,7 @@ def _text(
 
 
 def spark_hash_sql(names: Sequence[str], types: Sequence[str]) -> str:
-    """Returns the Spark SQL expression which computes the same hash in the JVM (a signed bigint).
+    """Returns the Spark SQL expression that computes the same hash in the JVM (a signed bigint).
 
     Raises:
         SchemaError: for nested columns, whose encoding Spark does not know.
@@ -299,7 +299,7 @@ _P5 = _U(0x27D4EB2F165667C5)
 _WRAP = 1 << 64
 _BLOCK = 8192
 _RUNS_MIN = 512
-"""Fewer runs of a length than these are hashed one by one."""
+"""Fewer runs of one length than this are hashed one by one."""
 
 
 def _rotate(x: Hashes, left: int) -> Hashes:
@@ -321,7 +321,7 @@ def _finish(h: Hashes) -> Hashes:
 
 
 def _add_word(h: Hashes, word: Hashes) -> Hashes:
-    """Takes 8 bytes into `h`, in place; `word` is used up."""
+    """Adds 8 bytes to `h`, in place; overwrites `word`."""
     word *= _P2
     _rotate(word, 31)
     word *= _P1
@@ -333,7 +333,7 @@ def _add_word(h: Hashes, word: Hashes) -> Hashes:
 
 
 def _add_half(h: Hashes, half: Hashes) -> Hashes:
-    """Takes 4 bytes into `h`, in place; `half` is used up."""
+    """Adds 4 bytes to `h`, in place; overwrites `half`."""
     half *= _P1
     h ^= half
     _rotate(h, 23)
@@ -372,8 +372,8 @@ def hash_bytes(
 
     Args:
         data: all bytes, uint8.
-        starts: where each run begins, int64.
-        lengths: its bytes; runs of a length are hashed together.
+        starts: the offset of each run, int64.
+        lengths: its bytes; runs of one length are hashed together.
 
     Cost: O(bytes), and some 100 us for each distinct length; 0.3 us a run where few have one.
     """
@@ -418,7 +418,7 @@ def _words(data: np.ndarray[Any, Any], dtype: str, at: np.ndarray[Any, Any]) -> 
 
 
 def _hash_run(data: np.ndarray[Any, Any], at: np.ndarray[Any, Any], size: int, h: Hashes) -> Hashes:
-    """Hashes runs of one length; `h` holds their seeds and is used up."""
+    """Hashes runs of one length; overwrites `h`, which holds their seeds."""
     left = size
     if size >= 32:
         h = _stripes(data, at, size // 32, h)
@@ -460,7 +460,7 @@ def _stripes(data: np.ndarray[Any, Any], at: np.ndarray[Any, Any], count: int, h
 
 
 def _round(lane: Hashes, word: Hashes) -> Hashes:
-    """Takes 8 bytes into a lane, in place; `word` is used up."""
+    """Adds 8 bytes to a lane, in place; overwrites `word`."""
     word *= _P2
     lane += word
     _rotate(lane, 31)

@@ -1,7 +1,8 @@
-"""Nested columns as Python values and back, as exact as columns keep them.
+"""Nested columns as Python values and back, as exact as columns store them.
 
-A date is days, a timestamp microseconds, at every depth: Python's own have no year 0 and none after
-9999. Arrays are lists, structs are tuples in the order of their fields, maps are lists of pairs.
+A date is days, a timestamp microseconds, at every depth: Python's own types have no year 0 and no
+year after 9999. Arrays are lists, structs are tuples in the order of their fields, maps are lists
+of pairs.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _unpack_lists(array: pa.Array, type_: str, inner: Sequence[str]) -> list[Any
 
 
 def from_python_values(values: Sequence[Any], type_: str) -> pa.Array:
-    """Returns the Arrow array of values as `unpack` gives them; floats become canonical."""
+    """Returns the Arrow array of values as `to_python_values` gives them, floats canonical."""
     if not is_nested(type_):
         if type_ in FLOATS:
             values = [None if value is None else canonical_float(value) for value in values]
@@ -90,5 +91,5 @@ def from_python_values(values: Sequence[Any], type_: str) -> pa.Array:
 
 
 def column_of(values: Sequence[Any], type_: str) -> Column:
-    """Returns the column of such values."""
+    """Returns the column of values in the form of `to_python_values`."""
     return from_arrow(from_python_values(values, type_), type_)

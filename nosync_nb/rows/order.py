@@ -33,14 +33,14 @@ __all__ = [
 Codes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 CodesOf: TypeAlias = Callable[[Any], Codes]
-"""From a slice or positions to the codes of these rows."""
+"""A function from a slice or positions to the codes of these rows."""
 
 Ordering: TypeAlias = Sequence[tuple[int, bool]]
-"""Positions of columns, and whether their order is descending."""
+"""Positions of columns, and True if their order is descending."""
 
 _SIGN = np.uint64(1 << 63)
 _HEADS = np.array([(1 << 64) - (1 << 64 - 8 * n) for n in range(9)], np.uint64)
-"""Which bits of 8 bytes are of their first 0 to 8."""
+"""The masks of the first 0 to 8 of 8 bytes."""
 _LONG_DIGITS = 18
 _FEW = 96
 _ndarray = np.ndarray
@@ -49,8 +49,8 @@ _ndarray = np.ndarray
 def order_codes(column: Column, type_: str) -> Codes:
     """Returns a number per value that never contradicts the order of values; null is 0.
 
-    Equal codes mean equal values for fixed types and decimals up to 18 digits, but that null and
-    the least bigint or timestamp share 0; for text, bytes and nested values they are the first 8
+    Equal codes mean equal values for fixed types and decimals up to 18 digits, except that null and
+    the least bigint or timestamp share 0. For text, bytes and nested values codes are the first 8
     bytes, for wider decimals a rounding. Codes of one type may be compared across columns.
 
     Cost: fixed types O(n) in numpy; objects and nested values O(n) Python steps.
@@ -92,7 +92,7 @@ def _fixed_codes(column: Column, type_: str) -> Codes:
 
 
 def _filled(column: Column, type_: str, missing: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns a fixed column as numpy with some value where it is null."""
+    """Returns a fixed column as numpy with any value where it is null."""
     dtype = FIXED[type_]
     if type(column) is _ndarray:
         return np.array([0 if value is None else value for value in column.tolist()], dtype)
@@ -114,7 +114,7 @@ def _decimal_codes(column: Column, type_: str) -> Codes:
 def _text_codes(array: pa.Array, skip: int = 0) -> Codes:
     """Returns 8 bytes of each value of an array, from the given one on, as a big-endian number.
 
-    What a value has not is 0. Cost: one unaligned read a value, some 10 ns.
+    Missing bytes are 0. Cost: one unaligned read a value, some 10 ns.
     """
     n = len(array)
     if not n:
@@ -140,7 +140,7 @@ def _text_codes(array: pa.Array, skip: int = 0) -> Codes:
 
 
 def exact_codes(column: Column, type_: str) -> Iterator[CodesOf] | None:
-    """Returns functions to codes that decide together, one after the other, on equal ones.
+    """Returns functions to codes that decide together, each among rows that are equal so far.
 
     Wide decimals and nested values have no such codes: None.
     """
@@ -150,7 +150,7 @@ def exact_codes(column: Column, type_: str) -> Iterator[CodesOf] | None:
 
 
 def _deciding(column: Column, type_: str) -> Iterator[CodesOf]:
-    """Yields the codes of a type that has them: of being there, of the value, of its length."""
+    """Yields the codes of a type that has exact ones: of presence, of the value, of its length."""
     if null_mask(column) is not None:
         yield lambda index: _present(_part(column, index))
     if type_ not in ("string", "binary"):
@@ -180,14 +180,14 @@ def _present(column: Column) -> Codes:
 
 
 def _lengths(text: pa.Array) -> np.ndarray[Any, Any]:
-    """Returns how many bytes each value has."""
+    """Returns the number of bytes of each value."""
     return np.diff(buffers.bounds(text))
 
 
 def ordered(
     columns: Sequence[Column], types: Sequence[str], ordering: Ordering = ()
 ) -> np.ndarray[Any, Any]:
-    """Returns the positions of the rows in an order, rows that are equal there in canonical order.
+    """Returns the positions of the rows in an order, ties in canonical order.
 
     Cost: O(n log n) for each column.
     """
@@ -200,7 +200,7 @@ def ordered(
 
 
 def _reversed(column: Column, ascending: Any, type_: str) -> Any:
-    """Returns the order from greatest to least, equal values staying as they are."""
+    """Returns the order from greatest to least; equal values keep their order."""
     n = len(ascending)
     if not n:
         return ascending
@@ -232,7 +232,7 @@ def sort_indices(columns: Sequence[Column], types: Sequence[str]) -> np.ndarray[
 
 
 def _keys(column: Column, type_: str) -> list[Any]:
-    """Returns what orders a column: codes, or text in Arrow; null has a key of its own."""
+    """Returns the sort keys of a column: codes, or text in Arrow; null has a key of its own."""
     missing = null_mask(column)
     if type_ in FIXED and FIXED[type_].itemsize < 8:
         return [order_codes(column, type_)]
@@ -255,7 +255,7 @@ def _keys(column: Column, type_: str) -> list[Any]:
 
 
 def _words(array: pa.Array, missing: np.ndarray[Any, Any] | None) -> list[Any]:
-    """Returns what orders wide decimals: their upper 64 bits, then the lower ones."""
+    """Returns the sort keys of wide decimals: their upper 64 bits, then the lower ones."""
     words = buffers.words(array).view(np.uint64)
     keys = [words[:, 1] ^ _SIGN, words[:, 0]]
     if missing is None:
@@ -287,7 +287,7 @@ def _comparable(column: Column, type_: str) -> list[Any]:
 
 
 def _comparable_wholes(column: Column, type_: str) -> list[Any]:
-    """Returns the same of decimals in Arrow."""
+    """Returns such values for decimals in Arrow."""
     numbers, nulls = decimals.load_decimals(column, type_)
     values: list[Any] = numbers.tolist()
     if nulls is None:

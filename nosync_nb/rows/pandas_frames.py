@@ -1,9 +1,9 @@
-"""pandas DataFrames of Arrow tables, and which of their columns cannot be loaded again.
+"""Converts Arrow tables to pandas DataFrames, and marks the columns that cannot be loaded again.
 
 pandas' numpy types have no null. An integer column with a null becomes floats, which are exact
-below 2^53 alone: the loader refuses greater ones (converters.py). NaN and null both become NaN, and
-the least timestamp is NaT: no loader can tell these apart, so a frame names such columns in its
-`attrs`, which pandas carries along, and the loader refuses them.
+below 2^53 alone: the loader refuses greater ones (ingest/coerce.py). NaN and null both become NaN,
+and the least timestamp is NaT. No loader can distinguish these, so a frame names such columns in
+its `attrs`, which pandas carries along, and the loader refuses them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def refuse_ambiguous(series: Any) -> None:
     """Raises if a series came from `to_frame` and has one value for two in the table.
 
     Raises:
-        SchemaError: with what to call.
+        SchemaError: names the call to use.
 
     Cost: a pass over a column that its frame names, else O(1).
     """
@@ -79,7 +79,7 @@ def refuse_ambiguous(series: Any) -> None:
 
 
 def _is_ambiguous(column: pa.ChunkedArray) -> bool:
-    """Tells whether values of a column differ that are the same in numpy."""
+    """Returns True if values of a column differ that are the same in numpy."""
     if _types.is_floating(column.type):
         return bool(pc.any(pc.is_nan(column)).as_py())
     for leaf, listed in _leaves(column):
@@ -96,7 +96,7 @@ def _has_null_integers(leaf: tuple[pa.Array, bool]) -> bool:
 
 
 def _leaves(column: pa.ChunkedArray) -> Iterator[tuple[pa.Array, bool]]:
-    """Yields the flat arrays of a column, and whether each holds the items of lists."""
+    """Yields the flat arrays of a column, each with True if it holds the items of lists."""
     parts = [(chunk, False) for chunk in column.chunks]
     while parts:
         array, listed = parts.pop()
@@ -113,5 +113,5 @@ def _leaves(column: pa.ChunkedArray) -> Iterator[tuple[pa.Array, bool]]:
 
 
 def is_series(values: Any) -> bool:
-    """Tells whether `values` is a pandas series, index or array, without importing pandas."""
+    """Returns True if `values` is a pandas series, index or array, without importing pandas."""
     return type(values).__module__.partition(".")[0] == "pandas"

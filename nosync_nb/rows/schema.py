@@ -1,8 +1,8 @@
 """Schemas: the names and types of the columns of a collection.
 
-A schema is immutable, hashable and compares by fields. It says nothing about nullability: every
-column may hold null. Names are exact; lookups also accept another case when that is unambiguous,
-as Spark does. What people declare must be unambiguous (`usable`); old logs may hold what is not.
+A schema is immutable, hashable and compares by fields. It has no nullability: every column may hold
+null. Names are exact; lookups also accept another case when that is unambiguous, as Spark does.
+Declared schemas must be unambiguous (`usable`); old logs may contain others.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Schema:
         """Returns the position of a column: by its exact name, else by the only one in other case.
 
         Raises:
-            SchemaError: if there is none or several; lists the columns.
+            SchemaError: if no column or several match; lists the columns.
         """
         found = self._index.get(name)
         if found is not None:
@@ -128,10 +128,10 @@ class Schema:
         raise SchemaError(f"no column {name!r}", hint=known)
 
     def usable(self, what: str) -> Schema:
-        """Returns itself, if expressions and Spark can tell its columns apart, and it has some.
+        """Returns itself, if expressions and Spark can distinguish its columns, and it has some.
 
         Args:
-            what: whose columns they would be, for messages: "input 'flights'".
+            what: the owner of the columns, for messages: "input 'flights'".
 
         Raises:
             SchemaError: if it has no column, or two whose names differ in case alone.
@@ -152,7 +152,7 @@ class Schema:
         return self
 
     def unused(self, name: str) -> str:
-        """Returns a name that no column has in any case: this one, or with `_` behind it."""
+        """Returns a name that no column has in any case: this one, or with `_` appended."""
         taken = {own.lower() for own in self.names}
         while name.lower() in taken:
             name += "_"
@@ -182,7 +182,7 @@ class Schema:
 
 
 def widens(old: str, new: str) -> bool:
-    """Tells whether every value of type `old` is exactly a value of type `new`."""
+    """Returns True if every value of type `old` is exactly a value of type `new`."""
     if old == new:
         return True
     if old in INTEGERS and new in INTEGERS:

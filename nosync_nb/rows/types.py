@@ -2,7 +2,7 @@
 
 A type is a lower-case string as Spark's `simpleString` writes it ("bigint", "decimal(10,2)",
 "array<struct<a:int,b:string>>"). Names of struct fields keep their case; names that are not plain
-words stand in backticks. This module knows nothing of columns or values.
+words are in backticks. This module does not depend on columns or values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INTEGERS = ("tinyint", "smallint", "int", "bigint")
 FLOATS = ("float", "double")
 
 OBJECT_BYTES = 50
-"""What one value takes that is an object of Python, such as a short text."""
+"""The memory of one value that is a Python object, such as a short text."""
 
 FIXED: dict[str, np.dtype[Any]] = {
     "boolean": np.dtype(np.bool_),
@@ -43,7 +43,7 @@ intervals of time, months for the others."""
 _SECOND = 1_000_000
 _LAST = {"day": 86_400 * _SECOND, "hour": 3600 * _SECOND, "minute": 60 * _SECOND, "year": 12}
 UNIT: dict[str, int] = {t: _LAST[t.split()[-1]] for t in INTERVALS if t.split()[-1] in _LAST}
-"""Intervals that are whole numbers of a unit, and that unit, in what columns keep."""
+"""Intervals that are whole numbers of a unit, and that unit as columns store it."""
 
 _ARROW: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -63,17 +63,17 @@ _ARROW: dict[str, pa.DataType] = {
 }
 
 _MEANT = b"nosync"
-"""Under which key a field of Arrow says which interval it holds: pyarrow has no months."""
+"""The metadata key of an Arrow field for its interval type, because pyarrow has no months."""
 
 
 def is_nested(type: str) -> bool:
-    """Tells whether `type` is an array, struct or map."""
+    """Returns True if `type` is an array, struct or map."""
     return type.endswith(">")
 
 
 @lru_cache(maxsize=4096)
 def arrow_type(type: str) -> pa.DataType:
-    """Returns the Arrow type in which columns of `type` are kept."""
+    """Returns the Arrow type in which columns of `type` are stored."""
     scalar = _ARROW.get(type)
     if scalar is not None:
         return scalar
@@ -132,7 +132,7 @@ def nested_parts(type: str) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=4096)
 def holds_interval(type: str) -> bool:
-    """Tells whether a type is an interval, or has one inside."""
+    """Returns True if a type is an interval, or contains one."""
     if is_nested(type):
         return any(holds_interval(inner) for _, inner in nested_parts(type))
     return type in INTERVALS
@@ -140,7 +140,7 @@ def holds_interval(type: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def canonical_type(text: str) -> str:
-    """Returns the simple string of a type written by a person.
+    """Returns the simple string of a type written by a user.
 
     Raises:
         SchemaError: if the text is no type that rows can hold.
@@ -152,10 +152,10 @@ def canonical_type(text: str) -> str:
 
 
 def spark_type(type: pa.DataType) -> str:
-    """Returns the simple string of the type which holds every value of an Arrow type.
+    """Returns the simple string of the type that holds every value of an Arrow type.
 
     Raises:
-        SchemaError: if there is none (times, periods, unions, nothing but null).
+        SchemaError: if no type does (times, periods, unions, nothing but null).
     """
     name = _FROM_ARROW.get(type.id)
     if name is not None:
@@ -211,5 +211,5 @@ _FROM_ARROW: dict[int, str] = {
 
 
 def row_bytes(types: Sequence[str]) -> int:
-    """About how many bytes a row of some types takes in memory; of Python's own values a guess."""
+    """Returns about how many bytes a row of some types takes; a guess for Python objects."""
     return sum(FIXED[t].itemsize if t in FIXED else OBJECT_BYTES for t in types)

@@ -1,4 +1,4 @@
-"""Sizes: how many bytes each value of a column takes, as far as a copy of it would take them."""
+"""The size of each value of a column in bytes, as far as a copy of the value would take them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OFFSET = 8
 
 
 def copied_bytes(columns: Sequence[Column], types: Sequence[str], counts: Sizes) -> int:
-    """The bytes of rows that are repeated, each as often as its count says.
+    """Returns the bytes of rows that are repeated, each as often as its count says.
 
     Cost: O(n) in the rows, some ns each.
     """

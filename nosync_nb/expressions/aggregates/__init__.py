@@ -1,1 +1,1 @@
-"""Aggregate calls in expressions, and the aggregates there are."""
+"""Aggregate calls in expressions, and the aggregates that exist."""

@@ -1,9 +1,9 @@
-"""Aggregates of groups: which calls an expression over aggregates makes, and what to do with them.
+"""Compiles expressions over aggregates of groups into aggregate calls and row expressions.
 
 `round(sum(x) / count(*), 2)` becomes the calls sum(x) and count(*), computed by the operator, and
 the row expression `round(_0 / _1, 2)` over the keys and the results of the calls. Equal calls are
-made once. Which functions there are stands in aggregators.py. `filter (where c)` becomes a part of
-the argument: `case when c then x end`, since all of them pass over nulls.
+made once. registry.py lists the functions. `filter (where c)` becomes a part of the argument: `case
+when c then x end`, since all of them ignore nulls.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class AggregateCall(NamedTuple):
         function: count_star (which has no argument) or a kernel of `AGGREGATORS`.
         argument: the first argument; `more` are the others. The nulls of `min_by` are those of its
             second one.
-        distinct: whether equal values count once.
-        parameters: constants that the kernel is told; `required`: how many of the arguments may
-            not be null, -1: all of them.
+        distinct: True if equal values count once.
+        parameters: constants for the kernel; `required`: how many of the arguments must not be
+            null, -1: all of them.
     """
 
     function: str
@@ -59,7 +59,7 @@ class AggregateCall(NamedTuple):
 
     @property
     def kernel(self) -> tuple[Any, ...]:
-        """What is computed of the values of a group."""
+        """The function and its arguments over the values of a group."""
         return (self.function, self.distinct, self.parameters)
 
     @property
@@ -85,7 +85,7 @@ class Aggregation(NamedTuple):
 
     @property
     def settings(self) -> list[SqlSettings]:
-        """What the expressions in it depend on."""
+        """The settings on which its expressions depend."""
         return [e.settings for c in self.calls for e in c.arguments] + [
             e.settings for e in self.outputs
         ]
@@ -105,12 +105,11 @@ def compile_aggregates(
     Args:
         named: name of the result -> SQL, such as "count(*)" or "max(a) - min(a)".
         schema: the columns of the rows; `keys` are those of the group.
-        types: asks Spark for types; see `compile_expression`, also for `settings` and
-            `functions`.
+        types: asks Spark for types; see `compile_expression`, also for `settings` and `functions`.
 
     Raises:
-        ExpressionError: for an unknown aggregate, one inside another, one over a type it does not
-            take, a column that is neither a key nor inside an aggregate.
+        ExpressionError: for an unknown aggregate, one inside another, one over an unsupported type,
+            a column that is neither a key nor inside an aggregate.
     """
     compiler = _Compiler(schema, keys, types, settings, functions)
     texts = [compiler.replaced(sql) for sql in named.values()]
@@ -343,13 +342,13 @@ def _unknown(sql: str, written: str) -> ExpressionError:
 
 
 def _gathered(sql: str, written: str, texts: list[str], distinct: bool) -> list[str]:
-    """Returns the arguments if there are as many as the aggregate takes.
+    """Returns the arguments if their number is the aggregate's.
 
     `count(a, b)` counts the rows in which neither is null, `count(distinct a, b)` their pairs.
     """
     wanted = AGGREGATORS[written].arguments
     if written == "approx_count_distinct" and len(texts) == 2:
-        return texts[:1]  # the error allowed: there is none
+        return texts[:1]  # drop the allowed error, because the result is exact
     if (written == "count" and len(texts) > 1) or (written == "regr_count" and len(texts) == 2):
         if distinct:
             return texts
@@ -369,7 +368,8 @@ def _gathered(sql: str, written: str, texts: list[str], distinct: bool) -> list[
 def _conditional(texts: list[str], condition: str, distinct: bool) -> list[str]:
     """Arguments that are null where the condition is not true.
 
-    Of min_by and max_by that is the order, as their first argument may be null.
+    For min_by and max_by it is the order that becomes null, because their first argument may be
+    null.
     """
     made = [f"case when {condition} then ({text}) end" for text in texts]
     return made if distinct or len(texts) == 1 else [texts[0], *made[1:]]
@@ -384,7 +384,7 @@ def _split(sql: str, inside: Sequence[Word], start: int, stop: int) -> list[str]
 
 
 def _is_call(words: Sequence[Word], i: int) -> bool:
-    """Tells whether an aggregate is called at word `i`."""
+    """Returns True if an aggregate is called at word `i`."""
     return (
         words[i].kind == "word"
         and words[i].text.lower() in function_classes.AGGREGATES

@@ -1,10 +1,10 @@
-"""Aggregates of a whole group: what each takes, and which kernel reads the group's values for it.
+"""Aggregates of a whole group: their arguments, and the kernels that read the group's values.
 
-These do not add up: a percentile, the most frequent value or a text of all values is computed from
-the values that are there, each with its count. So they take constants beside their argument, and
-some an order: `percentile_cont(0.5) within group (order by x desc)`. Where Spark leaves the result
-open, as `mode` of equally frequent values or `listagg` without an order, it is the one that comes
-first in canonical order, so that equal groups have equal results.
+These do not add up: a percentile, the most frequent value or a concatenation is computed from all
+values of the group, each with its count. So they take constants beside their argument, and some an
+order: `percentile_cont(0.5) within group (order by x desc)`. Where Spark leaves the result open, as
+for `mode` of equally frequent values or `listagg` without an order, it is the first one in
+canonical order, so that equal groups have equal results.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class HolisticCall(NamedTuple):
     """A call as it was written.
 
     Attributes:
-        texts: the arguments; `order` is what stands in `within group (order by ...)`.
-        distinct: whether equal values count once.
+        texts: the arguments; `order` is the text of `within group (order by ...)`.
+        distinct: True if equal values count once.
         type_of: the type of an argument; `constant`: its value, if it reads no column.
     """
 
@@ -35,11 +35,11 @@ class HolisticCall(NamedTuple):
 
 
 class HolisticForm(NamedTuple):
-    """What an operator computes for a call.
+    """The kernel and the arguments of a call for the operator.
 
     Attributes:
-        required: how many of the arguments, from the first, may not be null.
-        parameters: what the kernel is told beside the values.
+        required: how many of the arguments, from the first, must not be null.
+        parameters: constants for the kernel, beside the values.
     """
 
     kernel: str
@@ -50,7 +50,7 @@ class HolisticForm(NamedTuple):
 
 
 class HolisticCallError(Exception):
-    """A call that cannot be; the message says what is wrong, `hint` what to write."""
+    """An invalid call; the message describes the error, `hint` the correct form."""
 
     def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)
@@ -65,7 +65,7 @@ def _number(call: HolisticCall, text: str) -> None:
 
 
 def _shares(call: HolisticCall, text: str) -> tuple[tuple[float, ...], bool]:
-    """The shares that a percentile is asked for, and whether they are an array."""
+    """The shares of a percentile, and True if they are an array."""
     value = call.constant(text)
     several = isinstance(value, list)
     shares = value if several else [value]
@@ -79,7 +79,7 @@ def _shares(call: HolisticCall, text: str) -> tuple[tuple[float, ...], bool]:
 
 
 def _single(call: HolisticCall) -> OrderTerm:
-    """The one term of an order that has to be there."""
+    """The one term of a required order."""
     terms = parse_order(call.order or "")
     if len(terms) != 1:
         raise HolisticCallError(f"{call.written} is ordered by one value", "order by one column")
@@ -132,7 +132,7 @@ def _within(way: str) -> Callable[[HolisticCall], HolisticForm]:
 
 
 def _approximate(call: HolisticCall) -> HolisticForm:
-    """`approx_percentile(x, p [, accuracy])`: a value that is there, exact here."""
+    """`approx_percentile(x, p [, accuracy])`: an existing value, exact here."""
     _takes(call, 2, 3)
     text = call.texts[0]
     type_ = call.type_of(text)
@@ -209,16 +209,16 @@ WHOLES: dict[str, Callable[[HolisticCall], HolisticForm]] = {
     "product": _product,
 }
 ORDERED = frozenset(("percentile_cont", "percentile_disc", "mode", "listagg", "string_agg"))
-"""Aggregates that may have `within group (order by ...)` behind them."""
+"""Aggregates that allow `within group (order by ...)` after them."""
 
 
 def holistic_form(
     call: HolisticCall, failed: Callable[[str, str | None], ExpressionError]
 ) -> HolisticForm:
-    """Reads a call.
+    """Parses a call.
 
     Raises:
-        ExpressionError: made by `failed` of what is wrong and what to write.
+        ExpressionError: made by `failed` from the error and the correct form.
     """
     try:
         return WHOLES[call.written](call)
@@ -227,6 +227,6 @@ def holistic_form(
 
 
 def shown_call(texts: Sequence[str], order: str | None) -> str:
-    """Arguments as they were written, for messages."""
+    """Returns arguments as they were written, for messages."""
     behind = f") within group (order by {order}" if order is not None else ""
     return f"{', '.join(texts)}{behind}"

@@ -1,8 +1,8 @@
-"""The aggregates: by name what they take, what type they give and what the operator computes.
+"""The aggregates by name: their argument types, their result type and the operator's kernel.
 
-`AGGREGATORS` is the place to add a function. Several names may be one kernel: `every(x)` is the
-least of booleans. What depends on the order of rows in Spark, as `first(x)` does, is refused with
-what to write in its place.
+`AGGREGATORS` is the place to add a function. Several names may share one kernel: `every(x)` is the
+least of booleans. A function whose result depends on the order of rows in Spark, such as
+`first(x)`, is refused with a hint at an alternative.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Aggregator(NamedTuple):
     """An aggregate function.
 
     Attributes:
-        kernel: what the operator computes.
-        result: type of the result by that of the first argument, None if it takes no such values.
-        remedy: what to do with values of a type it does not take; `{}` are its name, its argument.
-        arguments: how many it takes.
+        kernel: the computation of the operator.
+        result: type of the result by that of the first argument, None for an unsupported type.
+        remedy: the hint for values of an unsupported type; `{}` are its name, its argument.
+        arguments: the number of its arguments.
         distinct: the kernel over distinct values; "" if that is the same function with
             `AggregateCall.distinct` set.
-        both: whether its second argument is of the same kind as the first.
+        both: True if its second argument is of the same kind as the first.
     """
 
     kernel: str
@@ -35,7 +35,7 @@ class Aggregator(NamedTuple):
     both: bool = False
 
     def hint(self, name: str, argument: str, type_: str) -> str:
-        """What to write in place of a call over a type that it does not take."""
+        """Returns the alternative to a call over an unsupported type."""
         number = _AS_NUMBER.get(type_)
         if number is not None and self.remedy in (_NUMBER, _WHOLE):
             return f"write {name}({number.format(argument)})"
@@ -183,4 +183,4 @@ REFUSED = {
     "last_value": _LAST,
     "any_value": "say which one: min(x), max(x) or min_by(x, o)",
 }
-"""Aggregates whose result depends on the order of rows, and what to write in their place."""
+"""Aggregates whose result depends on the order of rows, and their alternatives."""

@@ -1,1 +1,1 @@
-"""Typed nodes over columns, and how they are evaluated here."""
+"""Typed nodes over columns, and their evaluation in process."""

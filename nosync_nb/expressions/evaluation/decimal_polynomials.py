@@ -1,10 +1,11 @@
-"""Sums, differences and products of decimals whose types keep all places: computed at once.
+"""Sums, differences and products of decimals whose types keep all places, computed in one pass.
 
 `price * (1 - discount) * (1 + tax)` of TPC-H's decimals is never rounded, and has too many digits
 for its type only if it has more than 38. Few rows, which are Python's decimals, are computed row by
-row in a context that refuses those; many, which are Arrow's, as 64-bit whole numbers of the last
-place, in blocks that stay in the cache, if what is read shows that none leaves 64 bits on the way.
-Else, and where something is null, the function returns None, and the nodes are evaluated as usual.
+row in a context that refuses those. Many rows, which are Arrow's, are computed as 64-bit whole
+numbers of the last place, in blocks that stay in the cache, if the bounds of the columns exclude an
+overflow of 64 bits. Otherwise, and with nulls, the function returns None, and the nodes are
+evaluated as usual.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SIGNS = ("+", "-", "*")
 
 
 def compile_polynomial(node: ValueNode) -> Fast | None:
-    """Returns the function of a root node over columns of some rows, None if it is no such node."""
+    """Returns the function of a root node over columns of some rows, None for any other node."""
     if not isinstance(node, StrictNode) or not _exact(node):
         return None
     places = sorted(_places(node))
@@ -79,7 +80,7 @@ def _block_of(words: Sequence[Any], rows: slice) -> list[Any] | None:
 
 
 def _widened(seen: dict[int, Bounds], places: Sequence[int], read: Sequence[Any]) -> bool:
-    """Notes between what columns lie; tells whether that is more than before."""
+    """Extends the bounds of the columns; returns True if they have grown."""
     wider = False
     for place, values in zip(places, read, strict=True):
         low, high = int(values.min()), int(values.max())
@@ -95,7 +96,7 @@ def _is_hard(column: Column) -> bool:
 
 
 def _exact(node: ValueNode, *, root: bool = True) -> bool:
-    """Tells whether every type on the way has all places and digits; the root may lack digits."""
+    """Returns True if every intermediate type has all places and digits; the root may lack some."""
     if not is_decimal(node.type):
         return False
     if isinstance(node, ColumnNode):
@@ -124,7 +125,7 @@ def _places(node: ValueNode) -> set[int]:
 
 
 def _row_form(node: ValueNode, places: Sequence[int]) -> Callable[..., Column | None]:
-    """The function of lists of Python's decimals, to be run in an exact context."""
+    """The function of lists of Python decimals, for an exact context."""
     names: dict[str, Any] = {"objects": objects, "ROUNDED": Rounded}
 
     def source(part: ValueNode) -> str:
@@ -166,7 +167,7 @@ def by_row({lists}):
 
 
 def _raising(node: StrictNode) -> list[int]:
-    """By which powers of ten the arguments get the places of a sum."""
+    """The powers of ten that give the arguments the places of a sum."""
     scales = [decimal_parts(argument.type)[1] for argument in node.arguments]
     most = max(scales)
     return [1 if node.name == "*" else 10 ** (most - scale) for scale in scales]
@@ -196,7 +197,7 @@ def _block_form(node: ValueNode, places: Sequence[int]) -> Callable[..., Any]:
 
 
 def _stays(node: ValueNode, read: dict[int, Bounds]) -> bool:
-    """Tells whether nothing on the way leaves 64 bits, seen between what the columns lie."""
+    """Returns True if no intermediate value leaves 64 bits, given the bounds of the columns."""
     try:
         _within(node, read)
     except OverflowError:
@@ -231,9 +232,9 @@ def _fitting(low: int, high: int) -> Bounds:
 
 
 class _Exactly(threading.local):
-    """Runs functions in a context of decimals that refuses to round to 38 digits.
+    """Runs functions in a decimal context that refuses to round to 38 digits.
 
-    `decimal.localcontext` costs 1 us at each entry; a context of its own with it set once 0.1.
+    `decimal.localcontext` costs 1 us at each entry; a context that has it set once costs 0.1.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Generators: `explode(a) AS x` and its kin, which make several rows of one; never part of more.
+"""Generators: `explode(a) AS x` and similar calls, which make several rows of one row.
 
-A select has at most one. What it takes apart is an expression like any other; what becomes of the
-array or map that this gives is the operator `explode`.
+A select has at most one, and never inside another expression. Its argument is an ordinary
+expression; the operator `explode` makes rows of the resulting array or map.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Generator(NamedTuple):
     Attributes:
         sql: as it was written.
         called: the function, in lower case.
-        argument: the text of what is taken apart.
-        names: of the columns that it makes; none: as Spark calls them.
+        argument: the text of its argument.
+        names: of the columns that it makes; none: Spark's names.
     """
 
     sql: str
@@ -35,24 +35,24 @@ class Generator(NamedTuple):
 
     @property
     def positions(self) -> bool:
-        """Whether the place of each element, from 0, is the first column."""
+        """True if the position of each element, from 0, is the first column."""
         return self.called.startswith("pos")
 
     @property
     def outer(self) -> bool:
-        """Whether a row without elements gives one of nulls."""
+        """True if a row without elements gives one of nulls."""
         return self.called.endswith("_outer")
 
     @property
     def fields_apart(self) -> bool:
-        """Whether each field of a struct is a column."""
+        """True if each field of a struct is a column."""
         return self.called.startswith("inline")
 
     def fields(self, type_: str) -> list[Field]:
-        """The columns that it makes of values of a type.
+        """Returns the columns that it makes of values of a type.
 
         Raises:
-            ExpressionError: if it takes no such values, or makes another number of columns.
+            ExpressionError: if it does not accept such values, or makes another number of columns.
         """
         made = self.as_in_spark(type_)
         if not self.names:
@@ -67,10 +67,10 @@ class Generator(NamedTuple):
         return [Field(name, field.type) for name, field in zip(self.names, made, strict=True)]
 
     def as_in_spark(self, type_: str) -> list[Field]:
-        """The columns under the names that Spark gives them.
+        """Returns the columns under Spark's names.
 
         Raises:
-            ExpressionError: if it takes no values of the type.
+            ExpressionError: if it does not accept values of the type.
         """
         place = [Field("pos", "int")] if self.positions else []
         if self.fields_apart and type_.startswith("array<struct<"):
@@ -89,10 +89,10 @@ class Generator(NamedTuple):
 
 
 def generator(sql: str) -> Generator | None:
-    """Reads a call that makes several rows; None if an expression is none.
+    """Parses a call that makes several rows; None for any other expression.
 
     Raises:
-        ExpressionError: if it cannot be read, or has not one argument.
+        ExpressionError: if it cannot be parsed, or does not have one argument.
     """
     parsed = parse(sql)
     tree, names = parsed.tree, () if parsed.name is None else (parsed.name,)
@@ -110,7 +110,7 @@ def generator(sql: str) -> Generator | None:
 
 
 def _argument(sql: str, parsed: Parsed) -> str:
-    """What stands between the parentheses of the call that the text begins with."""
+    """The text between the parentheses of the call at the start of the text."""
     depth = 0
     for word in parsed.words[1:]:
         depth += {"(": 1, ")": -1}.get(word.text if word.kind == "sign" else "", 0)
@@ -120,7 +120,7 @@ def _argument(sql: str, parsed: Parsed) -> str:
 
 
 def only_one(generators: Sequence[Generator]) -> Generator | None:
-    """The generator of a select.
+    """Returns the generator of a select.
 
     Raises:
         ExpressionError: if there are several.
@@ -134,7 +134,7 @@ def only_one(generators: Sequence[Generator]) -> Generator | None:
 
 
 def placed(made: Generator, type_: str) -> Field:
-    """The column that holds what is taken apart, until it is.
+    """Returns the column of the array or map until `explode` runs.
 
     Raises:
         ExpressionError: as `Generator.fields` does.

@@ -1,9 +1,9 @@
 """Nodes of arrays, maps and structs: Python values row by row, and lambdas over all elements.
 
-A nested vector is an Arrow array, whatever the size of its frame; its values are taken as Python
+A nested vector is an Arrow array, whatever the size of its frame. Its values are read as Python
 lists, tuples (structs) and lists of pairs (maps), with dates and timestamps as numbers. A lambda is
-evaluated once for the elements of all rows: they are the rows of a frame of their own, in which the
-columns of the outer one are repeated and the variables are columns behind them.
+evaluated once for the elements of all rows: they are the rows of a separate frame, in which the
+columns of the outer frame are repeated and the variables are further columns.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from nosync_nb.rows.types import FLOATS, is_nested
 
 
 def as_lists(vector: Vector, type_: str, n: int) -> list[Any]:
-    """The values of a vector as Python has them, None where null."""
+    """Returns the values of a vector as Python objects, None where null."""
     if isinstance(vector.values, pa.Array):
         return to_python_values(vector.values, type_)
     return to_python_values(to_column(vector, type_, n), type_)
 
 
 def vector_of(values: Sequence[Any], type_: str, *, small: bool) -> Vector:
-    """The vector of such values."""
+    """Returns the vector of such values."""
     if is_nested(type_):
         array = from_python_values(values, type_)
         return Vector(array, rows.null_mask(array))
@@ -50,7 +50,7 @@ def vector_of(values: Sequence[Any], type_: str, *, small: bool) -> Vector:
 
 
 def key_of(type_: str) -> Callable[[Any], Any]:
-    """What tells values apart, and orders them; null is first."""
+    """Returns a function to keys that identify and order values; null is first."""
     if type_ in FLOATS or is_nested(type_):
         return lambda value: encode(value, type_)
     return lambda value: (False,) if value is None else (True, value)
@@ -61,7 +61,7 @@ class RowwiseNode(ValueNode):
 
     Args:
         function: raises `InvalidError` where Spark raises.
-        strict: whether it is null where an argument is.
+        strict: True if it is null where an argument is.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ElementFrame(VectorFrame):
     """The elements of the rows of a frame.
 
     Args:
-        owner: the row of each element; `first`: the place of the first variable.
+        owner: the row of each element; `first`: the position of the first variable.
         variables: the vectors of the variables.
         types: of all columns up to them.
     """
@@ -161,7 +161,7 @@ class LambdaBody:
 
     Args:
         node: over the columns and the variables.
-        first: the place of the first variable; `types`: of all columns and variables.
+        first: the position of the first variable; `types`: of all columns and variables.
     """
 
     def __init__(self, node: ValueNode, first: int, types: Sequence[str]) -> None:
@@ -172,7 +172,7 @@ class LambdaBody:
     def over(
         self, frame: VectorFrame, owner: Array, variables: Sequence[list[Any]]
     ) -> tuple[VectorFrame, list[Any]]:
-        """The frame of elements, and what the body gives for each.
+        """Returns the frame of elements, and the result of the body for each.
 
         Raises:
             RowError: at the row of the first element for which it raises.
@@ -187,10 +187,10 @@ class LambdaNode(ValueNode):
     """A function of an array (or map) and a lambda over its elements.
 
     Args:
-        collect: makes the result of a row from its elements and what the lambda gave for each.
-        expand: makes the variables of an element from its place and itself.
-        settles: which result of the lambda ends a row, so that further elements are not asked
-            (`exists`, `forall`); None: each element is.
+        collect: makes the result of a row from its elements and the lambda's result for each.
+        expand: makes the variables of an element from its position and itself.
+        settles: the result of the lambda that decides a row, so that further elements are not
+            evaluated (`exists`, `forall`); None: each element is.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class LambdaNode(ValueNode):
         return vector_of(results, self.type, small=frame.small)
 
     def _all(self, frame: VectorFrame, lists: list[Any]) -> list[list[Any]]:
-        """What the lambda gives for the elements of each row."""
+        """The lambda's results for the elements of each row."""
         sizes = [0 if items is None else len(items) for items in lists]
         expanded = [self.expand(i, v) for items in lists if items for i, v in enumerate(items)]
         owner = np.arange(frame.n).repeat(sizes)
@@ -242,7 +242,7 @@ class LambdaNode(ValueNode):
         return [[values[k] for values in expanded] for k in range(count)]
 
     def _one_by_one(self, frame: VectorFrame, lists: list[Any], settles: bool) -> list[list[Any]]:
-        """The same, asking each row for one element after the other until it is settled."""
+        """The same, evaluating each row one element after the other until it is decided."""
         given: list[list[Any]] = [[] for _ in lists]
         open_ = [i for i, items in enumerate(lists) if items]
         place = 0

@@ -1,8 +1,8 @@
 """Typed expressions that can be evaluated here: a tree of nodes over frames.
 
-Evaluation raises exactly where Spark does: an argument that raises somewhere is evaluated again on
+Evaluation raises exactly where Spark does. An argument that raises somewhere is evaluated again on
 the rows on which Spark evaluates it alone (the branch is taken, the argument before it is not
-null). Where nothing raises, everything is computed on all rows and the results are merged.
+null). Without an error, everything is computed on all rows and the results are merged.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class LiteralNode(ValueNode):
     """A constant; None is null.
 
     Attributes:
-        value: as Python has it, of decimals a Decimal.
-        scalar: as vectors have it.
-        written: whether it stands in the text, so that Spark gives it the least decimal type.
+        value: a Python object, for decimals a Decimal.
+        scalar: the value as vectors store it.
+        written: True if it is written in the text, so that Spark gives it the least decimal type.
     """
 
     def __init__(self, value: Any, type_: str, *, written: bool = False) -> None:
@@ -144,7 +144,7 @@ class StrictNode(ValueNode):
         return Vector(result, merge_nulls(nulls, beyond))
 
     def _fits(self, kernel: Kernel, values: list[Any]) -> bool:
-        """Tells whether nothing can overflow, seen the range of the arguments."""
+        """Returns True if nothing can overflow, given the range of the arguments."""
         if kernel.bounds is None or any(a.type not in INTEGERS for a in self.arguments):
             return not kernel.checks
         low, high = kernel.bounds(*map(extent, values))
@@ -153,9 +153,9 @@ class StrictNode(ValueNode):
 
 
 def evaluate_where(node: ValueNode, frame: VectorFrame, keep: Array) -> Vector:
-    """Evaluates where only some rows may raise; the values of the others are not to be looked at.
+    """Evaluates a node that may raise only on some rows; the values of the others are undefined.
 
-    All rows at once are cheaper than a part of them, so the part is taken when one of all raises.
+    All rows at once are cheaper than a part of them, so the part is selected only after an error.
     """
     try:
         return node.evaluate(frame)
@@ -179,7 +179,7 @@ def evaluate_where(node: ValueNode, frame: VectorFrame, keep: Array) -> Vector:
 
 
 class LogicNode(ValueNode):
-    """`and` / `or` of two booleans, three-valued; the right side is looked at only if needed."""
+    """`and` / `or` of two booleans, three-valued; the right side is evaluated only if needed."""
 
     def __init__(self, left: ValueNode, right: ValueNode, *, conjunction: bool) -> None:
         super().__init__("boolean", (left, right))
@@ -229,7 +229,7 @@ class IsNullNode(ValueNode):
 
 
 class SameNode(ValueNode):
-    """`<=>`: like `=`, but null is the same as null."""
+    """`<=>`: like `=`, but null equals null."""
 
     def __init__(self, equal: StrictNode) -> None:
         super().__init__("boolean", equal.arguments)
@@ -250,7 +250,7 @@ class SameNode(ValueNode):
 
 
 class _Given(ValueNode):
-    """Values computed before."""
+    """Values that are already computed."""
 
     def __init__(self, values: Any, type_: str) -> None:
         super().__init__(type_, ())
@@ -333,7 +333,7 @@ def _merged_arrow(
 
 
 class ExtremeNode(ValueNode):
-    """`greatest` / `least` of fixed types: nulls are passed over."""
+    """`greatest` / `least` of fixed types: nulls are ignored."""
 
     def __init__(
         self, arguments: Sequence[ValueNode], choose: Callable[[Any, Any], Any], name: str

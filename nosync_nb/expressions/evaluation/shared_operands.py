@@ -1,8 +1,8 @@
-"""What Spark evaluates before an expression: the operand that `between` and `nullif` read twice.
+"""Operands that Spark evaluates before an expression: those that `between` and `nullif` read twice.
 
-Spark computes such an operand once, on every row, before the expression around it, wherever the
-call stands but in a branch (of `case`, `if`, `coalesce` and their kin, their first question apart).
-So a row raises though `false and ...` or a null beside the call would have let it pass.
+Spark computes such an operand once, on every row, before the expression around it. That holds for
+every call outside of branches (of `case`, `if`, `coalesce` and similar calls, except their first
+condition). So a row raises even where `false and ...` or a null beside the call would skip it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nosync_nb.expressions.evaluation.nodes import ValueNode
 from nosync_nb.expressions.kernels.vectors import Vector, VectorFrame
 
 _CHOICES = frozenset(("if", "nvl2", "coalesce", "nvl", "ifnull", "nanvl", "zeroifnull"))
-"""Calls of which Spark always evaluates the first argument alone."""
+"""Calls whose first argument alone Spark always evaluates."""
 _FIRST_LEFT = (exp.And, exp.Or, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 
 
 class SharedOperandNode(ValueNode):
-    """An expression, and what may raise before it.
+    """An expression, and operands that may raise before it.
 
     Attributes:
         inner: the expression.
@@ -42,10 +42,10 @@ class SharedOperandNode(ValueNode):
 def is_shared_operand(
     call: exp.Expression, operand: exp.Expression, is_variable: Callable[..., Any]
 ) -> bool:
-    """Tells whether Spark evaluates the operand of a call before all else, and we would not.
+    """Returns True if Spark evaluates the operand of a call first, and the node would not.
 
     Args:
-        is_variable: tells of a name whether it is the variable of a lambda around.
+        is_variable: returns True if a name is the variable of an enclosing lambda.
     """
     if _is_cheap(operand) or any(is_variable(c.name) for c in operand.find_all(exp.Column)):
         return False
@@ -53,7 +53,7 @@ def is_shared_operand(
 
 
 def _is_cheap(tree: Any) -> bool:
-    """Whether Spark rather computes it twice: columns, their fields and elements, constants."""
+    """Returns True if Spark computes it twice instead: columns, fields, elements, constants."""
     if isinstance(tree, exp.Paren):
         return _is_cheap(tree.this)
     if isinstance(tree, exp.Bracket | exp.Dot):
@@ -62,7 +62,7 @@ def _is_cheap(tree: Any) -> bool:
 
 
 def _is_always(tree: Any) -> bool:
-    """Whether no branch is around."""
+    """Returns True if no branch encloses it."""
     while tree.parent is not None:
         parent = tree.parent
         if isinstance(parent, exp.If) and isinstance(parent.parent, exp.Case):
@@ -80,7 +80,7 @@ def _is_always(tree: Any) -> bool:
 
 
 def _is_asked_first(tree: Any) -> bool:
-    """Whether it is evaluated on every row as it stands."""
+    """Returns True if it is evaluated on every row in its own position."""
     while tree.parent is not None:
         parent = tree.parent
         passes = isinstance(parent, exp.Paren | exp.Not | exp.Alias)

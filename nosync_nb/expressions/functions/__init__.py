@@ -1,1 +1,1 @@
-"""The table of functions: which call becomes which node."""
+"""The table of functions: from a call to its node."""

@@ -1,7 +1,7 @@
-"""Rules of arrays, maps and structs: literals, access, comparison, functions without a lambda.
+"""Arrays, maps and structs: literals, access, comparison, functions without a lambda.
 
-They go into the table by `FUNCTIONS`. Elements of several types are made one as Spark does beside
-each other; a nested type is one with itself alone. What is null alone has no type here.
+`FUNCTIONS` lists the calls. Elements of several types get a common type, as in Spark. A nested type
+has a common type with itself alone. A bare null has no type here.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from nosync_nb.rows import canonical_type
 from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
 
 _INDEXES = ("tinyint", "smallint", "int")
-"""The types of an index, where Spark casts no other."""
+"""The types of an index, if Spark casts no other type."""
 
 
 def is_held(type_: str) -> bool:
-    """Whether values of a nested type are computed here."""
+    """Returns True if values of a nested type are computed here."""
     if type_ == VOID:
         return False
     if not is_nested(type_):
@@ -44,10 +44,10 @@ def is_held(type_: str) -> bool:
 
 
 def inner(node: ValueNode, kind: str = "array") -> tuple[str, ...]:
-    """The types of the parts of an array or map.
+    """Returns the types of the parts of an array or map.
 
     Raises:
-        NotProvedError: if it is none.
+        NotProvedError: for any other type.
     """
     if not node.type.startswith(f"{kind}<") or not is_held(node.type):
         raise NotProvedError(f"a {node.type} as {kind}")
@@ -55,7 +55,7 @@ def inner(node: ValueNode, kind: str = "array") -> tuple[str, ...]:
 
 
 def unified(nodes: Sequence[ValueNode], *, utc: bool) -> list[ValueNode]:
-    """The nodes cast to their common type."""
+    """Returns the nodes cast to their common type."""
     types = {node.type for node in nodes}
     if len(types) == 1 and is_held(nodes[0].type):
         return list(nodes)
@@ -63,7 +63,7 @@ def unified(nodes: Sequence[ValueNode], *, utc: bool) -> list[ValueNode]:
 
 
 def beside(node: ValueNode, type_: str, *, utc: bool) -> ValueNode:
-    """A value as an element of a type, which is the common type of both.
+    """Returns a value as an element of a type, which is the common type of both.
 
     Text and decimals are refused beside numbers of another kind, as Spark refuses them.
     """
@@ -78,14 +78,14 @@ def beside(node: ValueNode, type_: str, *, utc: bool) -> ValueNode:
 
 
 _WHOLE = {type_: i for i, type_ in enumerate((*INTEGERS, "double"))}
-"""Types of elements that each become the next one: integers become doubles too."""
+"""Element types in widening order: integers become doubles too."""
 
 
 def wider(array: ValueNode, value: str) -> ValueNode:
-    """An array whose elements become those of a wider number type, beside values of a type.
+    """Returns an array whose elements have the wider number type, beside values of a type.
 
     Raises:
-        NotProvedError: if they are no numbers of which one is as exact as the other.
+        NotProvedError: if they are no numbers, or neither type is as exact as the other.
     """
     (type_,) = inner(array)
     if value in (type_, VOID) or _WHOLE.get(value, -1) <= _WHOLE.get(type_, 9):
@@ -100,7 +100,7 @@ def wider(array: ValueNode, value: str) -> ValueNode:
 
 
 def _index(node: ValueNode, *types: str, utc: bool) -> ValueNode:
-    """An index where Spark casts integers of few types only."""
+    """An index, if Spark casts integers of few types only."""
     return cast(only(node, *types, name="an element"), "int", utc=utc)
 
 
@@ -134,7 +134,7 @@ def _map(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def struct(fields: Sequence[tuple[str, ValueNode]]) -> ValueNode:
-    """A struct of named values."""
+    """Returns a struct of named values."""
     from nosync_nb.rows.ddl import quote
 
     nodes = [node for _, node in fields]
@@ -159,7 +159,7 @@ def _named_struct(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode
 
 
 def field(node: ValueNode, name: str) -> ValueNode:
-    """`st.x`; of an array of structs the array of the fields."""
+    """`st.x`; for an array of structs the array of the fields."""
     if node.type.startswith("array<struct<"):
         (type_,) = inner(node)
         place, own = _field(type_, name)
@@ -171,7 +171,7 @@ def field(node: ValueNode, name: str) -> ValueNode:
 
 
 def _field(type_: str, name: str) -> tuple[int, str]:
-    """The place and the type of a field, by its name in any case."""
+    """The position and the type of a field, by its name in any case."""
     parts = nested_parts(type_)
     places = [i for i, (own, _) in enumerate(parts) if own.lower() == name.lower()]
     if len(places) != 1:
@@ -384,7 +384,7 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def compared(name: str, nodes: Sequence[ValueNode]) -> ValueNode:
-    """A comparison of arrays or structs of one type; null inside is equal to null, and least."""
+    """Returns a comparison of arrays or structs of one type; null equals null, and is least."""
     compare = operator.eq if name == "<=>" else _COMPARED.get(name)
     type_ = nodes[0].type
     if compare is None or len(nodes) != 2 or nodes[1].type != type_ or "map<" in type_:

@@ -1,4 +1,4 @@
-"""Rules of the table: comparisons, membership, patterns, the greatest of several."""
+"""Comparisons, membership, patterns, and the greatest of several values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
 def comparison(kernels: numeric.Kernels, text: TextKernel) -> Rule:
-    """A comparison of two values of any fixed type, of two texts, decimals or byte strings."""
+    """Returns the rule for two values of any fixed type, two texts, decimals or byte strings."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
@@ -37,7 +37,7 @@ def comparison(kernels: numeric.Kernels, text: TextKernel) -> Rule:
         if left.type == right.type == VOID:
             return LiteralNode(None, "boolean")
         written = isinstance(left, LiteralNode) and left.value is not None
-        if written and not isinstance(right, LiteralNode):  # beside null nothing is looked at
+        if written and not isinstance(right, LiteralNode):  # beside null no value is compared
             return COMPARISONS[_MIRRORED[name]](_MIRRORED[name], [right, left], utc)
         if left.type in INTEGERS and isinstance(right, LiteralNode):
             whole_number = _beside_decimal(name, right)
@@ -98,7 +98,7 @@ def same(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def null_if(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`nullif(a, b)`: of the type of a."""
+    """`nullif(a, b)`: it has the type of a."""
     count(name, arguments, 2)
     if not is_known(arguments[0].type) or arguments[0].type == VOID:
         raise NotProvedError(f"nullif of {arguments[0].type}")
@@ -154,7 +154,7 @@ def _member(values: Any) -> Kernel:
 
 
 def extreme(choices: Callable[[str], Any]) -> Rule:
-    """`greatest` and `least` of fixed types."""
+    """The rule of `greatest` and `least` for fixed types."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if len(arguments) < 2:

@@ -1,4 +1,4 @@
-"""Rules of the table: three-valued logic, branches, and what is null."""
+"""Conditionals: three-valued logic, branches, and tests for null."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nosync_nb.expressions.typing_rules import VOID
 def case(
     branches: list[tuple[ValueNode, ValueNode]], default: ValueNode | None, utc: bool
 ) -> ValueNode:
-    """`case when`; also what `if` and its kin become."""
+    """`case when`; `if` and similar calls become one too."""
     conditions = [condition for condition, _ in branches]
     if any(condition.type != "boolean" for condition in conditions):
         raise NotProvedError("a condition that is not boolean")
@@ -33,7 +33,7 @@ def case(
 
 
 def _condition(node: ValueNode, utc: bool) -> ValueNode:
-    """Returns what Spark takes for a boolean; a bare null too, but for `case when null`."""
+    """Returns an argument that Spark accepts as a boolean; null too, except in `case when null`."""
     if node.type not in ("boolean", "string", VOID):
         raise NotProvedError(f"a {node.type} as condition")
     return cast(node, "boolean", utc=utc)
@@ -81,7 +81,7 @@ def logic(*, conjunction: bool) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
         if {argument.type for argument in arguments} in ({"string"}, {"string", VOID}):
-            raise NotProvedError(f"{name} of texts")  # Spark casts a text beside a boolean alone
+            raise NotProvedError(f"{name} of texts")  # Spark casts a text only beside a boolean
         left, right = (_condition(argument, utc) for argument in arguments)
         return LogicNode(left, right, conjunction=conjunction)
 
@@ -96,7 +96,7 @@ def not_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def is_truth(*, wanted: bool) -> Rule:
-    """`is true` and `is false`: false of null."""
+    """`is true` and `is false`: null is false."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)

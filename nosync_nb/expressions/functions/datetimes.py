@@ -42,7 +42,7 @@ _MONTH = np.timedelta64(1, "M")
 
 
 def _time(node: ValueNode, *, utc: bool) -> ValueNode:
-    """An argument that Spark takes for a timestamp."""
+    """An argument that Spark accepts as a timestamp."""
     if not utc:
         raise NotProvedError("timestamps in a time zone other than UTC")
     return implicit(node, "timestamp", utc=utc)
@@ -103,7 +103,7 @@ _DAYS = {
 
 
 def _next_day(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`next_day(date, 'MON')`, of a day that there is."""
+    """`next_day(date, 'MON')`, for a valid day name."""
     count(name, arguments, 2)
     day = implicit(arguments[0], "date", utc=utc)
     wanted = _DAYS.get(str(literal_value(arguments[1], "a day of the week")).lower())
@@ -158,7 +158,7 @@ def _unix_day(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _converted(source: str, result: str, kernel: Kernel, wider: tuple[str, ...] = ()) -> Rule:
-    """A conversion that is the same in every time zone."""
+    """A conversion that does not depend on the time zone."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
@@ -177,7 +177,7 @@ def _scaled(width: int) -> Kernel:
 
 
 def _seconds(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`timestamp_seconds`; of doubles null where they are infinite or NaN."""
+    """`timestamp_seconds`; infinite doubles and NaN give null."""
     count(name, arguments, 1)
     if arguments[0].type in INTEGERS:
         return _converted("bigint", "timestamp", _scaled(datetimes.SECOND), INTEGERS)(
@@ -192,7 +192,7 @@ def _seconds(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _saturated(seconds: Any) -> Any:
-    """Seconds as microseconds, cut off as Java casts doubles."""
+    """Seconds as microseconds, clipped as Java casts doubles."""
     micros = np.nan_to_num(np.asarray(seconds, np.float64) * 1e6)
     inside = np.where(np.abs(micros) < 2.0**63, micros, 0.0).astype(np.int64)
     ends = np.where(micros > 0, np.int64(2**63 - 1), np.int64(-(2**63)))
@@ -209,7 +209,7 @@ def _pattern(arguments: list[ValueNode], place: int) -> str:
 
 
 def _texts(patterns: list[ValueNode]) -> None:
-    """Refuses patterns that are no text, also where the time is none and they are not read."""
+    """Refuses patterns that are not text, also if the time is null and they are not used."""
     if any(pattern.type != "string" for pattern in patterns):
         raise NotProvedError("a pattern that is no text")
 
@@ -238,7 +238,7 @@ def _from_unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _read(text: ValueNode, pattern: str, type_: str, *, utc: bool) -> ValueNode:
-    """A text read by a pattern, as a timestamp of either kind."""
+    """A text parsed by a pattern, as a timestamp of either kind."""
     if not utc and type_ == "timestamp":
         raise NotProvedError("timestamps in a time zone other than UTC")
     if text.type != "string":
@@ -247,7 +247,7 @@ def _read(text: ValueNode, pattern: str, type_: str, *, utc: bool) -> ValueNode:
 
 
 def _as_text(node: ValueNode, types: tuple[str, ...], *, utc: bool) -> ValueNode:
-    """An argument that Spark makes a text of, unless it is of some types."""
+    """An argument that Spark casts to text, unless it has one of some types."""
     if node.type in (*types, "string", VOID):
         return node
     return implicit(node, "string", utc=utc)
@@ -284,10 +284,10 @@ def _to_time(type_: str) -> Rule:
 
 
 def _tried(rule: Rule) -> Rule:
-    """`try_to_timestamp` and its kin: null for a text that does not fit."""
+    """`try_to_timestamp` and similar calls: null for a text that does not fit."""
 
     def tried(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        if arguments and arguments[0].type in FLOATS:  # beyond all times Spark gives the last
+        if arguments and arguments[0].type in FLOATS:  # out of range Spark gives the last timestamp
             raise NotProvedError(f"{name} of a {arguments[0].type}")
         made = rule(name, arguments, utc)
         return made if made in arguments else tried_call(made)
@@ -313,7 +313,7 @@ def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`unix_timestamp(x [, pattern])`: seconds, those of timestamps cut off towards zero."""
+    """`unix_timestamp(x [, pattern])`: seconds, for timestamps truncated towards zero."""
     _arity(name, arguments, 1, 2)
     _texts(arguments[1:])
     time = arguments[0]
@@ -335,7 +335,7 @@ _UNITS = {
 
 
 def _truncated(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`trunc` and `date_trunc`: null by a unit that is none."""
+    """`trunc` and `date_trunc`: null for an invalid unit."""
     count(name, arguments, 2)
     place, type_ = (0, "date") if name == "trunc" else (1, "timestamp")
     unit = str(literal_value(arguments[1 - place], "a unit")).lower()
@@ -357,9 +357,9 @@ def _date_part(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 _SECONDS = "decimal(16,6)"
 _MINUTE = 60 * datetimes.SECOND
 _BITS = 2**31 - 1
-"""Of whole seconds Spark takes so many bits."""
+"""Spark keeps this many bits of the whole seconds."""
 _YEAR_MAX = 999_999_999
-"""Of Java's dates; a date has 32 bits of days, and a timestamp 64 of microseconds."""
+"""The range of Java's dates; a date has 32 bits of days, and a timestamp 64 of microseconds."""
 
 
 def _days(year: Any, month: Any, day: Any) -> Any:
@@ -372,7 +372,7 @@ def _start(months: Any) -> Any:
 
 
 def _no_day(year: Any, month: Any, day: Any) -> Any:
-    """Where there is no such day."""
+    """A mask of the rows whose day does not exist."""
     months = (year.astype(np.int64) - 1970) * 12 + np.clip(month, 1, 12) - 1
     far = (year < -_YEAR_MAX) | (year > _YEAR_MAX)
     none = (month < 1) | (month > 12) | (day < 1) | (day > _start(months + 1) - _start(months))
@@ -395,7 +395,7 @@ def _make_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _near(kernel: Kernel, year: ValueNode, limit: int) -> Kernel:
-    """The kernel for a year that may be anything, or for one that is surely not too far."""
+    """The kernel for any year, or a cheaper one for a year that cannot overflow."""
     near = isinstance(year, LiteralNode) and isinstance(year.value, int) and abs(year.value) < limit
     if near or year.type in ("tinyint", "smallint"):
         return replace(kernel, checks=kernel.checks[:1])
@@ -408,7 +408,7 @@ def _kept(micros: Any) -> Any:
 
 
 def _no_time(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: Any) -> Any:
-    """Where there is no such time; the 60th second is the next minute's first, whole."""
+    """A mask of the rows whose time does not exist; second 60 is the start of the next minute."""
     clock = (hour < 0) | (hour > 23) | (minute < 0) | (minute > 59)
     return clock | (_kept(micros) > _MINUTE) | _no_day(year, month, day)
 
@@ -425,7 +425,7 @@ _FIRST, _FIRST_REST = divmod(-(2**63), datetimes.DAY)
 
 
 def _moment(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: Any) -> Any:
-    """The day, and the microseconds in it: a 60th second may be the next day's first."""
+    """The day, and the microseconds in it: second 60 may be the start of the next day."""
     minutes = hour * np.int64(60) + minute
     rest = minutes * np.int64(_MINUTE) + _kept(micros)
     return _days(year, month, day) + rest // datetimes.DAY, rest % datetimes.DAY
@@ -459,7 +459,7 @@ def _make_time(type_: str) -> Rule:
 
 
 def null_if_missing(kernel: Kernel) -> Kernel:
-    """Null where there is no such day or time; what is too far is an error whoever asks."""
+    """Returns the kernel with null for a missing day or time; an overflow stays an error."""
     none, *others = kernel.checks
     return replace(kernel, checks=tuple(others), missing=none.bad, floats=True)
 
@@ -541,7 +541,7 @@ def extracted(unit: str, value: ValueNode, utc: bool) -> ValueNode:
     """`extract(unit from value)`.
 
     Raises:
-        NotProvedError: for a unit that is none.
+        NotProvedError: for an unknown unit.
     """
     if value.type in INTERVALS:
         return intervals.extracted(unit, value)

@@ -35,7 +35,7 @@ Parts = tuple[int, int]
 
 
 def _bounded(precision: int, scale: int) -> Parts:
-    """Returns a type of at most 38 digits that keeps the whole part, and 6 places if it can."""
+    """Returns a type of at most 38 digits that keeps the whole part, and 6 places if possible."""
     if precision <= DIGITS_MAX:
         return precision, scale
     places = max(DIGITS_MAX - (precision - scale), min(scale, _PLACES_LEAST))
@@ -47,7 +47,7 @@ def _named(parts: Parts) -> str:
 
 
 def _operand(node: ValueNode, utc: bool) -> ValueNode:
-    """Returns a decimal, or an integer as one: a literal with as many digits as it has."""
+    """Returns a decimal, or an integer as one: for a literal with as many digits as it has."""
     if is_decimal(node.type):
         return node
     digits = WHOLE_DIGITS.get(node.type)
@@ -60,13 +60,13 @@ def _operand(node: ValueNode, utc: bool) -> ValueNode:
 
 
 def concerned(arguments: list[ValueNode]) -> bool:
-    """Tells whether arithmetic of these is that of decimals."""
+    """Returns True if arithmetic of these arguments is decimal."""
     types = [argument.type for argument in arguments]
     return any(map(is_decimal, types)) and all(is_decimal(t) or t in INTEGERS for t in types)
 
 
 def _either(exact: Rule, other: Rule) -> Rule:
-    """A rule for decimals, and one for the rest."""
+    """A rule for decimals, and one for other types."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         return (exact if concerned(arguments) else other)(name, arguments, utc)
@@ -87,7 +87,7 @@ def _fitting(compute: Callable[..., Any], digits: int, *checks: Check, **more: A
 
 
 def _within(compute: Callable[..., Any], digits: int) -> Kernel:
-    """A kernel of results of so many digits, of which only those beyond 38 can be too many."""
+    """A kernel whose results have a number of digits; only those beyond 38 can overflow."""
     if digits > DIGITS_MAX:
         return _fitting(compute, DIGITS_MAX)
     return Kernel(lambda *values: exact_integers.narrow(compute(*values)))
@@ -191,7 +191,7 @@ _ARITHMETIC: dict[str, Rule] = {
 
 
 def arithmetic(sign: str, other: Rule) -> Rule:
-    """The operator of a sign over decimals; `other` over the rest."""
+    """Returns the rule of an operator over decimals; `other` handles other types."""
     return _either(_ARITHMETIC[sign], other)
 
 
@@ -206,7 +206,7 @@ def _opposite(a: Any) -> Any:
 
 
 def same_type(*, signed: bool, other: Rule) -> Rule:
-    """The negative, or (not signed) the absolute value, of its type."""
+    """The rule of the negative, or (not signed) the absolute value, in its own type."""
 
     def run(a: Any) -> Any:
         return _opposite(a) if signed else exact_integers.where(a < 0, _opposite(a), a)
@@ -231,14 +231,14 @@ def itself(other: Rule) -> Rule:
 
 
 def _directed(a: Any, places: int, direction: int) -> Any:
-    """Whole numbers at or below (-1), or at or above (1)."""
+    """Whole numbers at or below (-1), or at or above (1) a decimal."""
     cut = exact_integers.whole(a, 10**places)
     rest = exact_integers.minus(a, exact_integers.raised(cut, places))
     return cut + direction * ((rest > 0) if direction > 0 else (rest < 0))
 
 
 def whole(direction: int, other: Rule) -> Rule:
-    """`floor` (-1) and `ceil` (1) of a decimal: a decimal without places."""
+    """The rule of `floor` (-1) and `ceil` (1) of a decimal: a decimal without places."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
@@ -269,7 +269,7 @@ def _even(a: Any, places: int) -> Any:
 
 
 def rounded(other: Rule, *, even: bool) -> Rule:
-    """`round` and `bround` of a decimal to places given as a literal."""
+    """The rule of `round` and `bround` of a decimal to places given as a literal."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if len(arguments) not in (1, 2):
@@ -315,7 +315,7 @@ def _digits_and_scale(type_: str) -> tuple[int, int]:
 
 
 def is_comparable(nodes: Sequence[ValueNode]) -> bool:
-    """Tells whether values of these types are compared here; no literal may be null."""
+    """Returns True if values of these types are compared here; no literal may be null."""
     if any(isinstance(node, LiteralNode) and node.value is None for node in nodes):
         return False
     types = {node.type for node in nodes}
@@ -331,7 +331,7 @@ def is_comparable(nodes: Sequence[ValueNode]) -> bool:
 
 
 def comparison(name: str, left: str, right: str) -> Kernel | TextKernel:
-    """Returns the comparison of two types that fit."""
+    """Returns the comparison of two comparable types."""
     compare, large = _OPERATIONS[name]
     if left == right == "binary":
         return TextKernel(compare, large)
@@ -349,13 +349,13 @@ def comparison(name: str, left: str, right: str) -> Kernel | TextKernel:
 
 
 def _as_int64(values: Any) -> Any:
-    """Integers as 64 bits, in which products are looked at."""
+    """Integers as 64 bits, the width in which products are checked."""
     narrow = isinstance(values, np.ndarray | np.generic) and values.dtype.kind == "i"
     return values.astype(np.int64) if narrow else values
 
 
 def is_one_of(wanted: Sequence[Any], type_: str) -> Kernel | TextKernel:
-    """`x in (...)` of literals that fit."""
+    """Returns the kernel of `x in (...)` with comparable literals."""
     if type_ == "binary":
         return TextKernel(frozenset(wanted).__contains__)
     scale = decimal_parts(type_)[1] if is_decimal(type_) else 0
@@ -372,6 +372,6 @@ def is_one_of(wanted: Sequence[Any], type_: str) -> Kernel | TextKernel:
 
 
 def extreme(*, least: bool) -> Callable[[Any, Any], Any]:
-    """The greater, or the lesser, of decimals of one type."""
+    """Returns the function to the greater, or the lesser, of two decimals of one type."""
     compare = operator.le if least else operator.ge
     return lambda a, b: exact_integers.where(compare(a, b), a, b)

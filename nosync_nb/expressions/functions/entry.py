@@ -1,4 +1,4 @@
-"""What an entry of the table of functions is, beside a rule."""
+"""The entries of the table of functions that are not rules."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, is_decimal
 from nosync_nb.rows.ddl import INTERVALS
 
 OF_BYTES = (("binary",),)
-"""Of functions that have a form of their own for bytes."""
+"""Types refused by functions that have a separate form for bytes."""
 OF_TEXT = ((*NUMBERS, *TIMES, *INTERVALS, "decimal", "boolean", "binary"),)
-"""Of functions to which Spark casts nothing."""
+"""Types refused by functions to which Spark casts nothing."""
 OF_DAYS = ((), ("bigint", "float", "double", "decimal"))
-"""Of functions that add days to a date."""
+"""Types refused by functions that add days to a date."""
 
 
 @dataclass(frozen=True)

@@ -34,17 +34,17 @@ _WORD = 0xFFFFFFFF
 
 
 def raw(value: Any) -> bytes:
-    """The bytes of a text, or of bytes."""
+    """Returns the bytes of a text, or bytes unchanged."""
     return value.encode() if isinstance(value, str) else value
 
 
 def as_bytes(node: ValueNode, utc: bool) -> ValueNode:
-    """Returns an argument that is bytes, or text whose bytes are meant."""
+    """Returns an argument that is bytes, or text whose bytes are hashed."""
     return node if node.type == "binary" else implicit(node, "string", utc=utc)
 
 
 def of_bytes(row: Callable[[bytes], Any], result: str = "string") -> Rule:
-    """A function of bytes or text."""
+    """Returns the rule of a function of bytes or text."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
@@ -66,7 +66,7 @@ def _sha2(value: Any, bits: int) -> str | None:
 
 
 def sha2(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`sha2(x, bits)`: null of a number of bits that there is not."""
+    """`sha2(x, bits)`: null for an unsupported number of bits."""
     count(name, arguments, 2)
     value = as_bytes(only(arguments[0], "string", "binary", name=name), utc)
     given = (value, implicit(arguments[1], "int", utc=utc))
@@ -90,7 +90,7 @@ def _finished(h: int, length: int) -> int:
 
 
 def murmur(blob: bytes, seed: int) -> int:
-    """The hash of bytes that Spark's `hash` makes, as a number without a sign."""
+    """Returns the hash of bytes by Spark's `hash`, as an unsigned number."""
     words, h = len(blob) // 4, seed
     for word in struct.unpack_from(f"<{words}I", blob):
         h = _mixed(h, word)
@@ -112,7 +112,7 @@ def _whole_bytes(whole: int) -> bytes:
 
 
 def _one(value: float) -> float:
-    """One zero and one NaN: computed ones may have a sign."""
+    """One zero and one NaN, because computed ones may have a sign."""
     return value + 0.0 if value == value else math.nan
 
 
@@ -138,7 +138,7 @@ def _bytes_of(type_: str) -> Callable[[Any], bytes]:
 
 
 def hashed(result: str, bits: int, digest: Callable[[bytes, int], int]) -> Rule:
-    """`hash` and `xxhash64`: the hash of one value is the seed of the next, nulls are skipped."""
+    """The rule of `hash` and `xxhash64`: a value's hash seeds the next one, nulls are skipped."""
     half = 1 << (bits - 1)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

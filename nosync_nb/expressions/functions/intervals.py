@@ -28,7 +28,7 @@ from nosync_nb.rows.ddl import INTERVALS, YEAR_MONTHS, interval_type
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, decimal_parts
 
 MARK = "interval "
-"""Before the name of a call that does the same with ANSI mode and without."""
+"""The prefix of a call that gives the same with ANSI mode and without."""
 
 _WIDTHS = {
     "week": 7 * datetimes.DAY,
@@ -44,10 +44,10 @@ _CLOCK_UNITS = ("day", "hour", "minute", "second")
 
 
 def literal(tree: exp.Interval) -> LiteralNode:
-    """The interval of a literal.
+    """Returns the interval of a literal.
 
     Raises:
-        NotProvedError: for one that is computed, written in another way, or beyond its type.
+        NotProvedError: for a computed one, another notation, or a value out of its type's range.
     """
     value, type_ = _read(tree)
     least, greatest = numeric.limits(intervals.integer(type_))
@@ -100,7 +100,7 @@ def _span(text: str, first: str, last: str) -> tuple[int, str]:
 
 
 def _clock(names: tuple[str, ...], parts: list[str]) -> int | None:
-    """The microseconds of parts, None if one but the first is out of its range."""
+    """The microseconds of parts, None if one except the first is out of its range."""
     micros = 0
     for place, (name, part) in enumerate(zip(names, parts, strict=True)):
         whole, _, fraction = part.partition(".")
@@ -112,7 +112,7 @@ def _clock(names: tuple[str, ...], parts: list[str]) -> int | None:
 
 
 def shifted(name: str, nodes: list[ValueNode], utc: bool) -> ValueNode:
-    """A date or timestamp plus or minus an interval."""
+    """Returns a date or timestamp plus or minus an interval."""
     time, interval = nodes
     if time.type in INTERVALS and name == "+":
         time, interval = interval, time
@@ -158,13 +158,13 @@ def _timestamp(time: ValueNode, *, utc: bool) -> ValueNode:
 
 
 def micros_added(time: ValueNode, micros: ValueNode, *, utc: bool) -> ValueNode:
-    """A timestamp some microseconds later."""
+    """Returns a timestamp some microseconds later."""
     time = _timestamp(time, utc=utc)
     return StrictNode(f"{MARK}+", time.type, _ADD, (time, micros))
 
 
 def months_added(time: ValueNode, months: ValueNode, *, utc: bool) -> ValueNode:
-    """A date or timestamp some months later, on the last day of a shorter month."""
+    """Returns a date or timestamp some months later, on the last day of a shorter month."""
     if time.type == "date":
         return StrictNode(f"{MARK}add_months", "date", ADD_MONTHS, (time, months))
     time = _timestamp(time, utc=utc)
@@ -205,7 +205,7 @@ def _no_timestamp(micros: Any, months: Any) -> Any:
 
 
 def _unbound(kernel: Kernel) -> Kernel:
-    """A kernel of bigints, of which timestamps prove nothing beforehand."""
+    """A kernel of bigints without bounds, because the bounds of timestamps prove nothing."""
     return Kernel(kernel.run, kernel.checks)
 
 
@@ -234,7 +234,7 @@ def added(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueN
 
 
 def _by_units(kernel: Kernel, width: int) -> Kernel:
-    """The kernel of a time and how often a width is added: to no time nothing is too much."""
+    """The kernel of a time and a number of units; a null time allows any number."""
     most, least = (2**63 - 1) // width, -(2**63 // width)
     far = Check(lambda time, number: (number > most) | (number < least), "overflow")
     checks = (Check(_times(check.bad, width), check.reason) for check in kernel.checks)
@@ -263,7 +263,7 @@ def between(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> Valu
 
 
 def _whole(width: int) -> Callable[[Any, Any], Any]:
-    """Whole units between two timestamps, towards zero, also where microseconds overflow."""
+    """Whole units between two timestamps, towards zero, even if microseconds overflow."""
 
     def run(a: Any, b: Any) -> Any:
         days, rest = b // datetimes.DAY - a // datetimes.DAY, b % datetimes.DAY - a % datetimes.DAY
@@ -309,7 +309,7 @@ UNITS = frozenset((*_MONTHS, *_WIDTHS, "dayofyear"))
 
 
 def _exact(type_: str, compute: Callable[..., Any], *checks: Check, **more: Any) -> Kernel:
-    """A kernel of exact arithmetic (wide.py) whose results fit an interval type."""
+    """A kernel of exact arithmetic (exact_integers.py) whose results fit an interval type."""
     least, greatest = limits(intervals.integer(type_))
     dtype = FIXED[type_]
 
@@ -333,13 +333,13 @@ def _exact(type_: str, compute: Callable[..., Any], *checks: Check, **more: Any)
 
 
 def _wide(values: Any) -> Any:
-    """Integers in 64 bits, which `wide` computes with."""
+    """Integers in 64 bits, the input of `exact_integers`."""
     narrow = isinstance(values, np.ndarray | np.generic) and values.dtype.kind == "i"
     return values.astype(np.int64) if narrow else values
 
 
 def _rounded(type_: str, compute: Callable[[Any, Any], Any], *checks: Check) -> Kernel:
-    """The same of doubles, rounded to the nearest whole number, ties away from zero."""
+    """The same for doubles, rounded to the nearest whole number, ties away from zero."""
     least, greatest = limits(intervals.integer(type_))
 
     def rounded(a: Any, b: Any) -> Any:
@@ -367,12 +367,12 @@ def _has_interval(nodes: list[ValueNode]) -> bool:
 
 
 def plus(other: Rule) -> Rule:
-    """`+` of intervals, and of a time and an interval."""
+    """The rule of `+` for intervals, and for a time and an interval."""
     return _summed("+", exact_integers.plus, other)
 
 
 def minus(other: Rule) -> Rule:
-    """`-` of intervals, of a time and an interval, and of two times."""
+    """The rule of `-` for intervals, a time and an interval, and two times."""
     summed = _summed("-", exact_integers.minus, other)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -421,7 +421,7 @@ _DAY = np.int64(datetimes.DAY)
 
 
 def multiplied(other: Rule) -> Rule:
-    """`*` of an interval and a number."""
+    """The rule of `*` for an interval and a number."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
@@ -431,7 +431,7 @@ def multiplied(other: Rule) -> Rule:
         if number.type in INTERVALS:
             interval, number = number, interval
         kernel, type_ = _scaled(interval, number, exact_integers.times, np.multiply)
-        # Spark takes the interval first, wherever it stands.
+        # Spark evaluates the interval first, on either side.
         return StrictNode(f"{MARK}*", type_, kernel, (interval, number))
 
     return rule
@@ -460,7 +460,7 @@ def _scaled(
 
 
 def divided(other: Rule) -> Rule:
-    """`/` of an interval by a number."""
+    """The rule of `/` for an interval and a number."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
@@ -477,7 +477,7 @@ def divided(other: Rule) -> Rule:
 
 
 def _of_one(other: Rule, compute: Callable[[Any], Any], sign: str) -> Rule:
-    """The negative or the absolute value of an interval."""
+    """The rule of the negative or the absolute value of an interval."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
@@ -490,19 +490,19 @@ def _of_one(other: Rule, compute: Callable[[Any], Any], sign: str) -> Rule:
 
 
 def negative(other: Rule) -> Rule:
-    """`-interval`."""
+    """The rule of `-interval`."""
     return _of_one(other, lambda a: exact_integers.minus(np.int64(0), a), "neg")
 
 
 def absolute(other: Rule) -> Rule:
-    """`abs(interval)`."""
+    """The rule of `abs(interval)`."""
     return _of_one(
         other, lambda a: exact_integers.where(a < 0, exact_integers.minus(np.int64(0), a), a), "abs"
     )
 
 
 def unchanged(other: Rule) -> Rule:
-    """`positive(interval)` is the interval."""
+    """The rule of `positive(interval)`, which is the interval."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
@@ -514,7 +514,7 @@ def unchanged(other: Rule) -> Rule:
 
 
 def signum(other: Rule) -> Rule:
-    """`sign(interval)`: a double."""
+    """The rule of `sign(interval)`: a double."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
@@ -537,10 +537,10 @@ _EXTRACTED: dict[str, tuple[str, str]] = {
 
 
 def extracted(name: str, interval: ValueNode) -> ValueNode:
-    """`extract(hour from interval)`: what is left of greater units, with the interval's sign.
+    """`extract(hour from interval)`: the rest after greater units, with the interval's sign.
 
     Raises:
-        NotProvedError: for a unit that the type has not.
+        NotProvedError: for a unit that the type does not have.
     """
     unit, type_ = _EXTRACTED.get(name.lower(), ("", ""))
     order = list(intervals.widths(interval.type))
@@ -591,7 +591,7 @@ def _make_time(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 def _cast_arguments(
     name: str, arguments: list[ValueNode], wanted: list[str], utc: bool
 ) -> list[ValueNode]:
-    """The arguments as their types, 0 for those that are not there."""
+    """The arguments cast to their types, 0 for missing ones."""
     if len(arguments) > len(wanted):
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
     given = []

@@ -36,11 +36,11 @@ from nosync_nb.rows.ddl import INTERVALS, quote
 from nosync_nb.rows.types import INTEGERS, decimal_parts, is_nested, nested_parts
 
 _NUMBER_MAX = 1000
-"""Characters of a number beyond which Spark's reader refuses it."""
+"""The maximum length of a number that Spark's reader accepts."""
 
 
 class JsonObject(list[tuple[str, Any]]):
-    """The fields of an object in their order, also those of one name."""
+    """The fields of an object in their order, including several of one name."""
 
 
 def _limited(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -63,12 +63,12 @@ def decoder(
     strict: bool = False,
     short: bool = False,
 ) -> json.JSONDecoder:
-    """What reads JSON; `constant` makes a number of `NaN` and `Infinity`, or refuses them.
+    """Returns a JSON decoder; `constant` makes a number of `NaN` and `Infinity`, or refuses them.
 
     Args:
         fraction: makes the double of a number that is not whole.
-        strict: whether characters of control are refused in strings.
-        short: whether the texts are too short for a number that is refused.
+        strict: True if control characters are refused in strings.
+        short: True if the texts are too short for a number that is refused.
     """
     return json.JSONDecoder(
         object_pairs_hook=JsonObject,
@@ -101,10 +101,10 @@ def _double_quoted(match: re.Match[str]) -> str:
 
 
 def first_value(text: str, reader: json.JSONDecoder | None = None) -> Any:
-    """The first value of a text.
+    """Returns the first value of a text.
 
     Raises:
-        ValueError: if it is no JSON.
+        ValueError: if it is not JSON.
     """
     begun = text.lstrip(BLANKS)
     if reader is None:
@@ -150,7 +150,7 @@ _WIDE = re.compile(r"[\ud800-\udfff\U00010000-\U0010ffff]")
 
 
 def _halved(text: str) -> str:
-    """Characters beyond 16 bits as escapes of their halves, as Spark's generator copies them."""
+    """Characters beyond 16 bits as escapes of their surrogates, as Spark's generator does it."""
 
     def escaped(match: re.Match[str]) -> str:
         halves = match[0].encode("utf-16-be", "surrogatepass").hex().upper()
@@ -167,7 +167,7 @@ Quote = Callable[[str], str]
 
 
 def as_text(value: Any, quote: Quote = _whole) -> str:
-    """A value that was read, as text; `quote` writes what is text in it."""
+    """Returns a decoded value as text; `quote` writes the strings in it."""
     if isinstance(value, str):
         return quote(value)
     if isinstance(value, JsonObject):
@@ -196,7 +196,7 @@ def _steps(path: Any) -> list[str | int]:
 
 
 def _picked(value: Any, steps: Sequence[str | int]) -> str | None:
-    """What is found by a path, as text; of fields of one name the first that has it."""
+    """The value at a path, as text; of fields of one name the first that has it."""
     if not steps:
         return value if isinstance(value, str) else as_text(value)
     step, *rest = steps
@@ -212,17 +212,17 @@ def _picked(value: Any, steps: Sequence[str | int]) -> str | None:
 
 
 _RAW, _QUOTED, _FLAT = range(3)
-"""How what is found is written: a text as it is, as in an array, or arrays as their elements."""
+"""Styles of output: a text unquoted, a text as in an array, or arrays flattened."""
 
 
 def _found(
     value: Any, steps: Sequence[str | int], style: int, out: list[str], quote: Quote = _whole
 ) -> bool:
-    """Writes what is found by a path with `[*]` to `out`, as Spark does; tells whether there is.
+    """Writes the values at a path with `[*]` to `out`, as Spark does; returns True if it found any.
 
-    One element that is found stands without the array around it, and two `[*]` beside each other
-    make one array of what they find, also where that is nothing. What may stand alone is written
-    apart first, by a generator that leaves characters beyond 16 bits as they are.
+    A single element is written without the array around it. Two adjacent `[*]` make one array of
+    their values, even if it is empty. A value that may be unwrapped is written separately first, by
+    a generator that leaves characters beyond 16 bits unescaped.
     """
     if not steps:
         if style == _FLAT and type(value) is list:
@@ -255,7 +255,7 @@ def _found(
 
 
 def _by_path(steps: Sequence[str | int]) -> Callable[[Any], str | None]:
-    """What finds a value in one that was read."""
+    """Returns a function to the value at a path of a decoded one."""
     if _EVERY not in steps:
         return lambda value: _picked(value, steps)
 
@@ -267,7 +267,7 @@ def _by_path(steps: Sequence[str | int]) -> Callable[[Any], str | None]:
 
 
 def _get_json_object(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`get_json_object(text, '$.a[0]')`: null where there is nothing."""
+    """`get_json_object(text, '$.a[0]')`: null without a value."""
     count(name, arguments, 2)
     found = _by_path(_steps(literal_value(arguments[1], "a path")))
 
@@ -275,7 +275,7 @@ def _get_json_object(name: str, arguments: list[ValueNode], utc: bool) -> ValueN
         try:
             value = found(first_value(text))
             if value is not None and "\\" in text:
-                value.encode()  # half a character, written as an escape
+                value.encode()  # a lone surrogate is written as an escape
         except ValueError:
             return None
         return value
@@ -343,7 +343,7 @@ def _object(fields: list[tuple[str, Callable[[Any], str], Any]]) -> str:
 
 
 def _to_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`to_json(x)` of an array, map or struct: fields that are null are left out."""
+    """`to_json(x)` of an array, map or struct: null fields are omitted."""
     count(name, arguments, 1)
     type_ = arguments[0].type
     if not is_nested(type_) or not is_held(type_):
@@ -357,13 +357,13 @@ Convert = Callable[[Any], Any]
 
 
 class WrittenDouble(float):
-    """A double, and the text that it was read of."""
+    """A double, and the text from which it was parsed."""
 
     text = ""
 
     @classmethod
     def of(cls, text: str) -> WrittenDouble:
-        """The double of a text."""
+        """Returns the double of a text."""
         value = cls(text)
         value.text = text
         return value
@@ -390,7 +390,7 @@ def _read_integer(least: int, greatest: int) -> Convert:
 
 
 def _read_byte(value: Any) -> int:
-    """Spark's reader takes a byte with or without a sign."""
+    """Parses a byte; Spark's reader accepts it signed or unsigned."""
     whole: int = _read_integer(-128, 255)(value)
     return whole if whole < 128 else whole - 256
 
@@ -437,16 +437,16 @@ def _read_decimal(type_: str) -> Convert:
 _PLACES, _FINE = 2000, 1000
 _MANY = 10**1000
 _DIGIT = r"(?:(?![\U00010000-\U0010ffff])\d)"
-"""As Java has digits: of every script, but of 16 bits."""
+"""Java's digits: of every script, but only characters of 16 bits."""
 
 _NUMBER = re.compile(rf"[+-]?(?:{_DIGIT}+\.?{_DIGIT}*|\.{_DIGIT}+)(?:[eE][+-]?{_DIGIT}{{1,9}})?")
 _DAYS = re.compile(rf"[+-]?{_DIGIT}{{1,10}}")
 _GREGORIAN = -141_427
-"""The day since 1970 from which on Spark's old calendar is that of today."""
+"""The day since 1970 from which on Spark's old calendar is Gregorian."""
 
 
 def _read_date(value: Any) -> int:
-    """A text that can be cast, or that is a number of days of Spark's old calendar."""
+    """Parses a text that can be cast, or a number of days of Spark's old calendar."""
     if not isinstance(value, str) or not value:
         raise UnfitValueError
     day = datetimes.parse_date(_without_gmt(value).strip(timestamp_parsing.BLANKS))
@@ -458,7 +458,7 @@ def _read_date(value: Any) -> int:
 
 
 def _of_julian(day: int) -> int:
-    """The day with the year, month and day that the Julian calendar has for a day."""
+    """The day with the year, month and day of a day in the Julian calendar."""
     shifted = day + 2_472_670
     years = (4 * shifted + 3) // 1461
     rest = shifted - 1461 * years // 4
@@ -477,7 +477,7 @@ _WRAP = 1 << 64
 
 
 def _read_timestamp(value: Any) -> int:
-    """A text that can be cast, or whole seconds, which wrap."""
+    """Parses a text that can be cast, or whole seconds, which wrap."""
     if isinstance(value, str) and value:
         for text in (value, _without_gmt(value)):
             with suppress(InvalidError):
@@ -560,7 +560,7 @@ def _from_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`from_json(text, 'a int, b string')`."""
     count(name, arguments, 2)
     type_ = _schema_type(literal_value(arguments[1], "a schema"))
-    if type_.startswith("array<struct<"):  # also of one object alone, and of parts of one
+    if type_.startswith("array<struct<"):  # Spark also accepts a single object, and parts of one
         raise NotProvedError(f"from_json of a {type_}")
     if not utc and "timestamp" in type_:
         raise NotProvedError("timestamps in a time zone other than UTC")

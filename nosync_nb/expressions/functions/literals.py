@@ -1,4 +1,4 @@
-"""Numbers and types as they stand in the text of an expression."""
+"""Numbers and types as they are written in the text of an expression."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CAST_TYPES = {
     "TIMESTAMPLTZ": "timestamp",
     "TIMESTAMPNTZ": "timestamp_ntz",
 }
-"""Types of casts by the names that sqlglot gives them."""
+"""Types of casts by sqlglot's names."""
 
 
 def cast_type(tree: Any) -> str:
     """Returns the type that a cast names.
 
     Raises:
-        NotProvedError: if it is not known here.
+        NotProvedError: if the type is unknown here.
     """
     written: str = tree.sql("spark").lower()
     if tree.this.name == "DECIMAL":
@@ -51,10 +51,10 @@ def cast_type(tree: Any) -> str:
 
 
 def number(text: str) -> LiteralNode:
-    """Returns the literal that Spark reads: int, bigint, decimal, or double if it has an exponent.
+    """Returns the literal as Spark reads it: int, bigint, decimal, or double if it has an exponent.
 
     Raises:
-        NotProvedError: if it is beyond all of them, or has an exponent without digits.
+        NotProvedError: if it is out of their range, or has an exponent without digits.
     """
     if "e" in text.lower():
         try:

@@ -42,7 +42,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
 def _of_c(name: str) -> Callable[..., Any]:
-    """A function of the C library, by Arrow's name: value by value, as others on its machine."""
+    """A function of the C library, by Arrow's name: value by value."""
     function = getattr(pc, name)
 
     def kernel(*operands: Any) -> Any:
@@ -58,7 +58,7 @@ def _real(function: Callable[[Any], Any]) -> Function:
 
 
 def _above(least: float, function: Callable[[Any], Any]) -> Function:
-    """A function that is null of what is not above a bound."""
+    """A function that is null for values at or below a bound."""
     kernel = Kernel(function, floats=True, missing=lambda a: a <= least)
     return Function(("double",), "double", kernel)
 
@@ -74,7 +74,7 @@ def _based(base: Any, a: Any) -> Any:
 
 
 def _power(a: Any, b: Any) -> Any:
-    """Java's: of 1 and what is no number, or infinite, no number."""
+    """Java's power: NaN for 1 to the power of NaN or infinity."""
     result = _pow(a, b)
     strange = (b != b) | (np.isinf(b) & (np.abs(a) == 1))
     return np.where(strange, np.nan, result)
@@ -88,7 +88,7 @@ _SPLIT = 2.0**27 + 1
 
 
 def _product(a: Any, b: Any) -> tuple[Any, Any]:
-    """The product of two doubles, and what it lacks of the exact one."""
+    """The product of two doubles, and its rounding error."""
     result = a * b
     parts = []
     for x in (a, b):
@@ -99,7 +99,7 @@ def _product(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _cube_root(a: Any) -> Any:
-    """The nearest double, so that the root of a cube is whole: one step of Newton's, exact."""
+    """The nearest double, so that the root of a cube is whole: one exact Newton step."""
     unit = np.where(np.abs(a) < 2.0**-600, 2.0**200, np.where(np.abs(a) > 2.0**600, 2.0**-200, 1))
     x = a * unit * unit * unit
     root = np.cbrt(x)
@@ -151,7 +151,7 @@ def bitwise(function: Callable[..., Any], arity: int = 2) -> Rule:
 
 
 def shift(function: Callable[[Any, Any], Any], *, unsigned: bool = False) -> Rule:
-    """`<<`, `>>` and `>>>`: as Java, by the last 5 or 6 bits of the number of bits."""
+    """The rule of `<<`, `>>` and `>>>`: as Java, by the last 5 or 6 bits of the number of bits."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
@@ -173,7 +173,7 @@ def shift(function: Callable[[Any, Any], Any], *, unsigned: bool = False) -> Rul
 
 
 def bit_count(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`bit_count`: the ones among 64 bits."""
+    """`bit_count`: the number of ones among 64 bits."""
     count(name, arguments, 1)
     if arguments[0].type not in (*INTEGERS, "boolean"):
         raise NotProvedError(f"bit_count of {arguments[0].type}")
@@ -196,7 +196,7 @@ def bit_get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def instead_of_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`nanvl(x, y)`: y where x is no number."""
+    """`nanvl(x, y)`: y where x is NaN."""
     count(name, arguments, 2)
     floats = all(argument.type == "float" for argument in arguments)
     type_ = "float" if floats else "double"
@@ -227,7 +227,7 @@ def positive_remainder(other: Rule) -> Rule:
 
 
 def tried(rule: Rule) -> Rule:
-    """`try_add` and its kin: null where the operator refuses."""
+    """The rule of `try_add` and similar calls: null where the operator refuses."""
 
     def attempt(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if any(argument.type == VOID for argument in arguments):
@@ -245,7 +245,7 @@ def tried(rule: Rule) -> Rule:
 
 
 def _tried_whole(node: ValueNode) -> ValueNode:
-    """A call that is null where it or what it is of refuses a row, as Spark tries all of it."""
+    """A call that is null where it or one of its operands refuses a row, as in Spark."""
     if not node.raises:
         return node
     if not isinstance(node, StrictNode):
@@ -255,7 +255,7 @@ def _tried_whole(node: ValueNode) -> ValueNode:
 
 
 def looked_at_last(node: StrictNode) -> StrictNode:
-    """A call whose dividend is not looked at, and so raises nothing, where the divisor is zero."""
+    """Returns a call whose dividend is not evaluated where the divisor is zero."""
     first = node.arguments[0]
     if not (first.raises and isinstance(node.kernel, Kernel) and node.kernel.right_first):
         return node
@@ -287,7 +287,7 @@ _FAST_PLACES = 9
 
 
 def rounded(*, even: bool) -> Rule:
-    """The rule of one of them."""
+    """Returns the rule of `round`, or of `bround` with `even`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if len(arguments) not in (1, 2):

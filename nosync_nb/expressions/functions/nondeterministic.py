@@ -42,7 +42,7 @@ _MASK = (1 << 64) - 1
 
 
 def _bit_generator(seed: int) -> Callable[[int], int]:
-    """What draws so many bits, up to 32, as a number without a sign."""
+    """Returns a function that draws up to 32 bits, as an unsigned number."""
     blob = (seed & _MASK).to_bytes(8, "big")
     low = murmur(blob, _ARRAY_SEED)
     state = murmur(blob, low) << 32 | low
@@ -80,16 +80,16 @@ def _seeded_uniform(seed: int, n: int) -> Any:
 
 
 def _seeded_normal(seed: int, n: int) -> Any:
-    """`n` doubles around 0, which may differ from Java's in the last place: its logarithm does."""
+    """`n` doubles around 0; the last place may differ from Java's, because its logarithm does."""
     return np.fromiter(islice(_normals(seed), n), np.float64, n)
 
 
 Seeded = Callable[[int, int], Any]
-"""A seed, and how many values -> the values."""
+"""A function from a seed and a number of values to the values."""
 
 
 class _Clock(threading.local):
-    """What time it is, in microseconds since 1970; None: look."""
+    """The current time in microseconds since 1970; None: read the clock."""
 
     micros: int | None = None
 
@@ -99,7 +99,7 @@ _CLOCK = _Clock()
 
 @contextmanager
 def statement_clock() -> Iterator[None]:
-    """The clock stands still, for what this thread evaluates inside."""
+    """Freezes the clock for all evaluations of this thread inside the block."""
     before = _CLOCK.micros
     _CLOCK.micros = _now() if before is None else before
     try:
@@ -113,7 +113,7 @@ def _now() -> int:
 
 
 class ClockNode(ValueNode):
-    """The time of the clock, as days or microseconds."""
+    """The current time, as days or microseconds."""
 
     def __init__(self, type_: str) -> None:
         super().__init__(type_, ())
@@ -137,7 +137,7 @@ class RandomNode(ValueNode):
 
 
 def _clock(type_: str, *, zoned: bool) -> Rule:
-    """`zoned`: what the clock shows depends on the time zone."""
+    """`zoned`: True if the clock's value depends on the time zone."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 0)
@@ -149,7 +149,7 @@ def _clock(type_: str, *, zoned: bool) -> Rule:
 
 
 def _random(type_: str, draw: Callable[[int], Any], seeded: Seeded | None = None) -> Rule:
-    """Random values; with a seed those that Spark gives to the rows of one partition."""
+    """Random values; with a seed those of Spark for the rows of one partition."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not arguments or seeded is None:
@@ -182,14 +182,14 @@ FUNCTIONS: dict[str, Rule] = {
     "uuid": _random("string", lambda n: rows.objects([str(uuid.uuid4()) for _ in range(n)])),
 }
 NAMES = ("current_date", "current_timestamp", "localtimestamp")
-"""Those that may stand without parentheses."""
+"""Functions that may be called without parentheses."""
 
 
 def call_without_arguments(name: str, *, utc: bool) -> ValueNode:
-    """`current_date`, where there is no such column.
+    """Returns the node of `current_date`, if no column has that name.
 
     Raises:
-        NotProvedError: if it is nothing of the kind.
+        NotProvedError: for any other name.
     """
     if name.lower() not in NAMES:
         raise NotProvedError(f"function {name}")
@@ -197,10 +197,10 @@ def call_without_arguments(name: str, *, utc: bool) -> ValueNode:
 
 
 def is_nondeterministic(sql: str, schema: Schema) -> bool:
-    """Whether two evaluations of an expression may differ.
+    """Returns True if two evaluations of an expression may differ.
 
     Raises:
-        ExpressionError: if it cannot be read, or names a column that is not there.
+        ExpressionError: if it cannot be parsed, or names a missing column.
     """
     parsed = parse(sql)
     return not analyze(parsed.tree, schema, parsed.sql).deterministic

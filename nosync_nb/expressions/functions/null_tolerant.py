@@ -1,4 +1,4 @@
-"""Functions that look at nulls themselves: hashes of several values, joined and greatest texts."""
+"""Functions that handle nulls themselves: hashes of several values, joined and greatest texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nosync_nb.rows.types import FIXED, arrow_type
 class NullTolerantNode(ValueNode):
     """A function of a row whose null arguments come as None; its result may be None.
 
-    `large` is the same of Arrow arrays and scalars, one of them an array; None: by rows.
+    `large` is the same for Arrow arrays and scalars, one of them an array; None: row by row.
     """
 
     def __init__(
@@ -68,22 +68,22 @@ def _listed(vector: Vector, n: int, type_: str) -> list[Any]:
 
 
 def joined(separator: Any, *texts: Any) -> Any:
-    """`concat_ws` of a row: what is null is left out."""
+    """`concat_ws` of a row: nulls are omitted."""
     return None if separator is None else separator.join([t for t in texts if t is not None])
 
 
 def all_joined(separator: Any, *texts: Any) -> pa.Array | None:
-    """`concat_ws` of columns; None where a text is null: Arrow leaves rows of nulls out."""
+    """`concat_ws` of columns; None if a text is null, because Arrow drops rows with nulls."""
     if any(isinstance(text, pa.Array) and text.null_count for text in texts):
         return None
     return pc.binary_join_element_wise(*texts, separator)
 
 
 def greatest(*values: Any) -> Any:
-    """The greatest value that is not null."""
+    """Returns the greatest value that is not null."""
     return max((value for value in values if value is not None), default=None)
 
 
 def least(*values: Any) -> Any:
-    """The least value that is not null."""
+    """Returns the least value that is not null."""
     return min((value for value in values if value is not None), default=None)

@@ -1,7 +1,7 @@
-"""Text read by a literal format: `to_number` by digits and signs, `to_binary` by its alphabet.
+"""Text parsed by a literal format: `to_number` by digits and signs, `to_binary` by its alphabet.
 
-What does not fit the format is an error with ANSI mode and without; `try_to_number` and
-`try_to_binary` give null. A format that Spark refuses is left to Spark, which says why.
+Text that does not fit the format is an error with ANSI mode and without; `try_to_number` and
+`try_to_binary` give null. A format that Spark refuses is left to Spark, which names the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_BLANKS = "\u00a0\u2007\u202f"
 
 
 def is_blank(character: str) -> bool:
-    """Whether Java takes a character for white space."""
+    """Returns True if Java treats a character as white space."""
     if character in "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f":
         return True
     return unicodedata.category(character) in ("Zs", "Zl", "Zp") and character not in _NO_BLANKS
@@ -37,10 +37,10 @@ def _is_digit(character: str) -> bool:
 
 
 class _Reader:
-    """What reads numbers in a format.
+    """A parser of numbers in a format.
 
     Attributes:
-        digits: of the result, before the point and behind it; `places`: those behind it.
+        digits: of the result, before and after the point; `places`: those after it.
     """
 
     def __init__(self, form: str) -> None:
@@ -58,7 +58,7 @@ class _Reader:
             raise NotProvedError(f"the format {form!r}")
 
     def number(self, text: str) -> int:
-        """The number in units of its last place.
+        """Returns the number in units of its last place.
 
         Raises:
             InvalidError: if the text does not fit.
@@ -91,14 +91,14 @@ class _Reader:
         return -value if negative else value
 
     def _sign(self, text: str, at: int, kind: str | None) -> tuple[int, bool]:
-        """Where the text goes on, and whether a minus was there."""
+        """The position after the sign, and True if it is a minus."""
         sign = text[at : at + 1]
         if not sign or sign not in _SIGNS[kind]:
             return at, False
         return at + 1, sign == "-"
 
     def _run(self, text: str, at: int, more: str) -> tuple[int, str]:
-        """Where digits (and `more`) end, and those that were there; white space does not count."""
+        """The position after a run of digits (and `more`), and these digits without white space."""
         start = at
         while at < len(text) and (
             _is_digit(text[at]) or is_blank(text[at]) or (more and text[at] == more)
@@ -115,7 +115,7 @@ def _filled(sizes: list[int]) -> list[int]:
 
 
 def _fits(group: str, size: int) -> bool:
-    """Digits of a group: as many as are written if it begins with 0, else no more."""
+    """Checks the digits of a group: as many as in the format if it begins with 0, else at most."""
     return size == len(group) if group[0] == "0" else size <= len(group)
 
 
@@ -137,7 +137,7 @@ def _to_number(*, tries: bool) -> Rule:
 
 
 def unhexed(text: str) -> bytes | None:
-    """The bytes of hexadecimal digits, None if they are none."""
+    """Returns the bytes of hexadecimal digits, None if the text is invalid."""
     digits = text if len(text) % 2 == 0 else "0" + text
     if not re.fullmatch("[0-9a-fA-F]*", digits):
         return None
@@ -152,7 +152,7 @@ def _hex(text: str) -> bytes:
 
 
 def _base64(text: str) -> bytes:
-    """White space may stand between letters, and padding may be left out."""
+    """Decodes base64; white space may separate letters, and padding may be missing."""
     body = text.rstrip("=")
     letters = "".join([c for c in body if not is_blank(c)])
     padding = len(text) - len(body)
@@ -191,4 +191,4 @@ FUNCTIONS: dict[str, Rule] = {
     "try_to_binary": _to_binary(tries=True),
 }
 EITHER = frozenset(("to_number", "to_binary"))
-"""Those that refuse a text also without ANSI mode."""
+"""Functions that refuse a text also without ANSI mode."""

@@ -37,7 +37,7 @@ def _pieces(pattern: str, escape: str) -> list[_LikePiece]:
     """Cuts a pattern.
 
     Raises:
-        InvalidError: if an escape stands before what needs none, or at the end.
+        InvalidError: if an escape precedes a character that needs none, or is last.
     """
     pieces: list[_LikePiece] = []
     letters = iter(pattern)
@@ -56,10 +56,10 @@ def _pieces(pattern: str, escape: str) -> list[_LikePiece]:
 
 @lru_cache(maxsize=4096)
 def _compiled(pattern: str, escape: str) -> re.Pattern[str]:
-    """The pattern as Python's: each part between `%` is sought once, from the left.
+    """The pattern as Python's: each part between `%` is searched once, from the left.
 
-    Atomic groups keep its cost at the product of the lengths of text and pattern. A match that
-    can take back where it found a part tries all places of all parts.
+    Atomic groups limit its cost to the product of the lengths of text and pattern. A match that
+    backtracks over the position of a part tries all positions of all parts.
     """
     parts = [""]
     for piece in _pieces(pattern, escape):
@@ -80,7 +80,7 @@ def _by_pattern(escape: str) -> TextKernel:
 
 
 def _fixed(pattern: str, escape: str) -> TextKernel:
-    """The kernel of a literal pattern; the plain ones are Arrow's too."""
+    """The kernel of a literal pattern; Arrow runs the plain ones too."""
     pieces = _pieces(pattern, escape)
     body = [piece for piece in pieces if piece != ("%", True)]
     if not any(piece.wild for piece in body) and len(body) <= 1:
@@ -147,7 +147,7 @@ def _pattern(node: ValueNode) -> re.Pattern[str]:
 
 
 def _nonempty_pattern(node: ValueNode) -> re.Pattern[str]:
-    """A pattern that never matches nothing: there Java cuts characters in two."""
+    """A pattern that never matches the empty text, because Java splits characters there."""
     pattern = _pattern(node)
     if may_be_empty(pattern):
         raise NotProvedError("a regular expression that matches nothing, between characters")
@@ -224,14 +224,14 @@ def _regexp_replace(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
         return "".join(part if isinstance(part, str) else match[part] or "" for part in parts)
 
     texts = [part for part in parts if isinstance(part, str)]
-    if len(texts) == len(parts):  # the same for every match: it is put in without a call
+    if len(texts) == len(parts):  # a constant replacement needs no call for each match
         same = "".join(texts).replace("\\", r"\\")
         return StrictNode(name, "string", TextKernel(lambda s: pattern.sub(same, s)), (text,))
     return StrictNode(name, "string", TextKernel(lambda s: pattern.sub(made, s)), (text,))
 
 
 def _split(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`split(text, pattern [, limit])`: as many pieces as there are, or the limit at most."""
+    """`split(text, pattern [, limit])`: all pieces, or the limit at most."""
     if len(arguments) not in (2, 3):
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
     text = implicit(arguments[0], "string", utc=utc)

@@ -1,9 +1,10 @@
 """The table of functions whose results are proved equal to Spark's.
 
-`FUNCTIONS` holds calls by name, `OPERATORS` what is written with signs and keywords. An entry is a
-`Function` (types in, type out, kernel) or a rule: a Python function from argument nodes to a node.
-A rule raises `NotProvedError` for what it does not cover. Anything that is not here is Spark's.
-tests/test_expressions_proof.py holds every entry against Spark; one without a case there fails.
+`FUNCTIONS` has the calls by name, `OPERATORS` the operators, written with signs and keywords. An
+entry is a `Function` (types in, type out, kernel) or a rule: a Python function from argument nodes
+to a node. A rule raises `NotProvedError` for arguments that it does not cover. All other functions
+are left to Spark. tests/test_expressions_proof.py compares every entry with Spark; an entry without
+a case there fails.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel
 
 
 def _text(kernel: TextKernel, *parameters: str, result: str = "string", **more: Any) -> Function:
-    """A function of text and more."""
+    """A function of text and other arguments."""
     return Function(("string", *parameters), result, kernel, **more)
 
 

@@ -1,8 +1,8 @@
-"""Rules of the table: from argument nodes to the node that computes the call.
+"""Rules: from argument nodes to the node that computes the call.
 
-Each rule casts its arguments as Spark does, picks the kernel of the resulting type and raises
-`NotProvedError` for everything else. Here are those of numbers, text and dates; conditions.py and
-comparisons.py have the others.
+Each rule casts its arguments as Spark does, selects the kernel of the resulting type and raises
+`NotProvedError` for all other types. This module has the rules of numbers, text and dates;
+conditionals.py and comparisons.py have others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_type
 from nosync_nb.rows.types import FLOATS, INTEGERS
 
 Rule = Callable[[str, list[ValueNode], bool], ValueNode]
-"""name, arguments, whether timestamps are in UTC -> node"""
+"""A function from name, arguments, and True if timestamps are in UTC, to a node."""
 
 
 def count(name: str, arguments: list[ValueNode], wanted: int) -> None:
@@ -39,7 +39,7 @@ def _numeric(name: str, arguments: list[ValueNode], utc: bool) -> list[ValueNode
 
 
 def arithmetic(kernels: numeric.Kernels) -> Rule:
-    """A binary operator whose result has the type of its operands."""
+    """Returns the rule of a binary operator whose result has the type of its operands."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         operands = _numeric(name, arguments, utc)
@@ -141,7 +141,7 @@ def whole(function: Any) -> Rule:
 
 
 def is_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`isnan`: false of null."""
+    """`isnan`: false for null."""
     count(name, arguments, 1)
     given = arguments[0]
     number = given if given.type in FLOATS else implicit(given, "double", utc=utc)
@@ -150,7 +150,7 @@ def is_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def cast_to(type_: str) -> Rule:
-    """`int(x)` and its kin."""
+    """The rule of `int(x)` and similar calls."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
@@ -174,7 +174,7 @@ def concat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def clock(function: Callable[[Any], Any], type_: str = "int") -> Rule:
-    """`hour` and its kin: of the wall clock."""
+    """The rule of `hour` and similar calls, on the wall clock."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)

@@ -1,6 +1,6 @@
-"""More functions of text and bytes, row by row or by distinct value.
+"""Functions of text and bytes, row by row or by distinct value.
 
-Positions count code points; bytes are those of UTF-8. Cases of letters are those of texts.py.
+Positions count code points; bytes are those of UTF-8. kernels/strings.py maps the case of letters.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def length(per_byte: int | None) -> Rule:
 
 
 def stripped(way: Callable[[str, str], str], plain: TextKernel, *, first: bool) -> Rule:
-    """`trim` and its kin, perhaps with the characters to be cut (first: before the text)."""
+    """The rule of `trim` and similar calls, perhaps with characters (first: before the text)."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         given = [implicit(argument, "string", utc=utc) for argument in arguments]
@@ -165,7 +165,7 @@ _CODES = dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "01230127022455012623017202", st
 
 
 def _soundex(text: str) -> str:
-    """The first letter, then codes; letters that have none end a run, but for H and W."""
+    """The first letter, then codes; letters without a code end a run, except H and W."""
     first = text[:1].upper()
     if not ("A" <= first <= "Z" and len(first) == 1):
         return text
@@ -204,13 +204,13 @@ def _distance_within(a: str, b: str, most: int) -> int:
 
 
 def levenshtein(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`levenshtein(a, b)`, perhaps with the most that is asked for."""
+    """`levenshtein(a, b)`, perhaps with a maximum."""
     given = [implicit(argument, "string", utc=utc) for argument in arguments[:2]]
     if len(arguments) == 2:
         return StrictNode(name, "int", Text(_distance), given)
     count(name, arguments, 3)
     most = implicit(arguments[2], "int", utc=utc)
-    literal_value(most, "the most of levenshtein")  # of null Spark makes 0, -1 or null
+    literal_value(most, "the most of levenshtein")  # for null Spark returns 0, -1 or null
     return StrictNode(name, "int", Text(_distance_within), (*given, most))
 
 
@@ -293,7 +293,7 @@ def _formatted(kind: str, value: Any, mask: int) -> str:
 
 
 class _FormatPiece(NamedTuple):
-    """A text, or a value: how it is shown, on which side, how wide at least."""
+    """A text, or a value: its format, its alignment, its minimum width."""
 
     text: str
     kind: str = ""
@@ -330,12 +330,12 @@ def _of_text(row: Callable[..., Any], *more: str, result: str = "string", **how:
 
 
 def _base64_lines(value: bytes) -> str:
-    """Lines of MIME, as Spark writes by default."""
+    """Lines of MIME, Spark's default."""
     return "\r\n".join(re.findall(".{1,76}", _base64.b64encode(value).decode()))
 
 
 def _unbase64(text: str) -> bytes:
-    """Java's MIME decoder: what is no letter of the alphabet is passed over."""
+    """Java's MIME decoder: it skips characters outside of the alphabet."""
     letters = re.sub(r"[^A-Za-z0-9+/=]", "", text)
     body = letters.rstrip("=")
     padding = len(letters) - len(body)

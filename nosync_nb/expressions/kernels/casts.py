@@ -34,7 +34,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, decimal_parts
 
 
 def cast(source: str, target: str) -> Kernel | TextKernel | None:
-    """Returns the kernel that casts one type to another, None if Spark has to."""
+    """Returns the kernel that casts one type to another, None if only Spark can."""
     if INTERVALS.intersection((source, target)):
         return intervals.TEXTS[source] if target == "string" else intervals.cast(source, target)
     if is_decimal(source) or is_decimal(target):
@@ -66,7 +66,7 @@ def _number(source: str, target: str) -> Kernel:
 
 
 def _float_to_integer(target: str, unit: int = 1) -> Kernel:
-    """The value times `unit`, cut off towards zero."""
+    """The value times `unit`, truncated towards zero."""
     dtype = FIXED[target]
     least, greatest = limits(target)
 
@@ -78,7 +78,9 @@ def _float_to_integer(target: str, unit: int = 1) -> Kernel:
         if target != "bigint":
             return a.astype(dtype)
         wide = a.astype(np.float64) * unit
-        top = wide >= 2.0**63  # 2**63 itself passes the check and becomes the greatest, as in Java
+        top = (
+            wide >= 2.0**63
+        )  # 2**63 itself passes the check and becomes the greatest integer, as in Java
         return np.where(top, greatest, np.where(top, 0.0, wide).astype(np.int64))
 
     return Kernel(run, (Check(bad, f"the value is beyond {target}"),), floats=True)
@@ -103,7 +105,7 @@ def _time(source: str, target: str) -> Kernel | None:
 
 
 def _seconds(target: str) -> Kernel:
-    """Seconds since 1970; whole ones are those before."""
+    """Seconds since 1970, rounded down."""
     if target in FLOATS:
         return Kernel(lambda a: (a / np.float64(datetimes.SECOND)).astype(FIXED[target]))
     least, greatest = limits(target)
@@ -116,7 +118,7 @@ def _seconds(target: str) -> Kernel:
 
 
 def _micros(seconds: Any) -> Any:
-    """Seconds as microseconds; what is beyond all of them is the last."""
+    """Seconds as microseconds; values out of range are clipped."""
     most = (2**63 - 1) // datetimes.SECOND
     wide = seconds.astype(np.int64)
     inside = np.clip(wide, -most, most) * np.int64(datetimes.SECOND)
@@ -126,7 +128,7 @@ def _micros(seconds: Any) -> Any:
 
 _BLANKS = timestamp_parsing.BLANKS
 _CONTROLS = _BLANKS[:-1]
-"""What Java trims of doubles."""
+"""The characters that Java trims from doubles."""
 
 _HEX = re.compile(
     r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[dDfF]?", re.ASCII
@@ -168,7 +170,7 @@ def _to_integer(target: str) -> TextKernel:
 
 
 def _to_float(text: str) -> float:
-    """Rounded once: a double of odd bits says on which side of it the text is."""
+    """Rounds once: a double with an odd last bit shows on which side of it the text is."""
     near = _to_double(text)
     if near - near != 0.0 or near == 0.0:
         return near
@@ -266,12 +268,12 @@ def _to_text(source: str) -> TextKernel | None:
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))
 _DECIMAL_TEXT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _COMPACT = 18
-"""Digits up to which Spark keeps a decimal as a long."""
+"""The maximum digits of a decimal that Spark stores as a long."""
 _EXACTLY = Context(prec=800)
 
 
 def _cast_decimal(source: str, target: str) -> Kernel | TextKernel | None:
-    """Returns the kernel that casts one type to another, one of which is a decimal."""
+    """Returns the kernel of a cast from or to a decimal."""
     if is_decimal(target):
         return _to_decimal(source, *decimal_parts(target))
     return _from_decimal(*decimal_parts(source), target)
@@ -299,7 +301,7 @@ def _rescale(digits: int, places: int, *, wide_first: bool = False) -> Kernel:
 
 
 def _float_to_decimal(digits: int, places: int) -> TextKernel:
-    """Spark takes the decimal that prints the double; of what is no number, null."""
+    """Casts the decimal that prints the double, as Spark does; NaN and infinities give null."""
 
     def row(value: float) -> int | None:
         if value - value != 0.0:
@@ -358,7 +360,7 @@ def _decimal_to_integer(digits: int, places: int, target: str) -> Kernel:
         return exact_integers.whole(a, unit) if places else a
 
     def bad(a: Any) -> Any:
-        if digits > _COMPACT and target != "bigint":  # Spark looks at the double
+        if digits > _COMPACT and target != "bigint":  # Spark checks the double
             near = exact_integers.doubles(a, places)
             return (np.floor(near) > greatest) | (np.ceil(near) < least)
         whole = cut(a)
@@ -367,7 +369,9 @@ def _decimal_to_integer(digits: int, places: int, target: str) -> Kernel:
     def run(a: Any) -> Any:
         whole = cut(a)
         if not np.ndim(whole):
-            return dtype.type(whole if least <= whole <= greatest else 0)  # of no row, it may be
+            return dtype.type(
+                whole if least <= whole <= greatest else 0
+            )  # a literal without rows must not raise
         return np.where((whole < least) | (whole > greatest), 0, whole).astype(dtype)
 
     return Kernel(run, (Check(bad, f"the value is beyond {target}"),))

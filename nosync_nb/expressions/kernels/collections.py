@@ -1,7 +1,7 @@
-"""Functions of arrays and maps: what each makes of Python values, for the rules in collected.py.
+"""Functions of arrays and maps over Python values, for the rules in functions/collections.py.
 
-Values are those of rows/nested.py. Equal is what has one key (nested.key_of): null is equal to
-null inside arrays, NaN to NaN, and null comes first in an order.
+Values have the form of rows/nested.py. Values are equal if their keys are (nested_nodes.key_of):
+null equals null inside arrays, NaN equals NaN, and null comes first in an order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Key = Callable[[Any], Any]
 _BEYOND = "the index is beyond the array"
 _ZERO = "the index is 0; the first element has index 1"
 SEQUENCE_MAX = 10_000_000
-"""Elements that a sequence may have here; Spark's limit is 200 times that."""
+"""The maximum number of elements of a sequence here; Spark's limit is 200 times that."""
 
 
 def at(items: Sequence[Any], index: int) -> Any:
@@ -33,7 +33,7 @@ def get(items: Sequence[Any], index: int) -> Any:
 
 
 def element_at(items: Sequence[Any], index: int) -> Any:
-    """Counted from 1, or from the end if below 0."""
+    """`element_at(a, i)`: counted from 1, or from the end if below 0."""
     value = try_element_at(items, index)
     if abs(index) > len(items):
         raise InvalidError(_BEYOND)
@@ -41,7 +41,7 @@ def element_at(items: Sequence[Any], index: int) -> Any:
 
 
 def try_element_at(items: Sequence[Any], index: int) -> Any:
-    """The same, null beyond the array."""
+    """`try_element_at(a, i)`: null beyond the array."""
     if index == 0:
         raise InvalidError(_ZERO)
     if abs(index) > len(items):
@@ -65,7 +65,7 @@ def has_key(key: Key) -> Callable[[Any, Any], bool]:
 
 
 def contains(key: Key) -> Callable[[Any, Any], bool | None]:
-    """`array_contains(a, x)`: null if it is not there and a null is."""
+    """`array_contains(a, x)`: null if it is missing and the array has a null."""
 
     def look(items: Sequence[Any], wanted: Any) -> bool | None:
         if key(wanted) in [key(item) for item in items]:
@@ -76,7 +76,7 @@ def contains(key: Key) -> Callable[[Any, Any], bool | None]:
 
 
 def position(key: Key) -> Callable[[Any, Any], int]:
-    """`array_position(a, x)`, 0 if it is not there."""
+    """`array_position(a, x)`, 0 if it is missing."""
 
     def look(items: Sequence[Any], wanted: Any) -> int:
         keys = [key(item) for item in items]
@@ -86,7 +86,7 @@ def position(key: Key) -> Callable[[Any, Any], int]:
 
 
 def extreme(key: Key, *, greatest: bool) -> Callable[[Any], Any]:
-    """`array_max` and `array_min`: nulls are passed over."""
+    """`array_max` and `array_min`: nulls are ignored."""
     choose = max if greatest else min
 
     def look(items: Sequence[Any]) -> Any:
@@ -182,7 +182,7 @@ def prepend(items: Sequence[Any] | None, value: Any) -> list[Any] | None:
 
 
 def insert(items: Sequence[Any] | None, place: int | None, value: Any) -> list[Any] | None:
-    """`array_insert(a, place, x)`: counted from 1, or from behind the end; filled with nulls."""
+    """`array_insert(a, place, x)`: counted from 1, or from the end; filled with nulls."""
     if items is None or place is None:
         return None
     if place == 0:
@@ -225,7 +225,7 @@ def sequence(start: int, stop: int, step: int | None = None) -> list[int]:
 
 
 def joined(write: Callable[[Any], str]) -> Callable[..., str]:
-    """`array_join(a, separator [, for nulls])`, of items that are written as text."""
+    """`array_join(a, separator [, for nulls])`, for items that are written as text."""
 
     def join(items: Sequence[Any], separator: str, missing: str | None = None) -> str:
         if missing is None:
@@ -236,7 +236,7 @@ def joined(write: Callable[[Any], str]) -> Callable[..., str]:
 
 
 def pairs(key: Key) -> Callable[[Sequence[Any]], list[tuple[Any, Any]]]:
-    """Pairs as a map, whose keys are there and differ."""
+    """Returns a function that makes a map of pairs, whose keys must be non-null and distinct."""
 
     def make(entries: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         seen = set()

@@ -36,7 +36,7 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 
 _FIRST = date(1970, 1, 1).toordinal() - 1
 _LAST = date.max.toordinal() - _FIRST - 1
-"""Days around 1970 that Python has dates of."""
+"""The range of days around 1970 that Python's dates have."""
 
 
 class CalendarFields(NamedTuple):
@@ -50,7 +50,7 @@ class CalendarFields(NamedTuple):
 
 
 def timestamp_of_fields(micros: int) -> CalendarFields:
-    """Takes a timestamp apart."""
+    """Returns the fields of a timestamp."""
     days, rest = divmod(micros, DAY)
     if -_FIRST <= days <= _LAST:
         day = date.fromordinal(days + _FIRST + 1)
@@ -62,7 +62,7 @@ def timestamp_of_fields(micros: int) -> CalendarFields:
 
 @lru_cache(maxsize=256)
 def pattern_tokens(pattern: str) -> tuple[tuple[str, int], ...]:
-    """Cuts a pattern into (letter, how often) and (text, 0)."""
+    """Cuts a pattern into (letter, count) and (text, 0)."""
     parts: list[tuple[str, int]] = []
     text = ""
     for run in re.finditer(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", pattern, re.DOTALL):
@@ -99,7 +99,7 @@ _RANGES = {"M": (1, 12), "d": (1, 31), "H": (0, 23), "h": (1, 12), "m": (0, 59),
 
 
 def _field(letter: str, width: int) -> str | None:
-    """The text that a run of a letter reads, None if only Spark knows it."""
+    """The regular expression of a run of a letter, None if only Spark knows it."""
     known = _FIELDS.get((letter, width))
     if known is None and letter in _TWO:
         known = {1: r"[0-9]{1,19}", 2: r"[0-9]{2}"}.get(width)
@@ -135,16 +135,16 @@ def _expression(pattern: str) -> tuple[re.Pattern[str], list[tuple[str, int]]]:
 
 
 def _reserves(fields: list[tuple[str, int]]) -> bool:
-    """Whether digits may follow at once: after a year of four or what has two digits."""
+    """Returns True if digits may follow at once: after a four-letter year or a two-digit field."""
     return fields[-1] in _FIXED_WIDTH or fields == [("y", 4)]
 
 
 @lru_cache(maxsize=256)
 def pattern_parser(pattern: str) -> TextKernel:
-    """Returns what reads a timestamp, in microseconds, by a pattern.
+    """Returns the kernel that parses a timestamp, in microseconds, by a pattern.
 
-    Fields that are not there are those of 1970-01-01 00:00. A day that there is, but too far for
-    timestamps, is refused also where it is tried and without ANSI mode.
+    Missing fields are those of 1970-01-01 00:00. A valid day out of the range of timestamps is
+    refused also by `try_` functions and without ANSI mode.
 
     Raises:
         NotProvedError: for a pattern whose meaning only Spark knows.
@@ -196,7 +196,7 @@ def _values(fields: list[tuple[str, int]], texts: tuple[str, ...]) -> dict[str, 
 
 
 def _is_year(text: str, width: int) -> bool:
-    """Whether a year of four letters has a sign exactly if it needs one."""
+    """Returns True if a year of four letters has a sign exactly if it needs one."""
     digits = len(text.lstrip("+-"))
     if width != 4:
         return True
@@ -204,7 +204,7 @@ def _is_year(text: str, width: int) -> bool:
 
 
 def _micros(values: dict[str, int]) -> int | None:
-    """The microseconds of the fields, None if there is no such day."""
+    """The microseconds of the fields, None if the day does not exist."""
     month = (values.get("y", 1970) - 1970) * 12 + values.get("M", 1) - 1
     starts = np.array([month, month + 1], "datetime64[M]").astype("datetime64[D]").astype(np.int64)
     day = int(starts[0]) + values.get("d", 1) - 1
@@ -217,7 +217,7 @@ def _micros(values: dict[str, int]) -> int | None:
 
 _ORDINALS = ("1st quarter", "2nd quarter", "3rd quarter", "4th quarter")
 _CACHED_TEXTS = 4096
-"""Texts of days, and of hours, minutes or seconds, that are kept for single rows."""
+"""The number of cached texts of days, and of hours, minutes or seconds, for single rows."""
 
 Writer = Callable[[CalendarFields], str]
 
@@ -268,7 +268,7 @@ _NUMBERS: dict[str, Callable[[CalendarFields], int]] = {
 
 
 def _writer(letter: str, width: int) -> Writer | None:
-    """What writes a run of a letter, None if only Spark knows it."""
+    """Returns the formatter of a run of a letter, None if only Spark knows it."""
     if not width:
         return None if set("[]{}#") & set(letter) else (lambda m: letter)
     if letter == "y" and width <= 6:
@@ -299,14 +299,14 @@ _UNITS = {**dict.fromkeys("HKhka", HOUR), "m": MINUTE, "s": SECOND, "S": 1}
 
 @dataclass
 class _Piece:
-    """A part of a pattern: `unit` 0 is that of the day, else so many microseconds of the clock."""
+    """A part of a pattern: `unit` 0 is that of the day, else a number of microseconds."""
 
     unit: int
     wrap: int
     writers: list[Writer]
 
     def written(self, key: int) -> str:
-        """The text of a day, or of so many units since midnight or the last second."""
+        """Returns the text of a day, or of a number of units since midnight or the last second."""
         fields = (
             CalendarFields(0, 0, 0, 0, key * self.unit)
             if self.unit
@@ -315,7 +315,7 @@ class _Piece:
         return "".join([write(fields) for write in self.writers])
 
     def of_row(self) -> Callable[[int, int], str]:
-        """What writes the piece of one row, by its day and the microseconds since midnight."""
+        """Returns the formatter of the piece for one row, from its day and its time of day."""
         unit, wrap, written = self.unit, self.wrap, self.written
         if unit == 1:
             return lambda day, rest: written(rest % wrap)
@@ -323,7 +323,7 @@ class _Piece:
         return (lambda day, rest: known(rest // unit)) if unit else (lambda day, rest: known(day))
 
     def of_column(self, days: Any, rest: Any) -> pa.Array:
-        """The texts of the piece."""
+        """Returns the texts of the piece."""
         coded = buffers.arrow_from_numpy(rest % self.wrap // self.unit if self.unit else days)
         coded = coded.dictionary_encode()
         texts = pa.array([self.written(key) for key in coded.dictionary.to_pylist()], pa.string())
@@ -331,7 +331,7 @@ class _Piece:
 
 
 def _pieces(pattern: str) -> list[_Piece]:
-    """The pieces of a pattern; text between letters goes with those before it.
+    """The pieces of a pattern; text between letters belongs to those before it.
 
     Raises:
         NotProvedError: for a pattern whose meaning only Spark knows.
@@ -353,7 +353,7 @@ def _pieces(pattern: str) -> list[_Piece]:
 
 
 def _share_piece(left: int, right: int) -> bool:
-    """Whether two units are of the day, or of the clock without its fraction, both."""
+    """Returns True if both units are of the day, or both of the clock without its fraction."""
     return left == right or (left > 1 and right > 1)
 
 
@@ -369,7 +369,7 @@ def _row_writer(pieces: Sequence[_Piece]) -> Callable[[int], str]:
 
 @lru_cache(maxsize=256)
 def timestamp_formatter(pattern: str) -> TextKernel:
-    """Returns what writes timestamps, in microseconds, by a pattern.
+    """Returns the kernel that formats timestamps, in microseconds, by a pattern.
 
     Raises:
         NotProvedError: for a pattern whose meaning only Spark knows.

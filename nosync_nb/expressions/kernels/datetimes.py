@@ -1,6 +1,6 @@
 """Kernels of dates and timestamps: days and microseconds since 1970, proleptic Gregorian.
 
-Timestamps with a zone are taken in UTC; for another session time zone the table leaves them to
+Timestamps with a zone are read in UTC; for another session time zone the table leaves them to
 Spark. All functions of the calendar take days; timestamps are cast to dates before.
 """
 
@@ -54,7 +54,7 @@ def _int(values: Any) -> Any:
 
 
 def month_start(number: Any) -> Any:
-    """Returns the days at which months since January 1970 begin."""
+    """Returns the first days of months since January 1970."""
     return np.asarray(number, _INT).view(_NUMPY_MONTH).astype(_NUMPY_DAY).view(_INT)
 
 
@@ -109,7 +109,7 @@ def difference(a: Any, b: Any) -> Any:
 
 
 def truncate(unit: str) -> Kernel | None:
-    """`trunc(date, unit)`, or None for a unit that makes null."""
+    """`trunc(date, unit)`, or None for a unit that gives null."""
     letter = _TRUNCATED.get(unit.lower())
     return None if letter is None else Kernel(lambda a: _int(_truncated_days(a, letter)))
 
@@ -124,7 +124,7 @@ def _truncated_days(values: Any, letter: str) -> Any:
 
 
 def truncate_time(unit: str) -> Kernel | None:
-    """`date_trunc(unit, timestamp)` in UTC, or None for a unit that is not known here."""
+    """`date_trunc(unit, timestamp)` in UTC, or None for a unit that is unknown here."""
     width = _PIECES.get(unit.lower())
     if width is not None:
         return Kernel(lambda a: a // width * width)
@@ -172,7 +172,7 @@ _TIME = re.compile(
 
 
 def parse_date(text: str) -> int | None:
-    """Returns the day that Spark reads in trimmed text, None if it refuses the text."""
+    """Returns the day of trimmed text as Spark reads it, None if Spark refuses the text."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None
@@ -196,7 +196,7 @@ def parse_date(text: str) -> int | None:
 
 
 def parse_timestamp(text: str) -> tuple[int, bool] | None:
-    """Returns the microseconds of a plain literal and whether it names UTC; None: ask Spark."""
+    """Returns the microseconds of a plain literal and True if it names UTC; None: ask Spark."""
     match = _TIME.fullmatch(text)
     if match is None:
         return None

@@ -61,7 +61,7 @@ def _plain(value: Any) -> Any:
 def _once(
     kernel: TextKernel, values: Sequence[Any], nulls: Array | None, frame: VectorFrame, type_: str
 ) -> Vector:
-    """The result of literals, of which nothing is asked if no row is."""
+    """The result for literals; without rows nothing is evaluated."""
     alive = frame.n and (nulls is None or not nulls.all())
     if not alive:
         return no_nulls(type_, n=frame.n, small=frame.small)
@@ -101,14 +101,14 @@ def _small(
 
 
 def _filler(type_: str) -> Any:
-    """What stands for a value where there is none."""
+    """The value that is stored for null."""
     return 0 if type_ in FIXED or is_decimal(type_) else None
 
 
 def _without_nulls(
     results: list[Any], nulls: Array | None, filler: Any
 ) -> tuple[list[Any], Array | None]:
-    """Returns results with a filler for None, and where they are null."""
+    """Returns results with a filler for None, and their null mask."""
     if None not in results:
         return results, nulls
     gone = np.fromiter([result is None for result in results], np.bool_, len(results))
@@ -182,10 +182,10 @@ def _each(
     listed: list[tuple[Any, ...]],
     filler: Any,
 ) -> tuple[list[Any], dict[int, str]]:
-    """The results of rows, which are put at their places among the arguments, and the refused."""
+    """The results of rows, inserted at their positions among the arguments, and refused rows."""
     results: list[Any] = []
     refused: dict[int, str] = {}
-    if places == [0]:  # without a list for each: half the cost of what is quick
+    if places == [0]:  # saves a list for each row: half the cost of cheap kernels
         row, rest = kernel.row, arguments[1:]
         try:
             return [row(value, *rest) for (value,) in listed], refused
@@ -203,7 +203,7 @@ def _each(
 
 
 def _distinct(columns: list[Any], alive: Array | None) -> tuple[Array, list[tuple[Any, ...]]]:
-    """Returns the number of each row's tuple among the distinct ones, and these."""
+    """Returns the number of each row's tuple among the distinct ones, and the distinct tuples."""
     coded = [_coded(column, alive) for column in columns]
     if len(coded) == 1 and alive is None:
         codes, listed = coded[0]
@@ -217,7 +217,7 @@ def _distinct(columns: list[Any], alive: Array | None) -> tuple[Array, list[tupl
 
 
 def _coded(column: Any, alive: Array | None) -> tuple[Array, list[Any]]:
-    """Returns the place of each value of the rows that are alive in a list of distinct ones."""
+    """Returns the index of each live row's value in a list of distinct ones."""
     if isinstance(column, np.ndarray) and column.dtype.hasobject:
         some = column if alive is None else column[alive]
         distinct, codes = np.unique(some, return_inverse=True)

@@ -1,7 +1,7 @@
 """Exact arithmetic over whole numbers: int64 where no result can leave it, else Python's integers.
 
-Operands are arrays of int64 or of objects, or scalars. Which of the two is computed is decided by
-the extremes of the operands, never by the outcome, so nothing wraps.
+Operands are arrays of int64 or of objects, or scalars. The bounds of the operands decide which of
+the two is computed, never the result, so nothing wraps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 
 def _fits(low: int, high: int) -> bool:
-    return low > _LEAST and high <= _GREATEST  # without the least, which has no opposite
+    return low > _LEAST and high <= _GREATEST  # excludes the least, which has no negative
 
 
 def _objects(values: Any) -> Any:
@@ -24,7 +24,7 @@ def _objects(values: Any) -> Any:
 
 
 def _is_plain(values: Any) -> bool:
-    """Tells whether values are in int64."""
+    """Returns True if values are in int64."""
     return isinstance(values, np.ndarray | np.generic) and values.dtype == np.int64
 
 
@@ -36,7 +36,7 @@ def narrow(values: Any) -> Any:
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """`np.where`, also of single integers beyond 64 bits, which numpy takes for no value."""
+    """`np.where`, also for single integers beyond 64 bits, which numpy does not accept."""
     chosen = np.where(condition, _single(a), _single(b))
     return chosen.item() if not chosen.ndim and chosen.dtype.hasobject else chosen
 
@@ -83,17 +83,17 @@ def lowered(a: Any, places: int) -> Any:
 
 
 def scaled(a: Any, places: int) -> Any:
-    """`a` with so many more places, or fewer."""
+    """`a` with more places, or fewer."""
     return raised(a, places) if places >= 0 else lowered(a, -places)
 
 
 def over(a: Any, b: Any) -> Any:
-    """`a / b`, ties away from zero; anything where b is 0."""
+    """`a / b`, ties away from zero; undefined where b is 0."""
     return _signed(a, b, half_up=True)
 
 
 def whole(a: Any, b: Any) -> Any:
-    """`a / b` cut towards zero; anything where b is 0."""
+    """`a / b` truncated towards zero; undefined where b is 0."""
     return _signed(a, b, half_up=False)
 
 
@@ -122,12 +122,12 @@ def _plain(values: Any) -> Any:
 
 
 def rest(a: Any, b: Any) -> Any:
-    """`a % b` with the sign of a; anything where b is 0."""
+    """`a % b` with the sign of a; undefined where b is 0."""
     return minus(a, times(whole(a, b), b))
 
 
 def digits_kept(a: Any, digits: int, *, even: bool = False) -> Any:
-    """`a` with no more than so many digits that are not zero, ties away from zero or to even."""
+    """`a` rounded to a number of significant digits, ties away from zero or to even."""
     low, high = extent(a)
     if max(-low, high) < 10**digits:
         return a
@@ -144,7 +144,7 @@ def _few_digits(value: int, digits: int, even: bool) -> int:
 
 
 def beyond(a: Any, digits: int) -> Any:
-    """Where a number has more than so many digits."""
+    """Returns a mask of the numbers with more than `digits` digits."""
     bound = 10**digits
     low, high = extent(a)
     if -bound < low and high < bound:
@@ -153,7 +153,7 @@ def beyond(a: Any, digits: int) -> Any:
 
 
 def doubles(a: Any, places: int) -> Any:
-    """The doubles nearest to whole numbers of so many places."""
+    """Returns the doubles nearest to whole numbers with `places` decimal places."""
     power = 10**places
     low, high = extent(a)
     if places <= 22 and low >= -(2**53) and high <= 2**53:
@@ -164,7 +164,7 @@ def doubles(a: Any, places: int) -> Any:
 
 
 def singles(a: Any, places: int) -> Any:
-    """The floats nearest to whole numbers of so many places, rounded once."""
+    """Returns the floats nearest to whole numbers with `places` decimal places, rounded once."""
     near = np.asarray(doubles(a, places))
     result = near.astype(np.float32)
     tie = (near.view(np.int64) & 0x1FFFFFFF) == 0x10000000

@@ -1,7 +1,7 @@
-"""Intervals: the units of their types, how they are written, and kernels of their casts.
+"""Intervals: the units of their types, their text form, and kernels of their casts.
 
-A type says in which units its intervals are written, from `first` to `last`; what they are is a
-number of months, or of microseconds. Two types of one kind meet in the one that has all units.
+A type names the units in which its intervals are written, from `first` to `last`; the value is a
+number of months, or of microseconds. The common type of two types of one kind has all their units.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nosync_nb.rows.ddl import INTERVALS, YEAR_MONTHS
 from nosync_nb.rows.types import FIXED, INTEGERS
 
 OF_TIME, OF_MONTHS = "interval day to second", "interval year to month"
-"""The types with all units, which products and quotients have."""
+"""The types with all units, for products and quotients."""
 
 CLOCK: dict[str, int] = {
     "day": datetimes.DAY,
@@ -27,23 +27,23 @@ CLOCK: dict[str, int] = {
     "minute": 60 * datetimes.SECOND,
     "second": datetimes.SECOND,
 }
-"""Microseconds of the units of time, from the greatest on."""
+"""Microseconds of the units of time, greatest first."""
 
 CALENDAR: dict[str, int] = {"year": 12, "month": 1}
 
 
 def widths(type_: str) -> dict[str, int]:
-    """Returns the units of a kind, and how much each is."""
+    """Returns the units of a kind, and the size of each."""
     return CALENDAR if type_ in YEAR_MONTHS else CLOCK
 
 
 def integer(type_: str) -> str:
-    """Returns the type of the whole numbers that an interval is made of."""
+    """Returns the integer type of an interval's values."""
     return "int" if type_ in YEAR_MONTHS else "bigint"
 
 
 def writer(type_: str) -> Callable[[int], str]:
-    """Returns what writes intervals of a type."""
+    """Returns the formatter of intervals of a type."""
     first, last = units(type_)
     write = _months(first, last) if type_ in YEAR_MONTHS else _time(first, last)
     units_text = type_.removeprefix("interval ").upper()
@@ -97,7 +97,7 @@ def cast(source: str, target: str) -> Kernel | None:
 
 
 def _cut(source: str, target: str) -> Kernel:
-    """To the last unit of the target, towards zero."""
+    """Truncates to the last unit of the target, towards zero."""
     last = units(target)[1]
     if last in ("second", "month"):
         return Kernel(lambda a: a)
@@ -106,14 +106,14 @@ def _cut(source: str, target: str) -> Kernel:
 
 
 def _counted(interval: str, width: int) -> Kernel:
-    """An integer as so many units."""
+    """An integer as a number of units."""
     least, greatest = limits(integer(interval))
     check = Check(lambda a: (a > greatest // width) | (a < -(-least // width)), "overflow")
     return Kernel(lambda a: (a.astype(np.int64) * width).astype(FIXED[interval]), (check,))
 
 
 def _counting(whole: str, width: int) -> Kernel:
-    """How many units, towards zero."""
+    """The number of units, towards zero."""
     least, greatest = limits(whole)
 
     def count(a: Any) -> Any:

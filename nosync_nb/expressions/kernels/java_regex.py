@@ -1,8 +1,8 @@
-"""Regular expressions of Java that Python reads as Java does; all others stay with Spark.
+"""Translates Java's regular expressions that Python can read in the same way.
 
-A pattern is read sign by sign. What means the same goes on as it is; `.`, `$` and named groups are
-written anew; everything that is read differently, or that this module does not know, is refused
-with the place, so the expression waits for Spark whatever the rows hold.
+A pattern is translated sign by sign. Signs with the same meaning are copied; `.`, `$` and named
+groups are rewritten. Any other sign, with a different or unknown meaning, is refused with its
+position; then the expression is left to Spark, whatever its rows are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def may_be_empty(pattern: re.Pattern[str]) -> bool:
-    """Tells whether a pattern that was read here may match no character at all."""
+    """Returns True if a translated pattern may match no character at all."""
     text = pattern.pattern.replace(_END, "").replace("\\A", "")
     if "(?=" in text or "(?!" in text:
         return True
@@ -48,7 +48,7 @@ def may_be_empty(pattern: re.Pattern[str]) -> bool:
 
 
 class _JavaReader:
-    """Reads one pattern."""
+    """Translates one pattern."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -56,7 +56,7 @@ class _JavaReader:
         self.parts: list[str] = []
         self.opened: list[int] = []  # the parts at which open groups begin
         self.groups = 0
-        self.last: int | None = None  # the part that a quantifier is about
+        self.last: int | None = None  # the part to which a quantifier applies
 
     def read(self) -> re.Pattern[str]:
         flags = re.ASCII

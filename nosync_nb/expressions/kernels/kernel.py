@@ -1,7 +1,7 @@
-"""What a proved function is made of: kernels over values, without any thought of nulls.
+"""Kernels: proved functions over values, without any handling of nulls.
 
-A kernel is called with the values of its arguments, never told which rows are null; nulls of a
-strict function are where an argument is null, and whatever it computed there is thrown away.
+A kernel gets the values of its arguments, but not their null masks. A strict function is null where
+an argument is, and its result there is discarded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Bounds = tuple[int, int]
 
 @dataclass(frozen=True)
 class Check:
-    """A reason to raise: `bad` tells for which rows."""
+    """A reason to raise: `bad` returns the mask of its rows."""
 
     bad: Callable[..., Any]
     reason: str
@@ -28,14 +28,15 @@ class Kernel:
 
     Attributes:
         run: the values; called even on rows that are null, never on rows that `checks` refuse.
-        checks: in the order in which Spark looks.
+        checks: in the order in which Spark checks.
         bounds: result bounds from argument bounds, for integers that may overflow; then the first
-            check is about overflow alone and is left out where bounds prove it needless.
-        right_first: whether Spark evaluates the second argument before the first.
-        floats: whether `run` may produce -0.0, NaN or a floating-point warning.
-        missing: tells where the result is null though no argument is; what `run` gives there is
-            thrown away.
-        beyond: tells which results do not fit the type: they are refused, or null if `lenient`.
+            check is about overflow alone and is skipped where bounds prove it needless.
+        right_first: True if Spark evaluates the second argument before the first.
+        floats: True if `run` may produce -0.0, NaN or a floating-point warning.
+        missing: a mask of the rows whose result is null though no argument is; the values of `run`
+            there are discarded.
+        beyond: a mask of the results that do not fit the type: they are refused, or null if
+            `lenient`.
     """
 
     run: Callable[..., Any]
@@ -49,7 +50,7 @@ class Kernel:
 
     @property
     def raises(self) -> bool:
-        """Whether it may refuse a row."""
+        """True if it may refuse a row."""
         return bool(self.checks) or (self.beyond is not None and not self.lenient)
 
 
@@ -66,10 +67,10 @@ class TextKernel:
             raises `InvalidError`.
         large: Arrow arrays (text), numpy arrays (fixed types) and scalars (literals) in; an Arrow
             or numpy array out. None: `row` on each distinct row.
-        raises: whether `row` may raise `InvalidError`.
-        nullable: whether `row` may return None.
-        lenient: what is run where it is tried; None: `row`, and null where that refuses.
-        eager: whether Spark evaluates every argument, also behind one that is null.
+        raises: True if `row` may raise `InvalidError`.
+        nullable: True if `row` may return None.
+        lenient: the function for `try_` calls; None: `row`, and null where that refuses.
+        eager: True if Spark evaluates every argument, also those after a null one.
     """
 
     row: Callable[..., Any]

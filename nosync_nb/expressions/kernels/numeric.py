@@ -31,7 +31,7 @@ def limits(type_: str) -> Bounds:
 
 
 def extent(values: Any) -> Bounds:
-    """Returns the least and the greatest of some integers; (0, 0) of none."""
+    """Returns the least and the greatest of some integers; (0, 0) for no integers."""
     if not np.ndim(values):
         return int(values), int(values)
     if len(values) <= 64:
@@ -41,13 +41,13 @@ def extent(values: Any) -> Bounds:
 
 
 def within(values: Any, limit: int) -> bool:
-    """Tells whether integers are within a limit on both sides of zero."""
+    """Returns True if integers are within a limit on both sides of zero."""
     least, greatest = extent(values)
     return -limit <= least and greatest <= limit
 
 
 def _wide_overflow(operation: Callable[..., Any], type_: str) -> Callable[..., Any]:
-    """Overflow of integers below 64 bits: computed in 64 and looked at."""
+    """Overflow of integers below 64 bits: computed in 64 bits and checked."""
     least, greatest = limits(type_)
 
     def bad(*values: Any) -> Any:
@@ -113,12 +113,12 @@ multiply = _arithmetic(np.multiply, _mul_bounds)
 
 
 def is_zero(a: Any, b: Any) -> Any:
-    """Where the divisor is zero."""
+    """Returns a mask of the rows whose divisor is zero."""
     return b == 0
 
 
 def divide(type_: str) -> Kernel:
-    """`/`, of doubles."""
+    """`/` of doubles."""
     return Kernel(np.divide, (Check(is_zero, BY_ZERO),), right_first=True, floats=True)
 
 
@@ -207,7 +207,8 @@ def to_whole(function: Any) -> Kernels:
 
 
 _EXACT = 1e14
-"""Below this many units of the last place kept, a tie has at most 15 digits: see `rounder`."""
+"""If the value has fewer units of the last kept place, a tie has at most 15 digits: see `rounder`.
+"""
 
 
 def rounder(scale: int) -> Kernel:
@@ -300,14 +301,14 @@ BESIDE_NUMBER: dict[str, Callable[..., Any]] = {
     ">": _not_less_equal,
     ">=": _not_less,
 }
-"""The comparisons of floats with a literal on the right that is a number, not NaN."""
+"""The comparisons of floats with a numeric literal on the right, not NaN."""
 
 
 def choose_greater(type_: str) -> Callable[[Array, Array], Array]:
     """`greatest` of two columns without nulls."""
-    return np.maximum  # of floats: NaN if either is
+    return np.maximum  # for floats: NaN if either is
 
 
 def choose_less(type_: str) -> Callable[[Array, Array], Array]:
-    """`least` of two columns without nulls; NaN only of two."""
+    """`least` of two columns without nulls; NaN only if both are NaN."""
     return np.fmin if type_ in FLOATS else np.minimum

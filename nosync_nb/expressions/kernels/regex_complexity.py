@@ -1,13 +1,14 @@
-"""Regular expressions that may take exponential time, such as `(a+)+$`: found before they run.
+"""Detects regular expressions that may take exponential time, such as `(a+)+$`, before they run.
 
-A backtracking matcher tries every way in which a text can be read. The number of ways is
-exponential if and only if some place of the pattern can be left and reached again in two ways with
-the same text. A place is a character of the pattern, and its followers are the characters that may
-come next (Glushkov's automaton); a follower that two repetitions give counts twice. Two ways are
-found as a cycle among pairs of places that leads through a pair of the same place and one of two.
+A backtracking matcher tries every way to match a text. The number of ways is exponential if and
+only if some position of the pattern can be left and reached again in two ways with the same text. A
+position is a character of the pattern, and its followers are the characters that may come next
+(Glushkov's automaton); a follower that two repetitions give counts twice. Two ways appear as a
+cycle among pairs of positions that leads through a pair of equal positions and a pair of different
+ones.
 
-Patterns that refer to groups or have very many places are not examined, and count as exponential if
-a repetition is inside another one.
+Patterns that refer to groups or have very many positions are not examined. They count as
+exponential if a repetition is inside another one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 _PLACES_MAX = 120
 _STEPS_MAX = 200_000
 _COPIES_MAX = 4
-"""A repetition that is counted to more is examined as if it had no end."""
+"""A repetition with a higher count is examined as an unbounded one."""
 _ALPHABET = "".join(map(chr, range(128))) + "\x85\u2028\u2029\u00e9\u4e2d"
 
 
@@ -30,7 +31,7 @@ class _TooManyError(Exception):
 
 
 class _Part(NamedTuple):
-    """A part of a pattern: its first and last places, and whether it may match nothing."""
+    """A part of a pattern: its first and last positions, and True if it may match nothing."""
 
     first: tuple[int, ...]
     last: tuple[int, ...]
@@ -68,7 +69,7 @@ def _inner(value: Any) -> Iterator[Any]:
 
 
 def _has_nested_choice(tree: Any, *, inside: bool) -> bool:
-    """Returns True if a repetition has another one, or alternatives, within it."""
+    """Returns True if a repetition contains another one, or alternatives."""
     for code, value in tree:
         name = str(code)
         repeats = name in _REPEATS and value[1] > 1
@@ -80,7 +81,7 @@ def _has_nested_choice(tree: Any, *, inside: bool) -> bool:
 
 
 class _Automaton:
-    """The places of a pattern, the characters of each, and what follows how often."""
+    """The positions of a pattern, their characters, and the counts of their followers."""
 
     def __init__(self, alphabet: str, flags: int) -> None:
         self.alphabet = alphabet
@@ -89,7 +90,7 @@ class _Automaton:
         self.follows: list[dict[int, int]] = []
 
     def place(self, code: Any, value: Any) -> _Part:
-        """Adds a place that matches one character."""
+        """Adds a position that matches one character."""
         if len(self.sets) >= _PLACES_MAX:
             raise _TooManyError
         number = len(self.sets)
@@ -98,7 +99,7 @@ class _Automaton:
         return _Part((number,), (number,), False)
 
     def characters(self, code: Any, value: Any) -> int:
-        """The characters of the alphabet that an item matches, as bits."""
+        """Returns the characters of the alphabet that an item matches, as bits."""
         item = _parser.SubPattern(_parser.State(), [(code, value)])
         matches = _compiler.compile(item, self.flags).fullmatch
         return sum(1 << bit for bit, letter in enumerate(self.alphabet) if matches(letter))
@@ -110,14 +111,14 @@ class _Automaton:
                 own[follower] = own.get(follower, 0) + 1
 
     def joined(self, left: _Part, right: _Part) -> _Part:
-        """One part after another."""
+        """Returns one part after another."""
         self.link(left, right)
         first = left.first + right.first if left.empty else left.first
         last = left.last + right.last if right.empty else right.last
         return _Part(first, last, left.empty and right.empty)
 
     def part(self, tree: Any) -> _Part:
-        """Adds the places of a pattern."""
+        """Adds the positions of a pattern."""
         made = _NOTHING
         for code, value in tree:
             made = self.joined(made, self.item(str(code), code, value))
@@ -142,7 +143,7 @@ class _Automaton:
         return _NOTHING
 
     def repeated(self, least: int, most: int, tree: Any) -> _Part:
-        """A part several times."""
+        """Returns a part several times."""
         if most > _COPIES_MAX:
             copy = self.part(tree)
             self.link(copy, copy)
@@ -154,7 +155,7 @@ class _Automaton:
         return made
 
     def is_ambiguous(self) -> bool:
-        """Returns True if a text leads from a place back to it in two ways."""
+        """Returns True if a text leads from a position back to it in two ways."""
         every = range(len(self.sets))
         for cycle in _cycles({place: list(self.follows[place]) for place in every}):
             inner = {
@@ -168,7 +169,7 @@ class _Automaton:
         return False
 
     def _meets_itself(self, inner: dict[int, list[int]]) -> bool:
-        """Returns True if two ways with the same text lead from a place of a cycle back to it."""
+        """Returns True if two ways with one text lead from a position of a cycle back to it."""
         pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
         waiting = [(place, place) for place in inner]
         steps = 0

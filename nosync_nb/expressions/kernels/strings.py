@@ -1,7 +1,7 @@
 """Kernels of text: code points, as Spark counts them for its binary collation.
 
-Case mapping follows Unicode 17, as Spark 4 does, on every Python: also whether a capital sigma
-ends a word, which is another small letter there.
+Case mapping follows Unicode 17, as Spark 4 does, on every Python. That includes the capital sigma
+at the end of a word, which has another small letter there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAIRS = {
     0xA7DC: 0x19B,
 }
 _LOWER = _PAIRS | {c: c + gap for a, b, gap in _RANGES for c in range(a, b + 1)}
-"""Letters of Unicode 15 to 17, which Spark knows and older Pythons do not."""
+"""Letters of Unicode 15 to 17 that Spark knows and older Pythons do not."""
 _UPPER = {small: capital for capital, small in _LOWER.items()}
 
 
@@ -56,8 +56,8 @@ _CLASSES = str.maketrans(
     _CASED + _IGNORED + "\u0295\U0001171e" + "\u0130",
     "a" * len(_CASED) + "." * len(_IGNORED) + "  " + "a",
 )
-"""Characters of Unicode 15 to 17, which have a case or do not count beside it, and two that no
-longer do, as ASCII of that class; and the one letter that is two in small."""
+"""Characters of Unicode 15 to 17, mapped to an ASCII character of their class: they have a case, or
+are ignored beside one. Two characters no longer are, and one letter becomes two in lower case."""
 _YOUNG = re.compile(f"[{_CASED}{_IGNORED}\u0295\U0001171e]")
 
 
@@ -75,12 +75,12 @@ def _lower(text: str) -> str:
 
 
 def title(letter: str) -> str:
-    """A letter as it begins a word."""
+    """Returns a letter as it begins a word."""
     return letter.translate(_UPPER).title()
 
 
 def _if_ascii(function: Any) -> Callable[[Any], Any]:
-    """Returns a kernel for text all of ASCII; None for other text."""
+    """Returns a kernel for text that is all ASCII; None for other text."""
 
     def large(array: Any) -> Any:
         plain = pc.all(pc.string_is_ascii(array), min_count=0).as_py()
@@ -141,7 +141,7 @@ def _substring(text: str, start: int, length: int = 2**31 - 1) -> str:
 
 
 def _sliced(texts: Any, start: Any, length: Any = 2**31 - 1) -> Any:
-    """`substring` of a column from a literal place; None from the end, or by columns."""
+    """`substring` of a column from a literal position; None from the end, or for columns."""
     if np.ndim(start) or np.ndim(length) or start < 0:
         return None
     first = max(int(start) - 1, 0)
@@ -154,7 +154,7 @@ right = Text(lambda s, n: s[-n:] if n > 0 else "")
 
 
 def _pad_with(text: str, width: int, pad: str) -> str | None:
-    """Returns the padding, None if the text is to be cut instead."""
+    """Returns the padding, None if the text must be cut instead."""
     missing = width - len(text)
     if missing <= 0:
         return None

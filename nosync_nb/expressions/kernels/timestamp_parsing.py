@@ -1,9 +1,9 @@
-"""Text to timestamps: the forms that a cast reads, and the time zones that may end them.
+"""Text to timestamps: the forms that a cast accepts, and the time zones that may end them.
 
 `2024`, `2024-1`, `2024-01-05`, then a space or T, hours, minutes, seconds and a fraction, of which
-six digits count. After seconds a zone may stand: `Z`, `+1:00`, `UTC+01:00`, `Europe/Berlin`. A time
-without a day is no timestamp: `cast` refuses it, and `try_cast` gives null. Spark adds the current
-day, so a row that is retracted on another day would be another row.
+six digits count. After seconds a zone may follow: `Z`, `+1:00`, `UTC+01:00`, `Europe/Berlin`. A
+time without a day is no timestamp: `cast` refuses it, and `try_cast` gives null. Spark adds the
+current day, so a row that is retracted on another day would be another row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nosync_nb.expressions.kernels import datetimes
 from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel
 
 BLANKS = "".join(map(chr, range(0x21))) + "\x7f"
-"""What Spark trims before it reads a value."""
+"""The characters that Spark trims before it reads a value."""
 
 _JAVA_BLANKS = BLANKS[:-1]
 _FORM = re.compile(
@@ -48,7 +48,7 @@ _NO_ZONES = frozenset(("Factory", "localtime", "posixrules"))
 
 
 def _offset(text: str) -> int | None:
-    """The seconds of `+01:30` and its kin, None if it is no such."""
+    """The seconds of `+01:30` and similar offsets, None for other text."""
     match = _OFFSET.fullmatch(text)
     if match is None:
         return None
@@ -64,7 +64,7 @@ def _offset(text: str) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _zone(text: str) -> ZoneInfo | int | None:
-    """A zone by its name, or the seconds of a fixed one; None if it is none."""
+    """A zone by its name, or the seconds of a fixed one; None for an unknown zone."""
     name = _SHORT.get(text, text)
     name = re.sub(r"([+-])(\d):", r"\g<1>0\2:", name, count=1)
     name = re.sub(r"([+-])(\d\d):(\d)$", r"\1\2:0\3", name, count=1)
@@ -85,10 +85,10 @@ def _names() -> frozenset[str]:
 
 
 def _ahead(zone: ZoneInfo, day: int, seconds: int) -> int:
-    """By how many seconds a zone's clock is ahead of UTC when it shows a time of a day.
+    """The number of seconds by which a zone's clock is ahead of UTC at a local time.
 
-    In a gap it is what it was before, and of two times it is the earlier; years that Python does
-    not have are like others of the same calendar.
+    In a gap it is the offset before the gap, and of two times it is the earlier one. Years that
+    Python does not have use other years of the same calendar.
     """
     first = np.datetime64(day, "D")
     year = int(str(first).rsplit("-", 2)[0])
@@ -125,7 +125,7 @@ def _read(text: str, *, zoned: bool) -> int | None:
 
 
 def timestamp_parser(type_: str) -> TextKernel:
-    """Returns the kernel that reads a timestamp of either kind."""
+    """Returns the kernel that parses a timestamp of either kind."""
     zoned = type_ == "timestamp"
 
     def tried(text: str) -> int | None:
@@ -143,7 +143,7 @@ def timestamp_parser(type_: str) -> TextKernel:
 
 
 def without_ansi() -> TextKernel:
-    """Returns what a cast to timestamp is without ANSI mode: it refuses a time without a day."""
+    """Returns the kernel of a cast without ANSI mode: it refuses a time without a day."""
     lenient = timestamp_parser("timestamp").row
 
     def row(text: str) -> int | None:

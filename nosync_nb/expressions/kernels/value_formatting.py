@@ -1,8 +1,8 @@
-"""How values become text: doubles and floats, timestamps, and what is nested.
+"""Formats values as text: doubles and floats, timestamps, and nested values.
 
-A double has the fewest digits that tell it from its neighbours, in Java's form: `1.0E10`, `0.001`.
-Java before 19 prints some with more digits than that; here they are the same on every Java, as this
-module prints them wherever the expression is computed.
+A double has the fewest digits that distinguish it from its neighbours, in Java's form: `1.0E10`,
+`0.001`. Java before 19 prints some with more digits than that. Here they are the same on every
+Java, as this module prints them wherever the expression is computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import INTEGERS, decimal_parts, is_nested, nested_parts
 
 _PLAIN = (1e-3, 1e7)
-"""Between these a double is written without an exponent."""
+"""The range in which a double is written without an exponent."""
 
 
 def double_text(value: float) -> str:
@@ -37,7 +37,7 @@ def float_text(value: float) -> str:
 
 
 def _in_java(shortest: str, value: float) -> str:
-    """Writes the digits of a text as Java does, which has two of them at least."""
+    """Writes the digits of a text in Java's form, which has at least two."""
     if value - value != 0.0:
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     size = abs(value)
@@ -60,7 +60,7 @@ def _digits(text: str) -> tuple[str, int]:
 
 
 def _large(row: Callable[[float], str]) -> Callable[[Any], Any]:
-    """Text of many: those without an exponent by Arrow."""
+    """Formats many values: Arrow writes those without an exponent."""
 
     def large(values: Any) -> Any:
         size = np.abs(values)
@@ -84,7 +84,7 @@ FLOAT = TextKernel(float_text, _large(float_text))
 
 
 def time_text(micros: int) -> str:
-    """Returns a timestamp in UTC as text: the fraction without zeros at its end."""
+    """Returns a timestamp in UTC as text: the fraction without trailing zeros."""
     day, rest = divmod(micros, datetimes.DAY)
     seconds, fraction = divmod(rest, datetimes.SECOND)
     minutes, second = divmod(seconds, 60)
@@ -94,11 +94,11 @@ def time_text(micros: int) -> str:
 
 
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_800_000_000
-"""From the year 1 up to the year 10000 Arrow writes what Spark writes."""
+"""From the year 1 up to the year 10000 Arrow writes the same text as Spark."""
 
 
 def _times(values: Any) -> Any:
-    """Text of many timestamps, None if a year has not four digits."""
+    """The texts of many timestamps, None if a year does not have four digits."""
     if not len(values) or values.min() < _FIRST or values.max() >= _LAST:
         return None
     texts = pc.cast(buffers.arrow_from_numpy(values).view(pa.timestamp("us")), pa.string())
@@ -113,7 +113,7 @@ def _decimal(places: int) -> Callable[[Any], str]:
 
 
 def writer(type_: str) -> Callable[[Any], str] | None:
-    """Returns what writes a value as it is unpacked of a nested one, None if only Spark knows."""
+    """Returns the formatter of a value inside a nested one, None if only Spark knows it."""
     if type_ in INTEGERS:
         return str
     if is_decimal(type_):

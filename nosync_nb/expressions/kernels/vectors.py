@@ -1,12 +1,12 @@
-"""Vectors: columns as kernels see them, values beside a null mask; frames: the rows they span.
+"""Vectors: the columns of kernels, values beside a null mask; frames: the rows that they span.
 
-A vector's values are, for a fixed type, a numpy array of its dtype (anything where null); for a
-decimal, whole numbers of its last place (rows/decimals.py; anything where null); for text, bytes
+A vector's values are, for a fixed type, a numpy array of its dtype (any value where null); for a
+decimal, whole numbers of its last place (rows/decimals.py; any value where null); for text, bytes
 and nested types of small frames an object array (None where null), of large ones a `pa.Array` (null
-where null). A literal's values are one scalar, which numpy spreads over the rows.
+where null). A literal's values are one scalar, which numpy broadcasts to the rows.
 
-Floats in vectors need not be canonical (-0.0 and any NaN occur on the way); `to_column` makes them
-so. A frame never mixes the two forms of text.
+Floats in vectors need not be canonical (-0.0 and any NaN occur in intermediate results);
+`to_column` makes them so. A frame never mixes the two forms of text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def no_nulls(type_: str, *, n: int, small: bool) -> Vector:
 
 
 def spread_by_mask(values: Sequence[Any], type_: str) -> Array:
-    """Returns Python values of a small frame as a vector keeps them; null is None, or any value."""
+    """Returns Python values of a small frame as vector values; null is None, or any value."""
     dtype = FIXED.get(type_)
     if dtype is not None:
         return np.array(values, dtype)
@@ -52,7 +52,7 @@ def spread_by_mask(values: Sequence[Any], type_: str) -> Array:
 
 
 class Vector(NamedTuple):
-    """Values and where they are null (None: nowhere)."""
+    """Values and their null mask (None: no nulls)."""
 
     values: Any
     nulls: Array | None
@@ -68,7 +68,7 @@ class RowError(Exception):
 
 
 class VectorFrame:
-    """Rows on which an expression is evaluated; vectors of columns are made when asked for."""
+    """Rows on which an expression is evaluated; vectors of columns are built at first use."""
 
     def __init__(self, columns: Sequence[Column], types: Sequence[str], n: int) -> None:
         self.n = n
@@ -91,7 +91,7 @@ class VectorFrame:
         return vector
 
     def null_mask(self, i: int) -> Array | None:
-        """Returns where column `i` is null, also of types that have no vectors."""
+        """Returns the null mask of column `i`, also for types that have no vectors."""
         if self._types[i] in FIXED or self._types[i] in _TEXTS:
             return self.vector(i).nulls
         if self._parent is None or self._at is None:
@@ -157,7 +157,7 @@ def _load_text(column: Column, type_: str, small: bool) -> Vector:
 
 
 def full_vector(vector: Vector, n: int, type_: str) -> Any:
-    """Returns the values as one array of `n`, also of a literal."""
+    """Returns the values as one array of `n`, also for a literal."""
     values = vector.values
     if isinstance(values, pa.Array):
         return values
@@ -171,7 +171,7 @@ def full_vector(vector: Vector, n: int, type_: str) -> Any:
 
 
 def to_column(vector: Vector, type_: str, n: int) -> Column:
-    """Returns the column of a vector, in the form that suits it; floats become canonical."""
+    """Returns the column of a vector, in its physical form; floats become canonical."""
     dtype = FIXED.get(type_)
     nulls = vector.nulls
     if nulls is not None and not nulls.any():
@@ -206,7 +206,7 @@ def _text_column(vector: Vector, type_: str, n: int) -> Column:
 
 
 def canonical(values: Array) -> Array:
-    """Returns floats with 0.0 for -0.0 and one NaN; the same array if it is so already."""
+    """Returns floats with 0.0 for -0.0 and one NaN; the same array if it is canonical already."""
     if len(values) <= 64:
         listed = values.tolist()
         total = sum(listed)
@@ -220,7 +220,7 @@ def canonical(values: Array) -> Array:
 
 
 def merge_nulls(left: Array | None, right: Array | None) -> Array | None:
-    """Returns where either is null."""
+    """Returns the union of two null masks."""
     if left is None:
         return right
     return left if right is None else left | right
@@ -229,7 +229,7 @@ def merge_nulls(left: Array | None, right: Array | None) -> Array | None:
 class _Quiet(threading.local):
     """Runs functions with numpy's floating-point warnings off.
 
-    `np.errstate` costs 2 us at each entry; a context of its own with the state set once costs 0.1.
+    `np.errstate` costs 2 us at each entry; a context that has the state set once costs 0.1.
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,13 @@
-"""What an expression that comes out of a log may call: functions of Spark that only compute.
+"""The functions that an expression from a log may call: functions of Spark that only compute.
 
-One's own cell may call whatever Spark has: it does so in front of its author. A log is run again
-at every restart, by nobody's hand, and may have come from elsewhere. So even under the user's own
-signature nothing in it calls what loads classes, reads files or runs code (`reflect`,
-`java_method`, XPath, Avro and Protobuf with their schema files), nor a function that somebody
-registered: the stage waits for its cell.
+A user's own cell may call any function of Spark, because its author sees it. A log runs again at
+every restart without supervision, and may come from elsewhere. So even under the user's own
+signature no expression of it calls functions that load classes, read files or run code (`reflect`,
+`java_method`, XPath, Avro and Protobuf with their schema files), nor a registered function: the
+stage waits for its cell.
 
-The list says what may be called, not what may not. It is compared with the calls in the parsed
-tree and, as Spark's grammar is not sqlglot's, with every word before a parenthesis.
+The list has the allowed functions, not the forbidden ones. It is compared with the calls in the
+parsed tree and, because Spark's grammar is not sqlglot's, with every word before a parenthesis.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ Sub TryCast Tuple Var Where WithinGroup Xor JSONExtract RegexpILike
 """
 
 FUNCTIONS = frozenset(_FUNCTIONS.split())
-"""What a log may call. Not here: what loads, reads or runs something, and what nobody knows."""
+"""The functions that a log may call. It omits functions that load, read or run something, and
+unknown ones."""
 
 _BEFORE_PAREN = FUNCTIONS | frozenset(_WORDS.split())
 _NODE_NAMES = frozenset(_NODES.split())
@@ -96,9 +97,9 @@ _SHOWN_MAX = 60
 
 @lru_cache(maxsize=4096)
 def disallowed_reason(sql: str) -> str | None:
-    """Why an expression is not run when it comes out of a log, in words; None if it is.
+    """Returns why an expression from a log is not run, in words; None if it is.
 
-    Cost: some microseconds for what calls nothing unusual; else the text is parsed.
+    Cost: some microseconds without unusual calls; else the text is parsed.
     """
     if _is_plain(sql):
         return None
@@ -110,7 +111,7 @@ def disallowed_reason(sql: str) -> str | None:
 
 
 def calls_only_built_in(names: Iterable[str]) -> bool:
-    """True if all names before parentheses are of functions of Spark that only compute.
+    """Returns True if all names before parentheses are functions of Spark that only compute.
 
     Args:
         names: in lower case.
@@ -119,7 +120,7 @@ def calls_only_built_in(names: Iterable[str]) -> bool:
 
 
 def _is_plain(sql: str) -> bool:
-    """Whether each parenthesis, in texts too, follows a name of the list or an operator."""
+    """Returns True if each parenthesis, in strings too, follows an allowed name or an operator."""
     if "(" not in sql and "{" not in sql:
         return True
     if "--" in sql or "/*" in sql or not _PLAIN.match(sql) or _QUERY.search(sql):
@@ -128,7 +129,7 @@ def _is_plain(sql: str) -> bool:
 
 
 def _is_known(sql: str, at: int) -> bool:
-    """Whether what stands before a parenthesis can be called, or is an operator."""
+    """Returns True if the word before a parenthesis is an allowed function or an operator."""
     before = sql[:at].rstrip()
     name = re.search(r"\w*\Z", before)
     assert name is not None
@@ -139,7 +140,7 @@ def _is_known(sql: str, at: int) -> bool:
 
 
 def _of_words(sql: str, words: tuple[Word, ...]) -> str | None:
-    """Why the words of an expression are not fit for a log."""
+    """The reason why the words of an expression are not allowed in a log."""
     if ("--" in sql or "/*" in sql) and (
         "\r" in sql or "\\\n" in sql or sql.count("/*") + sql.count("--") > 1
     ):
@@ -155,7 +156,7 @@ def _of_words(sql: str, words: tuple[Word, ...]) -> str | None:
 
 
 def _of_tree(tree: exp.Expression) -> str | None:
-    """Why a tree is not fit for a log."""
+    """The reason why a tree is not allowed in a log."""
     for node in tree.walk():
         kind = type(node).__name__
         if kind not in _NODE_NAMES:

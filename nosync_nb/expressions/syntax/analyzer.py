@@ -1,4 +1,4 @@
-"""What an expression refers to, and what may not stand in one: looked at before it is compiled."""
+"""Resolves the columns of an expression and refuses forbidden parts, before it is compiled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nosync_nb.rows import Schema
 
 
 class ExpressionFacts(NamedTuple):
-    """The places of the columns, in order, and whether two evaluations must agree."""
+    """The positions of the columns, in order, and True if two evaluations must agree."""
 
     columns: tuple[int, ...]
     deterministic: bool
@@ -33,11 +33,11 @@ _UNSTABLE_NODES = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentUser, exp.S
 
 
 def analyze(tree: exp.Expression, schema: Schema, text: str) -> ExpressionFacts:
-    """Resolves columns and refuses what is no expression of one row.
+    """Resolves columns and refuses expressions that are not over one row.
 
     Raises:
-        ExpressionError: for a column that is not there, and for aggregates, windows, subqueries
-            and generators.
+        ExpressionError: for a missing column, and for aggregates, windows, subqueries and
+            generators.
     """
     places: set[int] = set()
     names: dict[str, str] = {}
@@ -77,7 +77,7 @@ def _called_bare(tree: exp.Expression) -> bool:
 
 
 def _is_variable(node: exp.Column) -> bool:
-    """Whether a lambda around has a variable of the name; beside it the name is a column's."""
+    """Returns True if the name is a variable of an enclosing lambda; otherwise it is a column's."""
     name, around = node.parts[0].name.lower(), node.find_ancestor(exp.Lambda)
     while around is not None:
         if name in (variable.name.lower() for variable in around.expressions):
@@ -113,7 +113,7 @@ def _place(name: str, schema: Schema, text: str) -> int:
 
 
 def unknown_column(name: str, schema: Schema, text: str) -> ExpressionError:
-    """Makes the error of a column that is not there, with the nearest that is."""
+    """Returns the error for a missing column, with the most similar existing one."""
     known = {own.lower(): own for own in reversed(schema.names)}
     near = difflib.get_close_matches(name.lower(), known, n=1)
     guess = f"did you mean {known[near[0]]!r}? " if near else ""

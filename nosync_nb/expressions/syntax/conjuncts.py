@@ -1,8 +1,8 @@
-"""Conjuncts: the texts that a predicate is the `and` of, as they stand in it.
+"""Conjuncts: the operands of the `and`s of a predicate, as text.
 
-A filter keeps the rows for which its predicate is true, which is where each of them is true: so
-each may be asked at another place. That is all that is said here; whether one may be asked of other
-rows is for the caller to know.
+A filter keeps the rows for which its predicate is true, which are those for which each conjunct is
+true. So each may be evaluated in another place of the plan. The caller must know if one may be
+evaluated on other rows.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _CLOSING = {")", "]", "}", "END"}
 
 @lru_cache(maxsize=512)
 def conjuncts(sql: str) -> tuple[str, ...]:
-    """The conjuncts of a predicate: what stands between each `and` that is not inside of something.
+    """Returns the conjuncts of a predicate: the texts between each top-level `and`.
 
-    The predicate as a whole where there is any doubt, or a comment: what is cut at the words is
-    held against what the parser made of them.
+    Returns the whole predicate in doubtful cases, or if it has a comment: the texts between the
+    words are compared with the parser's result.
     """
     parsed = parse(sql)
     if parsed.name is not None or "--" in sql or "/*" in sql:

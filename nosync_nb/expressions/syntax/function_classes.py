@@ -1,6 +1,6 @@
-"""Names of Spark's functions that mean more than the value of one row.
+"""Names of Spark's functions that depend on more than the values of one row.
 
-Some may not stand in a row expression at all; others are marked because two evaluations differ.
+Some are forbidden in a row expression; others are marked because two evaluations differ.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AGGREGATES = frozenset(_AGGREGATES.split())
 WINDOWS = frozenset(_WINDOWS.split())
 GENERATORS = frozenset(_GENERATORS.split())
 EXPLODING = frozenset(_EXPLODING.split())
-"""Generators that take an array or a map apart."""
+"""Generators that make rows of an array or a map."""
 
 UNSTABLE = frozenset(_UNSTABLE.split())
 """Functions whose value depends on more than their arguments."""

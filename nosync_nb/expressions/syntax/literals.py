@@ -1,7 +1,7 @@
-"""Strings as Spark's lexer reads them: escapes, raw strings, doubled quotes, neighbours.
+"""Strings as Spark's lexer reads them: escapes, raw strings, doubled quotes, adjacent strings.
 
-sqlglot reads escapes in its own way, so strings that have some are taken out of the text before it
-is parsed: a mark stands for each, and is given its value in the tree.
+sqlglot reads escapes in its own way. So strings with escapes are replaced in the text by marks
+before it is parsed, and the marks get their values in the tree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def value_of(source: str) -> str:
-    """Returns what a string means, written in quotes, perhaps with an `r` before them.
+    """Returns the value of a string in quotes, perhaps with an `r` before them.
 
     Raises:
         ValueError: if an escape names no character.
@@ -44,7 +44,7 @@ def value_of(source: str) -> str:
 
 
 def is_special(source: str) -> bool:
-    """Tells whether a string in quotes is not just what stands between them.
+    """Returns True if the value of a string in quotes differs from the text between them.
 
     Bytes, as in `X'1F'`, are no string.
     """
@@ -57,7 +57,7 @@ def marked(sql: str, strings: Sequence[tuple[int, int]]) -> tuple[str, list[str]
     """Returns the text with a mark for each special string, and the values of these.
 
     Args:
-        strings: where the strings stand in the text.
+        strings: the positions of the strings in the text.
     """
     pieces: list[str] = []
     values: list[str] = []
@@ -85,7 +85,7 @@ def _together(sql: str, strings: Sequence[tuple[int, int]]) -> list[tuple[int, i
 
 
 def restore(tree: exp.Select, values: Sequence[str]) -> None:
-    """Puts the values of strings in the place of their marks."""
+    """Replaces the marks by the values of their strings."""
     for node in tree.find_all(exp.Literal):
         match = _MARKED.fullmatch(node.this) if node.is_string else None
         if match is not None and int(match[1]) < len(values):

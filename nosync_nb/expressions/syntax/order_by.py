@@ -1,4 +1,4 @@
-"""An order as text, `"x desc, y nulls last"`: what stands behind ORDER BY in Spark SQL."""
+"""Parses an order as text, `"x desc, y nulls last"`, as after ORDER BY in Spark SQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OrderTerm(NamedTuple):
 
 
 def parse_order(text: str) -> list[OrderTerm]:
-    """Cuts an order at its commas and reads the words behind each expression.
+    """Cuts an order at its commas and reads the words after each expression.
 
     Raises:
         ExpressionError: if a term is empty or no expression, or a string does not end.

@@ -1,8 +1,8 @@
-"""Spark SQL text to a syntax tree: one expression, perhaps with an alias.
+"""Parses Spark SQL text to a syntax tree: one expression, perhaps with an alias.
 
-sqlglot reads the text, but knows no function here: every call stays what was written, so that its
-meaning is looked up in our table or left to Spark, never rewritten on the way. Text that sqlglot
-reads with another precedence than Spark is found out by `agrees_with_spark` and left to Spark too.
+sqlglot parses the text without knowing functions: every call stays as it was written, so that its
+meaning is looked up in our table or left to Spark, never rewritten. `agrees_with_spark` detects
+text that sqlglot parses with another precedence than Spark; that is left to Spark too.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _KEYWORDS = {
     "SUBSTR": ("FROM", "FOR"),
     "SUBSTRING": ("FROM", "FOR"),
 }
-"""Functions whose arguments commas or these keywords separate."""
+"""Functions whose arguments are separated by commas or these keywords."""
 _SIDES = {"BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*\Z")
 
 
 class _Parser(SparkParser):
-    """Spark's grammar without functions; only those with a syntax of their own are known."""
+    """Spark's grammar without functions, except those with a syntax of their own."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
@@ -47,7 +47,7 @@ class _Parser(SparkParser):
     }
 
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
-    """None: `array(a, b)[0]` is an element of a call, which would be lost."""
+    """Empty: `array(a, b)[0]` is an element of a call, which would be lost."""
 
     # sqlglot's own parsers of these functions drop arguments and accept forms that Spark refuses.
 
@@ -87,7 +87,7 @@ class _Parser(SparkParser):
         return self.expression(exp.Anonymous(this=name, expressions=given))
 
     def _parse_term(self, parse_mod: bool = True) -> Any:
-        """Also what follows `>>` where a third sign touches it: `a >>> b`."""
+        """Also parses `a >>> b`, which comes as `>>` and an adjacent third sign."""
         sign, before = self._curr, self._prev
         touches = sign and before and sign.start == before.end + 1
         if touches and sign.token_type == before.token_type == TokenType.GT:
@@ -97,7 +97,7 @@ class _Parser(SparkParser):
 
 
 class Unsigned(exp.Unary):
-    """The right side of `>>>`, which is `>>` by it."""
+    """The right side of `>>>`, which is `>>` with this operand."""
 
 
 class _Dialect(Spark):
@@ -107,7 +107,7 @@ class _Dialect(Spark):
 
 
 class Word(NamedTuple):
-    """A token: its text, where it stands in the source, and what kind it is."""
+    """A token: its text, its position in the source, and its kind."""
 
     text: str
     start: int
@@ -127,10 +127,10 @@ class Parsed(NamedTuple):
 @with_recursion_room
 @lru_cache(maxsize=1024)
 def parse(sql: str) -> Parsed:
-    """Reads one expression.
+    """Parses one expression.
 
     Raises:
-        ExpressionError: if it is none, names the place.
+        ExpressionError: if the text is no expression; names the position.
     """
     words = tokens(sql)
     text, values = _touching(sql, words), list[str]()
@@ -194,7 +194,7 @@ def tokens(sql: str) -> tuple[Word, ...]:
 
 
 def _touching(sql: str, words: tuple[Word, ...]) -> str:
-    """Moves the X of `X '1010'` to its string; all else stays at its place."""
+    """Moves the X of `X '1010'` to its string; all other words keep their position."""
     for mark, string in pairwise(words):
         gap = sql[mark.end : string.start]
         if mark.text in ("x", "X") and string.kind == "string" and gap.isspace():
@@ -203,7 +203,7 @@ def _touching(sql: str, words: tuple[Word, ...]) -> str:
 
 
 def _has_quotes(words: tuple[Word, ...]) -> bool:
-    """Tells whether strings touch, which is how a quote is written inside one."""
+    """Returns True if strings are adjacent, which is how a quote is written inside one."""
     return any(a.end == b.start and a.kind == b.kind == "string" for a, b in pairwise(words))
 
 
@@ -216,7 +216,7 @@ def _failure(sql: str, what: str, hint: str) -> ExpressionError:
 
 
 def _unreadable(sql: str, error: ParseError) -> ExpressionError:
-    """Says where sqlglot stopped, in positions of the user's text."""
+    """The error with the position where sqlglot stopped, in the user's text."""
     first = error.errors[0] if error.errors else {}
     seen, line = str(first.get("highlight") or ""), int(first.get("line") or 1)
     end = int(first.get("col") or 0) - (len(_PREFIX) if line == 1 else 0)
@@ -289,11 +289,12 @@ _LEVELS: dict[type[exp.Expression], int] = {
     exp.Neg: 12,
     exp.BitwiseNot: 12,
 }
-"""How tightly Spark's grammar binds; `like`, `in`, `between`, `is` bind looser than `=`."""
+"""The precedence of operators in Spark's grammar; `like`, `in`, `between`, `is` bind looser than
+`=`."""
 
 
 def agrees_with_spark(tree: exp.Expression) -> bool:
-    """Tells whether Spark's grammar groups the text as this tree does."""
+    """Returns True if Spark's grammar groups the text as this tree does."""
     return all(_grouped(node) for node in tree.walk())
 
 

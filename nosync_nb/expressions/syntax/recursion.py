@@ -1,7 +1,7 @@
-"""Room for recursion: what an expression nests is not added to what its caller has called.
+"""A recursion guard: the nesting of an expression does not depend on the caller's stack.
 
-Reading and compiling follow the nesting of a text, some ten frames a step. Without this a stage
-that was accepted from a shallow stack could not be opened from a deep one.
+Parsing and compiling follow the nesting of a text, some ten frames a step. Without the guard a
+stage that was accepted from a shallow stack could not be opened from a deep one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 def with_recursion_room(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A function of a text, which is called on a stack of its own if the caller's is too short.
+    """Returns a function of a text that runs on a stack of its own if the caller's is too short.
 
     Raises:
         ExpressionError: if the text is nested too deeply for that as well.

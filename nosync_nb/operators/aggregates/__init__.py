@@ -1,5 +1,5 @@
-"""Aggregates: groups as slots that add up, and traces of values where they do not.
+"""Aggregates: groups as slots that add up, and value indexes where they do not.
 
-`plans` says which slots, winners and values the aggregates of a stage need; `aggregate` is the
-kernel.
+`plan` chooses the slots, value indexes and winners that the aggregates of a stage need; `aggregate`
+is the kernel.
 """

@@ -1,17 +1,18 @@
-"""Accumulators: aggregates as integers that add up, so that a retraction returns exactly.
+"""Accumulators: aggregates as integers that add up, so that a retraction is exact.
 
 Every aggregate of a group is computed from **slots**, int64 numbers that are sums over the rows of
 the group of (contribution x diff). A slot is stored as a row (key, slot) whose *diff* is the
-number: merging batches adds them, as it adds any diffs, and a number that returns to 0 vanishes.
+number. Merging batches adds them, as it adds any diffs, and a number that returns to 0 vanishes.
 
 - slot 0 counts rows; `count(x)` counts rows where x is not null.
 - integers and decimals are cut into 32-bit limbs, so sums are exact and an overflow of the final
-  value is seen, whatever came in between.
+  value is detected, whatever the intermediate sums were.
 - doubles are cut into bins of 30 bits by exponent; the sum is exact and rounded once, when it is
-  read. Infinities and NaN are counted apart. Squares of doubles are cut in the same way.
-- integers are cut into bits too: how many values have each bit tells what and, or, xor of all are.
+  read. Infinities and NaN are counted separately. Squares of doubles are cut in the same way.
+- integers are also cut into bits: the number of values with each bit gives the bitwise and, or, xor
+  of all.
 
-Here values are cut; totals.py reads the slots again.
+This module cuts the values; totals.py reads the slots.
 
 Cost: a slot or two per group and sum of integers, up to 100 per sum of doubles (as many as there
 are exponents in the group), 150 more for squares, a slot for each bit.
@@ -53,7 +54,8 @@ SLOTS |= {"cubes": 230, "fourths": 300, "products": 160, "doubles 2": 100, "squa
 """How many slots a kind of contribution may use; `2` are those of a second argument."""
 _HALF_BITS = 27
 TOGETHER = 4096
-"""So many numbers are added up for all slots at once: of more, their bound would leave 64 bits."""
+"""The maximum number of values that are added up for all slots at once: with more, their bound
+would leave 64 bits."""
 _SHORT = frozenset(("tinyint", "smallint", "int", *YEAR_MONTHS))
 
 Parts = dict[int, tuple[Ints, Ints]]
@@ -61,7 +63,7 @@ Parts = dict[int, tuple[Ints, Ints]]
 
 
 def limbs(type_: str) -> int:
-    """How many 32-bit limbs a sum over columns of this type uses."""
+    """Returns how many 32-bit limbs a sum over columns of this type uses."""
     if type_ in _SHORT:
         return 1
     return 2 if type_ == "bigint" or type_ in DAY_TIMES else 4
@@ -72,7 +74,7 @@ def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
 
     Args:
         kind: of `SLOTS`; variances are of doubles, whatever the type is, as in Spark.
-        n: how many values there are.
+        n: the number of values.
     """
     if kind == "bits":
         return _bits(numbers_of(column, np.int64), type_)
@@ -106,14 +108,14 @@ def pair_contributions(kind: str, first: Column, second: Column) -> Parts:
 
 
 def numbers_of(column: Column, dtype: Any) -> Any:
-    """A null-free column as a numpy array of numbers."""
+    """Returns a null-free column as a numpy array of numbers."""
     if isinstance(column, pa.Array):
         column = buffers.values_of(column)
     return column.astype(dtype)
 
 
 def _limbs(numbers: Wholes, n: int) -> Parts:
-    """Cuts whole numbers of up to 128 bits; a value has the same limbs, whatever is beside it."""
+    """Cuts whole numbers of up to 128 bits; the limbs of a value do not depend on other values."""
     every = np.arange(n)
     if numbers.dtype.hasobject:
         cut = [(numbers >> (LIMB_BITS * limb)) & _LIMB for limb in range(3)]
@@ -154,7 +156,7 @@ def _bins(values: npt.NDArray[np.float64]) -> Parts:
 
 
 def bins_of(value: float) -> list[tuple[int, int]]:
-    """The slots and the contributions of one double, as `contributions` cuts many."""
+    """Returns the slots and the contributions of one double, as `contributions` cuts many."""
     if not math.isfinite(value):
         return [(NAN if math.isnan(value) else INF if value > 0 else MINUS_INF, 1)]
     mantissa, exponent = math.frexp(value)
@@ -170,7 +172,7 @@ def bins_of(value: float) -> list[tuple[int, int]]:
 
 
 def _squares(values: npt.NDArray[np.float64]) -> Parts:
-    """Cuts the squares of finite doubles into 30-bit chunks; the sum knows of the others."""
+    """Cuts squares of finite doubles into 30-bit chunks; the slots of the sum count the others."""
     result: Parts = {}
     numbers = np.isfinite(values).nonzero()[0]
     whole, exponent = _whole(values[numbers])
@@ -185,7 +187,7 @@ def _squares(values: npt.NDArray[np.float64]) -> Parts:
 
 
 def _powers(values: npt.NDArray[np.float64], power: int, lowest: int) -> Parts:
-    """Cuts powers of finite doubles into 30-bit chunks; the sum knows of the others."""
+    """Cuts powers of finite doubles into 30-bit chunks; the slots of the sum count the others."""
     numbers = np.isfinite(values).nonzero()[0]
     whole, exponent = _whole(values[numbers])
     return _cut(numbers, [w**power for w in whole.tolist()], power * exponent + lowest)
@@ -213,7 +215,7 @@ def _whole(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
 
 
 def thirds(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """Finite doubles as a bin each, and what they add to that bin and to the next two, by row."""
+    """Returns the bin of each finite double, and its parts in that bin and the next two, by row."""
     whole, exponent = _whole(values)
     place, chunks = _thirds(np.abs(whole), exponent + LOWEST)
     chunks *= np.sign(whole)
@@ -221,7 +223,7 @@ def thirds(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
 
 
 def _thirds(whole: Ints, lowest: Ints) -> tuple[Ints, Ints]:
-    """Numbers of up to 60 bits, times 2**lowest, as `thirds` has them."""
+    """Numbers of up to 60 bits, times 2**lowest, in the form of `thirds`."""
     place, shift = np.divmod(lowest, BIN_BITS)
     chunks = np.empty((3, len(whole)), np.int64)
     high = whole >> (BIN_BITS - shift)
@@ -254,7 +256,7 @@ def _chunk(result: Parts, numbers: Ints, sign: Ints, whole: Ints, lowest: Ints) 
 def stored(
     trace: Trace, khash: Hashes, keys: Sequence[Column], step: Step, *, alone: bool
 ) -> Slots:
-    """The numbers of groups as the accumulator trace holds them; `alone`: it has slot 0 only."""
+    """Returns the numbers of groups in the accumulator trace; `alone`: it has slot 0 only."""
     n = len(khash)
     if alone:
         matches = trace.lookup(khash, keys, ())
@@ -280,7 +282,7 @@ def stored(
 
 
 def _added(place: Index, numbers: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
-    """`n` sums of the numbers that belong to each place."""
+    """`n` sums of the numbers with the same position."""
     added = np.zeros(n, np.int64)
     add_at(added, place, numbers)
     return added

@@ -1,7 +1,7 @@
-"""group_by.agg: SQL aggregates of groups, maintained by accumulators and traces of values.
+"""group_by.agg: SQL aggregates of groups, maintained by accumulators and value indexes.
 
-A group whose accumulated row count is 0 disappears; grouping by nothing is one row that is always
-there. For each group that an epoch touches the row before is retracted and the row after is
+A group whose accumulated row count is 0 disappears; grouping by nothing gives one row that always
+exists. For each group that an epoch touches the previous row is retracted and the new row is
 inserted, unless they are equal.
 """
 
@@ -48,11 +48,11 @@ from nosync_nb.trace.batch import (
 )
 
 Looks = dict[tuple[int, object], Column]
-"""(held trace, kernel) -> results before and after, for every group."""
+"""(value index, kernel) -> results before and after, for every group."""
 
 _TOGETHER = 1 << 12
-"""The numbers of so many groups at most are added up in one array: of more it would be one copy too
-many of all of them, and a call for each slot costs nothing."""
+"""The maximum number of groups whose slots are summed in one array. Larger arrays would be copied
+once too often, and the call for each slot costs little then."""
 
 
 class Aggregate(Operator):
@@ -173,7 +173,7 @@ class Aggregate(Operator):
         return changes | all_contributions(whole, diff, number, len(starts))
 
     def _looks(self, groups: Groups, changes: Slots, step: Step) -> Looks:
-        """What the held traces tell: results before and after, and contributions to `changes`."""
+        """The results from the value indexes, before and after, and contributions to `changes`."""
         counted: dict[int, npt.NDArray[np.int64]] = {}
         for number in {*(f.held for f in self.by_presence), *self.winners}:
             batch = step.emitted[number]
@@ -197,7 +197,7 @@ class Aggregate(Operator):
         changes: Slots,
         step: Step,
     ) -> None:
-        """Adds what comes and goes in a held trace to `changes`."""
+        """Adds the values that appear in or disappear from a value index to `changes`."""
         batch = step.emitted[feed.held]
         assert batch is not None
         diff = appeared_values(before, batch)
@@ -223,7 +223,7 @@ class Aggregate(Operator):
         owner = at - (np.arange(len(slots)) * n).repeat(used)
         columns = [*(rows.take(key, owner) for key in groups.keys), slots.repeat(used)]
         change = Updates(columns, numbers[at])
-        if groups.values is not None:  # few, and no two are equal: they can wait for their order
+        if groups.values is not None:  # few distinct rows: they can be sorted later
             return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, change.diff)
         khash = groups.khash[owner]
         if len(slots) == 1:
@@ -237,7 +237,7 @@ class Aggregate(Operator):
         diff: npt.NDArray[np.int64],
         number: int,
     ) -> Batch | None:
-        """The change of a held trace, without rows whose required values are null."""
+        """The change of a value index, without rows whose required values are null."""
         updates = Updates([*keys, *values], diff)
         keep = None
         for value in values[: self.held[number - 1].required]:
@@ -261,7 +261,7 @@ class Aggregate(Operator):
         return look(None) if step.memo is None else step.memo.stored(groups, look)
 
     def _output(self, groups: Groups, changes: Slots, looks: Looks, step: Step) -> Updates | None:
-        """Retracts the rows before and inserts the rows after."""
+        """Retracts the previous rows and inserts the new ones."""
         n = len(groups)
         before = self._stored(groups, step)
         slots = _before_and_after(before, changes, n)
@@ -275,7 +275,7 @@ class Aggregate(Operator):
         keys = [rows.concat([k, k], t) for k, t in zip(groups.keys, self.key_types, strict=True)]
         if index is not None:
             if not len(index):
-                return None  # groups that hold rows fewer than 0 times, before and after
+                return None  # groups with negative counts, before and after
             keys = [rows.take(k, index) for k in keys]
             slots = {slot: numbers[index] for slot, numbers in slots.items()}
             looks = {which: rows.take(column, index) for which, column in looks.items()}
@@ -308,10 +308,10 @@ class Aggregate(Operator):
         values: list[Column],
         n: int,
     ) -> Updates | None:
-        """The rows before with -1 and after with +1, without those that are the same.
+        """The previous rows with -1 and the new ones with +1, without those that are equal.
 
         Args:
-            keys: those of the rows, before and then after.
+            keys: those of the previous rows, then of the new ones.
         """
         if place is None:
             changed = self._unlike(values, n)
@@ -339,7 +339,7 @@ class Aggregate(Operator):
         return Updates([*keys, *(rows.take(v, index) for v in values)], diff)
 
     def _unlike(self, values: list[Column], n: int) -> npt.NDArray[np.bool_]:
-        """Where the row before, one of the first `n`, differs from the row after."""
+        """A mask of the groups whose previous row, one of the first `n`, differs from the new."""
         changed = None
         for column, output in zip(values, self.outputs, strict=True):
             same = rows.equal(rows.slice_(column, 0, n), rows.slice_(column, n, 2 * n), output.type)
@@ -348,7 +348,7 @@ class Aggregate(Operator):
 
 
 def _before_and_after(before: Slots, changes: Slots, n: int) -> Slots:
-    """The numbers of `n` groups before an epoch, and behind them those after it."""
+    """The numbers of `n` groups before an epoch, followed by those after it."""
     every = {**before, **changes}
     if n > _TOGETHER:
         none = np.zeros(n, np.int64)
@@ -365,7 +365,7 @@ def _before_and_after(before: Slots, changes: Slots, n: int) -> Slots:
 
 
 def _either(masks: Iterable[npt.NDArray[np.bool_] | None]) -> npt.NDArray[np.bool_] | None:
-    """Where one of the masks is true; None: nowhere."""
+    """The union of masks; None if none is true anywhere."""
     some = [mask for mask in masks if mask is not None]
     return reduce(or_, some) if some else None
 

@@ -1,8 +1,8 @@
-"""Adding: what the values of a change contribute to the slots of their groups.
+"""Accumulates the contributions of changed values to the slots of their groups.
 
-Many values are cut some at a time: what cutting makes on the way fits into the cache then, and
-into the same memory each time. At once it was twenty times the values, and most of the time went
-into memory that had to be fetched and cleared for it.
+Many values are cut in blocks: the intermediate arrays of a block fit into the cache, and reuse the
+same memory. In one piece they would have twenty times the size of the values, and most of the time
+would go into allocating and clearing memory.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from nosync_nb.rows.count_arithmetic import CountError, add_at, products, sums
 from nosync_nb.rows.types import FLOATS
 
 AT_ONCE = 1 << 16
-"""So many values are cut together."""
+"""The number of values in a block."""
 
 FEW = 16
-"""So many doubles are cut faster one by one."""
+"""Up to this many doubles are cut faster one by one."""
 
 BINS_MAX = 1 << 18
-"""So many bins of groups are added to at once."""
+"""The maximum number of bins of groups that are summed at once."""
 
 _SUM = {"count", "sum"}
 
@@ -51,9 +51,9 @@ class FeedValues(NamedTuple):
 def all_contributions(
     given: Sequence[FeedValues], diff: Ints, number: Ints, groups_count: int
 ) -> Slots:
-    """What `added` gives of the same rows for each of several feeds.
+    """Returns the result of `feed_contributions` for each of several feeds of the same rows.
 
-    Sums of doubles are cut together: of some hundred rows calls cost more than values do.
+    Sums of doubles are cut together, because calls cost more than values for some hundred rows.
     """
     plain: list[FeedValues] = []
     others: list[FeedValues] = []
@@ -78,14 +78,14 @@ def feed_contributions(
     number: Ints,
     groups_count: int,
 ) -> Slots:
-    """The contributions of values without nulls, by slot and group, but for how many there are.
+    """Returns the contributions of values without nulls, by slot and group, except the row counts.
 
     Args:
         type_: of the first column.
         number: the group of each value.
 
     Raises:
-        CountError: if what a group gets does not fit into 64 bits.
+        CountError: if a sum of a group does not fit into 64 bits.
     """
     n = len(diff)
     if n <= AT_ONCE:
@@ -102,7 +102,7 @@ def feed_contributions(
                 if slot not in total:
                     total[slot] = np.zeros(groups_count, np.int64)
                 total[slot][low:high] = sums(total[slot][low:high], numbers)
-    except CountError:  # of some of the values: of all of them it may fit
+    except CountError:  # a partial sum overflows: the whole sum may fit
         return _added(feed, columns, type_, diff, number, groups_count)
     return total
 
@@ -142,7 +142,7 @@ def _added(
 def _sums_of_doubles(
     given: Sequence[FeedValues], diff: Ints, number: Ints, groups_count: int
 ) -> Slots | None:
-    """The sums of several columns of doubles; None if they are not finite, or far apart."""
+    """Sums of columns of doubles; None if they are not finite, or their exponents far apart."""
     width = len(given)
     values = np.concatenate([numbers_of(each.columns[0], np.float64) for each in given])
     if not np.isfinite(values).all():

@@ -35,20 +35,20 @@ from nosync_nb.trace.small_consolidation import FEW_ROWS, PLAIN_TYPES
 
 
 def appeared_values(before: Index, batch: Batch) -> Index:
-    """For each row of a batch 1 if it makes the row be there, -1 if it ends that, else 0.
+    """Returns for each row of a batch 1 if the row appears, -1 if it disappears, else 0.
 
     Args:
-        before: how often each row was there.
+        before: the count of each row before.
     """
     change: Index = (before + batch.diff > 0).astype(np.int64) - (before > 0)
     return change
 
 
 def groups_of_values(groups: Groups, batch: Batch, key_types: Sequence[str]) -> Index:
-    """The number of the group of each row of a batch whose first columns are the keys."""
+    """Returns the number of the group of each row of a batch whose first columns are the keys."""
     place: Index = groups.khash.searchsorted(batch.khash)
     pending = np.arange(len(batch))
-    while len(pending):  # once, but for keys that differ and have equal hashes
+    while len(pending):  # one iteration, except for different keys with equal hashes
         same = np.ones(len(pending), bool)
         for held, asked, type_ in zip(groups.keys, batch.columns, key_types, strict=False):
             at = rows.take(held, place[pending])
@@ -64,12 +64,12 @@ _FIRST_LOOK = 4
 def extreme(
     trace: Trace, khash: Hashes, keys: Sequence[Column], greatest: bool, step: Step
 ) -> tuple[npt.NDArray[np.bool_], list[Column]]:
-    """The least (or greatest) values with positive count of each key.
+    """Returns the least (or greatest) values with positive count of each key.
 
     Args:
         trace: rows (key..., value...), layout with `order` on the first value, which is not null;
             further values decide where the first ones are equal.
-        khash, keys: the groups to look at.
+        khash, keys: the groups to look up.
 
     Returns:
         which groups have a value, and the values (of the groups that have one, in order).
@@ -154,19 +154,19 @@ def _few_winners(probe: list[int], values: list[Any], diff: list[int], greatest:
 
 
 class GroupWinners(NamedTuple):
-    """Which groups have a winner, and the values of those that have one, in order."""
+    """The groups that have a winner, and the values of those, in order."""
 
     has: npt.NDArray[np.bool_]
     values: list[Column]
 
     def of(self, group: Index) -> list[Column]:
-        """The values of some groups that have a winner."""
+        """Returns the values of some groups that have a winner."""
         place = self.has.cumsum()[group] - 1
         return [rows.take(value, place) for value in self.values]
 
 
 def retained_winners(trace: Trace, groups: Groups, step: Step) -> GroupWinners:
-    """The winners that a trace of rows (key..., value...) keeps."""
+    """Returns the winners that a trace of rows (key..., value...) stores."""
     n, first = len(groups.khash), len(groups.keys)
     types = trace.layout.types[first:]
     has = np.zeros(n, bool)
@@ -192,10 +192,10 @@ def next_winners(
     greatest: bool,
     step: Step,
 ) -> GroupWinners:
-    """The winners after a change.
+    """Returns the winners after a change.
 
     Args:
-        batch: the change of the ordered trace; `there`: which of its rows are there after it.
+        batch: the change of the ordered trace; `there`: which of its rows exist after it.
         after: the ordered trace with the change.
     """
     first = len(groups.keys)
@@ -226,7 +226,7 @@ def next_winners(
 def winners_change(
     layout: Layout, groups: Groups, before: GroupWinners, after: GroupWinners
 ) -> Batch | None:
-    """The change of the trace that keeps winners."""
+    """Returns the change of the trace that stores winners."""
     parts = []
     for winners, diff in ((before, -1), (after, 1)):
         index = winners.has.nonzero()[0]
@@ -243,7 +243,7 @@ def _lost_winners(
     owner: Index,
     types: tuple[str, ...],
 ) -> npt.NDArray[np.bool_]:
-    """The groups whose winner is there no more."""
+    """A mask of the groups whose winner no longer exists."""
     lost = np.zeros(len(before.has), bool)
     gone = (~there & before.has[owner]).nonzero()[0]
     if len(gone):

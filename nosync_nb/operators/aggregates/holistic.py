@@ -1,10 +1,10 @@
-"""Aggregates of all values of a group: percentiles, the most frequent value, texts, products.
+"""Holistic aggregates: percentiles, the most frequent value, concatenated texts, products.
 
-A kernel is given the values that are there, in canonical order or in one that the call names, each
-with its count. What a group went through leaves no trace in it.
+A kernel gets all current values of a group, in canonical order or in one that the call names, each
+with its count. The history of a group never shows in the result.
 
-Cost: a group is read whenever one of its values changes, O(n log n) of the values that differ. A
-hot group of millions of different numbers is better served by aggregates that add up.
+Cost: a group is read whenever one of its values changes, O(n log n) of its distinct values. A hot
+group of millions of different numbers is better served by aggregates that add up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Counts: TypeAlias = Sequence[int]
 def holistic_results(
     trace: Trace, khash: Hashes, keys: Sequence[Column], call: AggregateCall, step: Step
 ) -> Column:
-    """The result for each key, null where it has no values.
+    """Returns the result for each key, null where it has no values.
 
     Args:
         trace: rows (key..., argument...).
@@ -70,7 +70,7 @@ def holistic_results(
 
 
 def _python(column: Column, type_: str) -> list[Any]:
-    """The values as Python has them; only text, bytes and numbers are looked at."""
+    """The values as Python objects; the kernels here read only text, bytes and numbers."""
     if type_ in ("string", "binary", *INTEGERS, *FLOATS) or type_.startswith("decimal"):
         return rows.to_pylist(column, type_)
     return [None] * len(column)
@@ -83,7 +83,7 @@ def _picked(
     starts: Any,
     call: AggregateCall,
 ) -> Column:
-    """Results that are values of the group, taken by their places."""
+    """Results that are values of the group, taken by their positions."""
     places: list[int] = []
     times: list[int] = []
     for a, b in zip(starts.tolist(), starts[1:].tolist(), strict=False):
@@ -110,7 +110,7 @@ def _arrays(values: Column, times: list[int], call: AggregateCall) -> Column:
 
 
 def _most_frequent(counts: Counts, descending: bool) -> list[int]:
-    """The place of the most frequent value, of equal ones the first, or last if descending."""
+    """The position of the most frequent value, of equal ones the first, or last if descending."""
     most = max(counts)
     if not descending:
         return [counts.index(most)]
@@ -118,13 +118,13 @@ def _most_frequent(counts: Counts, descending: bool) -> list[int]:
 
 
 def _at_shares(counts: Counts, shares: Sequence[float], several: bool) -> list[int]:
-    """The places of the values at or before which a share of all values is."""
+    """The positions of the values at or before which the given shares of all values are."""
     ends = list(accumulate(counts))
     return [_place(ends, max(math.ceil(share * ends[-1]), 1)) for share in shares]
 
 
 def _place(ends: Sequence[int], number: int) -> int:
-    """Where the value of a number, counted from 1, stands."""
+    """The position of the value with a number, counted from 1."""
     return int(np.searchsorted(ends, number))
 
 
@@ -181,7 +181,7 @@ def _joined(values: Values, counts: Counts, separator: Any, places: Any) -> Any:
 
 
 def _product(values: Values, counts: Counts) -> float:
-    """The product of doubles, rounded once; of infinities and NaN as IEEE 754 has it."""
+    """The product of doubles, rounded once; infinities and NaN follow IEEE 754."""
     numbers = [float(v[0]) for v in values]
     if not all(map(math.isfinite, numbers)):
         if 0.0 in numbers or any(map(math.isnan, numbers)):
@@ -196,12 +196,12 @@ def _product(values: Values, counts: Counts) -> float:
     exact = _multiplied(above)
     shift = max(abs(exact).bit_length() - 64, 0)
     kept = abs(exact) >> shift << 1 | bool(abs(exact) & ((1 << shift) - 1))
-    size = _scaled(kept, below + shift - 1)  # of 64 bits, and one that says if more follows
+    size = _scaled(kept, below + shift - 1)  # 64 bits, and one that is set if any lower bit is
     return -size if exact < 0 < size else size
 
 
 def _multiplied(numbers: list[int]) -> int:
-    """A product in halves, which keeps the factors of like width."""
+    """A product by halves, so that the factors have similar widths."""
     while len(numbers) > 1:
         numbers = [math.prod(numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
     return numbers[0]
@@ -226,4 +226,4 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "product": _product,
 }
 WHOLES = frozenset((*_PICKS, *_KERNELS))
-"""The kernels here."""
+"""The kernels of this module."""

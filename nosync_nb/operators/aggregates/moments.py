@@ -1,8 +1,8 @@
-"""Moments: skewness, kurtosis, covariances and lines through points, read from exact sums.
+"""Skewness, kurtosis, covariances and regression lines, read from exact sums.
 
-The sums of powers and of products are integers in units of powers of two, so that a moment is a
-quotient of two integers and is rounded once; a root is taken of such a double. What a group went
-through leaves no trace. Infinities and NaN give NaN, as in Spark.
+The sums of powers and of products are integers in units of powers of two. So a moment is a quotient
+of two integers and is rounded once; a root is taken of such a double. The history of a group never
+shows in the result. Infinities and NaN give NaN, as in Spark.
 
 Cost: some integer operations of up to 9000 bits for each group that is read.
 """
@@ -35,7 +35,7 @@ assert 4 * _UNIT >= LOWEST_FOURTH
 def moments_of_numbers(
     slots: Slots, places: Mapping[str, int], function: str, count: Ints
 ) -> list[float | None]:
-    """Skewness or kurtosis of each group; null if all its values are equal."""
+    """Returns skewness or kurtosis of each group; null if all its values are equal."""
     n = len(count)
     first = doubles(slots, places["doubles"], count)
     second = exact_sums(slots, places["squares"], SLOTS["squares"], n)
@@ -103,7 +103,7 @@ class _Sums(NamedTuple):
 def moments_of_pairs(
     slots: Slots, places: Mapping[str, int], function: str, count: Ints
 ) -> list[float | None]:
-    """An aggregate of pairs of numbers for each group."""
+    """Returns an aggregate of pairs of numbers for each group."""
     return [_of_pair(function, sums) for sums in _sums(slots, places, count)]
 
 
@@ -129,7 +129,8 @@ def _sums(slots: Slots, places: Mapping[str, int], count: Ints) -> Iterator[_Sum
 
 _SQUARED = 1 << (2 * _UNIT)
 _OF_ONE = {"regr_avgx": 1, "regr_sxx": 1, "regr_avgy": 0, "regr_syy": 0}
-"""Aggregates of one number of the pair, of rows in which the other is not null: which one."""
+"""Aggregates of one number of the pair, over rows in which the other is not null: the number's
+index."""
 
 
 def _of_pair(function: str, sums: _Sums | None) -> float | None:
@@ -158,11 +159,11 @@ def _of_pair(function: str, sums: _Sums | None) -> float | None:
 
 
 def _of_line(function: str, sums: _Sums) -> float | None:
-    """What needs that the values differ."""
+    """Aggregates of a line, null if all x are equal."""
     y, x, common = sums.spread, sums.turned.spread, sums.common
     if x == 0 or (y == 0 and function == "corr"):
         return None
-    if x < 0 or y < 0:  # rows counted below 0
+    if x < 0 or y < 0:  # rows with negative counts
         return math.nan
     if function == "regr_slope":
         return quotient(common, x)

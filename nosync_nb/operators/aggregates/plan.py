@@ -1,16 +1,17 @@
-"""Where the aggregates of a stage keep what they need: slots of numbers, and traces of values.
+"""Plans the state of the aggregates of a stage: slots of numbers, and traces of values.
 
 Calls share: `sum(x)` and `avg(x)` the same slots, `min(x)` and `count(distinct x)` the same trace.
 
 - A **slot** is a number of a group that adds up (accumulators.py).
-- A **held** trace has the values of each group, for what goes by the presence of values and not
-  by their number: extremes, distinct values, lists. Where its order does not show the least value
-  at once, the **winner** of each group is kept in a trace beside it (extremes.py).
-- A **feed** says which slots the values of an argument go to: of every row, weighed by its diff,
-  or of the values of a held trace, each once while it is there (extremes.py).
+- A **value index** has the values of each group, for aggregates that depend on the presence of
+  values and not on their number: extremes, distinct values, lists. Where its order does not show
+  the least value at once, the **winner** of each group is stored in a trace beside it
+  (extremes.py).
+- A **feed** names the slots that the values of an argument go to: of every row, weighed by its
+  diff, or of the values of a value index, each once while it is present (extremes.py).
 
-Slots 0 (rows), 1 + 100 i (values of argument i) and the sum behind it have fixed places; the others
-follow in the order of the calls.
+Slots 0 (rows), 1 + 100 i (values of argument i) and the sum after it have fixed positions; the
+others follow in the order of the calls.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class ValueIndex(NamedTuple):
 
     Attributes:
         arguments: their numbers.
-        required: how many of them, from the first, may not be null.
-        ordered: whether it is ordered by its first argument.
+        required: how many of them, from the first, must not be null.
+        ordered: True if it is ordered by its first argument.
     """
 
     arguments: tuple[int, ...]
@@ -61,7 +62,7 @@ class SlotFeed(NamedTuple):
 
     Attributes:
         argument: its number; `second`: that of the other one, or -1.
-        held: the number among the own traces of what is there; -1: every row counts.
+        held: the number of the value index among the own traces; -1: every row counts.
         slots: kind -> first slot.
     """
 
@@ -77,7 +78,7 @@ class SlotFeed(NamedTuple):
 
 
 class CallPlan(NamedTuple):
-    """Where a call finds its numbers: in slots, or in own traces of the operator.
+    """The state of a call: slots, or own traces of the operator.
 
     Attributes:
         argument: the number of its first argument, -1: it has none.
@@ -93,10 +94,11 @@ class CallPlan(NamedTuple):
 
 
 class AggregatePlan(NamedTuple):
-    """All calls of an aggregate; held trace i is own trace i + 1.
+    """All calls of an aggregate; value index i is own trace i + 1.
 
     Attributes:
-        winners: for each trace of winners, which come behind those, the trace they are winners of.
+        winners: for each trace of winners, which follow the value indexes, the number of its value
+            index.
     """
 
     plans: tuple[CallPlan, ...]
@@ -107,7 +109,7 @@ class AggregatePlan(NamedTuple):
     slots_count: int
 
     def layouts(self, key_types: Sequence[str]) -> tuple[Layout, ...]:
-        """The own traces: slots, held values, winners of held values."""
+        """Returns the layouts of the own traces: slots, value indexes, winners."""
         key = tuple(range(len(key_types)))
         slot = "smallint" if self.slots_count < 2**15 else "int"
         layouts = [Layout((*key_types, slot), key)]
@@ -119,7 +121,7 @@ class AggregatePlan(NamedTuple):
 
 
 def _shown(call: AggregateCall) -> bool:
-    """Whether a trace that is ordered by codes shows the extreme value of a group at its end."""
+    """Returns True if a trace ordered by codes has the extreme value of a group at its end."""
     if call.more or call.argument is None:
         return False
     type_ = call.argument.type
@@ -128,12 +130,12 @@ def _shown(call: AggregateCall) -> bool:
 
 
 def sum_kind(kind: str, type_: str) -> str:
-    """The sum of a float's doubles is its sum; that of other numbers has slots of its own."""
+    """Returns the kind of a sum: floats share the slots of doubles, other numbers have own ones."""
     return "sum" if kind == "doubles" and type_ in FLOATS else kind
 
 
 class _Planner:
-    """Gives out arguments, traces and slots."""
+    """Assigns arguments, traces and slots."""
 
     def __init__(self, calls: Sequence[AggregateCall]) -> None:
         self.arguments: list[Expression] = []
@@ -149,7 +151,7 @@ class _Planner:
         self.slots_count = 1 + _BLOCK * len(self.arguments)
 
     def plan(self, call: AggregateCall) -> CallPlan:
-        """Returns the place of a call."""
+        """Returns the plan of a call."""
         if call.argument is None:
             return CallPlan(call, -1, {"count": 0}, -1, -1)
         numbers = tuple(self._numbers[a.fingerprint] for a in call.arguments)
@@ -188,7 +190,7 @@ class _Planner:
 
 
 def plan_aggregates(calls: Sequence[AggregateCall]) -> AggregatePlan:
-    """Gives every call its place."""
+    """Plans all calls."""
     planner = _Planner(calls)
     plans = [planner.plan(call) for call in calls]
     first = 1 + len(planner.held)

@@ -1,4 +1,4 @@
-"""Results: the column of an aggregate call, read from the slots of its groups."""
+"""The column of an aggregate call, read from the slots of its groups."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nosync_nb.operators.aggregates.plan import SPREADS, CallPlan, sum_kind
 from nosync_nb.rows import Column
 
 _TOTALS = {"sum": "sum", "try_sum": "sum", "avg": "avg", "try_avg": "avg"}
-"""What is had of many groups at once, as what it is."""
+"""Functions that `group_totals` computes for many groups at once, as `sum` or `avg`."""
 
 
 def aggregate_column(plan: CallPlan, slots: Slots, type_: str, n: int, stage: str) -> Column:
-    """The values of a call for `n` groups.
+    """Returns the values of a call for `n` groups.
 
     Args:
         type_: of its first argument.
@@ -49,7 +49,7 @@ def aggregate_column(plan: CallPlan, slots: Slots, type_: str, n: int, stage: st
 
 
 def _values(plan: CallPlan, slots: Slots, type_: str, count: Ints) -> list[Any]:
-    """The values of each group, None where there is none."""
+    """The values of each group, None for a group without a value."""
     function, base = plan.call.function, plan.slots.get("sum", 0)
     if function == "sum":
         return totals.sum_column(slots, base, type_, plan.call.type, count)

@@ -1,7 +1,8 @@
-"""Counts of few groups: what `group_by.agg(count(*))` does in a small epoch, in Python.
+"""Counts of few groups in Python: `group_by.agg(count(*))` in a small epoch.
 
-Ten rows fall into some groups, of which the memo knows the numbers. For so few the calls of numpy
-cost more than the work: 10 us instead of 50. It gives what `Aggregate` gives, in the same order.
+Ten rows fall into some groups, whose numbers are in the slot cache. For so few rows the calls of
+numpy cost more than the work: 50 us instead of 10. The result is that of `Aggregate`, in the same
+order.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class ScalarCounts:
 
     Args:
         types: of the key columns.
-        picked: what follows the keys in the output: places of keys, or behind them, the count.
-        slot_type: what the accumulator trace numbers its slots with.
+        picked: the columns of the output after the keys: positions of keys, or after them, the
+            count.
+        slot_type: the type of the slot column of the accumulator trace.
     """
 
     def __init__(
@@ -47,10 +49,10 @@ class ScalarCounts:
         diff: Diffs,
         step: Step,
     ) -> Updates | None:
-        """The change of the output.
+        """Returns the change of the output.
 
         Args:
-            values: the key of each row, as `key_values` has it.
+            values: the key of each row, as `key_values` returns it.
         """
         counts = diff.tolist()
         change: dict[object, int] = dict(zip(values, counts, strict=True))
@@ -69,7 +71,7 @@ class ScalarCounts:
         if max(after) >= _LIMIT or min(after) < -_LIMIT:
             raise CountError
         step.memo.hold(change, after)
-        if 0 in added:  # these groups are as they were
+        if 0 in added:  # these groups are unchanged
             kept = [group for group, count in enumerate(added) if count]
             if not kept:
                 return None
@@ -82,7 +84,7 @@ class ScalarCounts:
     def _looked(
         self, keys: list[Column], first: list[int], step: Step, groups: Sequence[int]
     ) -> list[int]:
-        """The counts of some groups, as the accumulator trace has them."""
+        """The counts of some groups in the accumulator trace."""
         at = np.array([first[group] for group in groups])
         some = [rows.take(key, at) for key in keys]
         khash = rows.hash_columns(some, self.types, len(at))
@@ -96,8 +98,8 @@ class ScalarCounts:
         return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, _numbers(added))
 
     def _output(self, groups: list[Column], before: list[int], after: list[int]) -> Updates | None:
-        """Retracts the rows before and inserts the rows after, without those that are the same."""
-        if self.counted and min(before) > 0 and min(after) > 0:  # as most are, without a loop
+        """Retracts the previous rows and inserts the new ones, without those that are equal."""
+        if self.counted and min(before) > 0 and min(after) > 0:  # the common case, without a loop
             own = [np.concatenate((each, each)) for each in groups]
             return self._rows(own, before + after, _signs(len(before), len(after)))
         at_old, old_counts, at_new, new_counts = [], [], [], []
@@ -116,7 +118,7 @@ class ScalarCounts:
         return self._rows(own, old_counts + new_counts, _signs(len(at_old), len(at_new)))
 
     def _rows(self, own: list[Column], numbers: list[int], signs: Diffs) -> Updates:
-        """Rows of the output, of their keys and counts."""
+        """Rows of the output, from their keys and counts."""
         counts = _numbers(numbers)
         values = [own[i] if i < len(own) else counts for i in self.picked]
         return Updates([*own, *values], signs)
@@ -142,7 +144,7 @@ def _numbers(values: list[int]) -> Diffs:
 
 @lru_cache(maxsize=1024)
 def _signs(gone: int, come: int) -> Diffs:
-    """-1 for each row that goes, then +1 for each that comes."""
+    """-1 for each retracted row, then +1 for each inserted one."""
     signs = np.repeat(np.array([-1, 1]), (gone, come))
     signs.setflags(write=False)
     return signs

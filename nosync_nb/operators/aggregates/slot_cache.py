@@ -1,11 +1,12 @@
-"""Memos: what an accumulator trace holds for the groups that changed last, so as not to look.
+"""Slot caches: the accumulator rows of the groups that changed last, which saves their lookup.
 
-The groups of one epoch are often those of the next. A memo keeps their numbers beside the trace
-they were read from, and goes on to the trace that follows it: it belongs to one trace at a time,
-taken by the epoch that runs and left to the trace that the epoch makes. If the epoch fails, the
-memo is gone, and the next one looks again. So it is never wrong, only missing.
+The groups of one epoch are often those of the next. A cache has their numbers beside the trace from
+which they were read, and moves on to the next version of the trace. It belongs to one version at a
+time: the running epoch takes it, and leaves it to the version that it makes. If the epoch fails,
+the cache is lost, and the next epoch looks the groups up again. So the cache may be missing, but
+never wrong.
 
-A group is known by its key, as Python values of the key's types (see `group_few`).
+A group is identified by its key, as Python values of the key's types (see `group_few`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Slots = dict[int, npt.NDArray[np.int64]]
 Held = TypeVar("Held")
 
 GROUPS_MAX = 1 << 16
-"""How many groups are kept: some ten megabytes."""
+"""The number of cached groups: some ten megabytes."""
 _NUMBERS_MAX = 1024
 
 
 class SlotCache(Generic[Held]):
-    """What is known of some groups, by their keys."""
+    """The cached numbers of some groups, by their keys."""
 
     __slots__ = ("_asked", "_known")
 
@@ -37,12 +38,14 @@ class SlotCache(Generic[Held]):
         self._asked: Sequence[object] = ()
 
     def stored(self, groups: Groups, look: Callable[[Index | None], Slots]) -> Slots:
-        """The numbers of groups before an epoch.
+        """Returns the numbers of groups before an epoch.
 
         Args:
             look: reads the numbers of the groups at given positions, of all for None.
         """
-        if groups.values is None:  # many: what they become is not kept, so nothing is known
+        if (
+            groups.values is None
+        ):  # many groups: their new numbers are not cached, so the cache becomes empty
             self._known.clear()
             self._asked = ()
             return look(None)
@@ -56,7 +59,7 @@ class SlotCache(Generic[Held]):
         return self._slots(numbers)  # type: ignore[arg-type]
 
     def keep(self, after: Slots, start: int) -> None:
-        """Keeps the numbers after the epoch, of the groups that `stored` was asked for.
+        """Caches the numbers after the epoch, of the groups that `stored` returned.
 
         Args:
             start: where they begin in each array.
@@ -68,21 +71,21 @@ class SlotCache(Generic[Held]):
             self._known.update(zip(asked, self._held(after, start, len(asked)), strict=True))
 
     def _held(self, slots: Slots, start: int, n: int) -> Sequence[Held]:
-        """The numbers by slot as what is kept of each of `n` groups."""
-        raise NotImplementedError  # each kind of memo says it
+        """The numbers by slot as the cached value of each of `n` groups."""
+        raise NotImplementedError  # subclasses define it
 
     def _slots(self, held: Sequence[Held]) -> Slots:
-        """The numbers by slot of what is kept."""
-        raise NotImplementedError  # likewise
+        """The numbers by slot of cached values."""
+        raise NotImplementedError  # subclasses define it
 
 
 class CountSlotCache(SlotCache[int]):
-    """Where rows are counted alone: there is slot 0, and its number is all that is kept."""
+    """A cache for aggregates that only count rows: it stores the number of slot 0."""
 
     __slots__ = ()
 
     def held(self, groups: Iterable[object], look: Callable[[list[int]], list[int]]) -> list[int]:
-        """The numbers of few groups before an epoch.
+        """Returns the numbers of few groups before an epoch.
 
         Args:
             look: reads those of the groups at given positions.
@@ -95,7 +98,7 @@ class CountSlotCache(SlotCache[int]):
         return numbers  # type: ignore[return-value]  # none is missing any more
 
     def hold(self, groups: Iterable[object], after: Iterable[int]) -> None:
-        """Keeps the numbers of few groups after the epoch."""
+        """Caches the numbers of few groups after the epoch."""
         if len(self._known) > GROUPS_MAX:
             self._known.clear()
         else:

@@ -1,7 +1,4 @@
-"""The aggregate of a definition: how it is built, and which columns it needs.
-
-Short, and on its own: the kernel beside it runs what was compiled, and compiles nothing.
-"""
+"""Builds the aggregate of a definition, and names the columns that it needs."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def _build(part: DefinitionPart, types: Types | None) -> Operator:
 def _fit(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Needs its keys and what its aggregates read."""
+    """Requires its keys and the columns of its aggregates."""
     keys = inputs[0].moved(part.params["keys"])
     try:
         calls = _aggregation(part, types).calls
@@ -49,7 +46,7 @@ def _fit(
 
 
 def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """Its keys and what its aggregates read, wanted or not: a sum may leave its range."""
+    """Its keys and the columns of all its aggregates: a sum that is not requested may overflow."""
     arguments = (each for call in _aggregation(part, types).calls for each in call.arguments)
     return [frozenset(part.params["keys"]).union(*(each.columns for each in arguments))]
 

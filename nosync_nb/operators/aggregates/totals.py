@@ -52,11 +52,12 @@ _WIDE = Context(prec=80)
 
 _EXACT = 1 << 53
 LEAST, GREATEST = -1022, 900
-"""Up to 2**53, and times a power of two between these, an integer is a double, and so are sums."""
+"""An integer up to 2**53, times a power of two between these, is exactly a double, and so are sums.
+"""
 
 
 def totals_column(values: list[Any], type_: str) -> Column:
-    """A column of Python numbers or None."""
+    """Returns a column of Python numbers or None."""
     if type_ == "bigint" and None not in values:
         return np.array(values, np.int64)
     if type_ == "double" and None not in values:
@@ -65,7 +66,7 @@ def totals_column(values: list[Any], type_: str) -> Column:
 
 
 def sum_column(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:
-    """The exact sums of groups as Python numbers, None where no value was summed.
+    """Returns the exact sums of groups as Python numbers, None where no value was summed.
 
     Args:
         slots: numbers by slot, one for each group.
@@ -86,7 +87,7 @@ def sum_column(slots: Slots, base: int, type_: str, result: str, count: Ints) ->
 
 
 def mean_column(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:
-    """The averages of groups, None where there is no value.
+    """Returns the averages of groups, None where there is no value.
 
     Integers and doubles: the quotient as a double. Decimals: rounded half up to the scale of
     `result`, as Spark does; intervals to their last unit.
@@ -110,7 +111,7 @@ def mean_column(slots: Slots, base: int, type_: str, result: str, count: Ints) -
 
 
 def spread_column(slots: Slots, base: int, squares: int, function: str, count: Ints) -> list[Any]:
-    """The variances or standard deviations of doubles, None where there are too few values.
+    """Returns the variances or standard deviations of doubles, None where there are too few values.
 
     Infinities and NaN give NaN, as in Spark.
     """
@@ -132,7 +133,7 @@ def spread_column(slots: Slots, base: int, squares: int, function: str, count: I
 
 
 def bits(slots: Slots, base: int, function: str, type_: str, count: Ints) -> list[Any]:
-    """bit_and, bit_or or bit_xor of groups, None where there is no value."""
+    """Returns bit_and, bit_or or bit_xor of groups, None where there is no value."""
     width = 8 * FIXED[type_].itemsize
     zero = np.zeros(len(count), np.int64)
     total = np.zeros(len(count), np.uint64)
@@ -179,7 +180,7 @@ def _fitting(unscaled: list[int | None], what: str, result: str) -> list[Any]:
 
 
 def _half_up(above: int, below: int) -> int:
-    """A quotient, rounded to the next integer and from the middle away from zero."""
+    """A quotient, rounded to the nearest integer, ties away from zero."""
     negative = (above < 0) != (below < 0)
     above, below = abs(above), abs(below)
     number = (2 * above + below) // (2 * below)
@@ -187,7 +188,7 @@ def _half_up(above: int, below: int) -> int:
 
 
 def doubles(slots: Slots, base: int, count: Ints) -> Iterator[int | float | None]:
-    """For each group `sum * 2**LOWEST`, or an infinity or NaN; None where no value was summed."""
+    """Yields for each group `sum * 2**LOWEST`, an infinity or NaN; None without summed values."""
     n = len(count)
     zero = [0] * n
     special = [
@@ -207,7 +208,7 @@ def doubles(slots: Slots, base: int, count: Ints) -> Iterator[int | float | None
 
 
 def _rounded(slots: Slots, base: int, count: Ints) -> list[float | None] | None:
-    """Sums of doubles by `math.fsum`, which rounds once too; None if a bin of one is no double."""
+    """Sums of doubles by `math.fsum`, which rounds once too; None if a bin is not a double."""
     parts: list[list[float]] = []
     for slot, numbers in slots.items():
         if not base <= slot <= base + NAN:
@@ -224,7 +225,7 @@ def _rounded(slots: Slots, base: int, count: Ints) -> list[float | None] | None:
 
 
 def exact_sums(slots: Slots, base: int, bins_count: int, n: int) -> list[int]:
-    """The sum of bins of each group as one integer."""
+    """Returns the sum of bins of each group as one integer."""
     bins = sorted(s - base for s in slots if base <= s < base + bins_count)
     if not bins:
         return [0] * n
@@ -237,12 +238,12 @@ def exact_sums(slots: Slots, base: int, bins_count: int, n: int) -> list[int]:
 
 
 def _float(exact: int | float) -> float:
-    """`exact * 2**-LOWEST`, correctly rounded; what is not finite stays."""
+    """`exact * 2**-LOWEST`, correctly rounded; infinities and NaN stay."""
     return exact if isinstance(exact, float) else quotient(exact, 1 << LOWEST)
 
 
 def quotient(above: int, below: int) -> float:
-    """The double next to a quotient; an overflow is infinite as in IEEE 754."""
+    """Returns the double next to a quotient; an overflow is infinite as in IEEE 754."""
     try:
         return above / below
     except OverflowError:
@@ -250,17 +251,17 @@ def quotient(above: int, below: int) -> float:
 
 
 def root(variance: float) -> float:
-    """A square root; of less than 0, which rows counted below 0 may give, NaN."""
+    """Returns a square root; NaN for a negative number, which negative row counts may cause."""
     return math.nan if variance < 0 else math.sqrt(variance)
 
 
 Doubles = npt.NDArray[np.float64]
 
 SCALAR_GROUPS_MAX = 192
-"""Up to so many groups Python is as quick."""
+"""Up to this many groups Python is as fast."""
 
 _GROUPS_PER_BLOCK = 8192
-"""So many groups stay in the cache with their digits."""
+"""This many groups fit into the cache with their digits."""
 
 _SAFE = 1 << 62
 _BIN = (1 << BIN_BITS) - 1
@@ -274,12 +275,14 @@ _CARRIED = 3
 def group_totals(
     function: str, slots: Slots, base: int, type_: str, result: str, count: Ints
 ) -> Column | None:
-    """The sums or averages of groups, null where no value is there; None: not to be had so.
+    """Returns the sums or averages of groups, null for a group without values.
+
+    None if the groups are few, or a total does not fit a machine number.
 
     Args:
         function: `sum` or `avg`.
         base: the first slot of the sum; `type_`: of the summed column; `result`: of the total.
-        count: how many values each group has.
+        count: the number of values of each group.
     """
     if len(count) <= SCALAR_GROUPS_MAX:
         return None
@@ -308,7 +311,7 @@ def group_totals(
 
 
 def _integer_sums(slots: Slots, base: int, type_: str, n: int, *, mean: bool) -> Ints | None:
-    """Sums of integers; None if one needs more than 64 bits, or 53 as the part of a mean."""
+    """Sums of integers; None if one needs more than 64 bits, or 53 if a mean divides it."""
     zero = np.zeros(n, np.int64)
     low = slots.get(base, zero)
     if limbs(type_) > 1:
@@ -348,7 +351,7 @@ def _double_sums(slots: Slots, base: int, n: int) -> Doubles | None:
 
 
 def nearest_double(digits: npt.NDArray[np.int64], exponent: int) -> Doubles:
-    """The double next to each `sum(digits[i] * 2**(30 * i + exponent))`; `digits` is used up.
+    """Returns the double next to each `sum(digits[i] * 2**(30 * i + exponent))`; changes `digits`.
 
     Args:
         digits: by bin and number, each below 2**62, and the last bins 0.
@@ -364,7 +367,7 @@ def nearest_double(digits: npt.NDArray[np.int64], exponent: int) -> Doubles:
     first, second, third = (
         np.where(last >= i, digits[np.maximum(last - i, 0), every], 0) for i in range(3)
     )
-    # Of the third digit as many bits as make `_BITS` with those of the first and second.
+    # The third digit adds the bits that are missing to `_BITS` after the first and second.
     size = np.frexp(first.astype(np.float64))[1].astype(np.int64)
     left = np.maximum(size - (_BITS - 2 * BIN_BITS), 0)
     whole = (((first << BIN_BITS) | second) << (BIN_BITS - left)) | (third >> left)
@@ -385,5 +388,5 @@ def _carry(digits: npt.NDArray[np.int64]) -> None:
 
 
 def _greatest(numbers: Ints) -> int:
-    """The greatest size of a number."""
+    """The greatest absolute value."""
     return max(int(numbers.max()), -int(numbers.min()))

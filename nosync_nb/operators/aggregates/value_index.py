@@ -29,11 +29,11 @@ from nosync_nb.trace.batch import Hashes, Index, Updates
 
 
 def value_index_results(plan: CallPlan, counts: Index | None, groups: Groups, step: Step) -> Column:
-    """The result of a call for each group before the change, then for each one after it.
+    """Returns the result of a call for each group before the change, then for each one after it.
 
     Args:
-        counts: how often the rows of the held trace's change were there before it, for a call
-            whose winners are kept; their change is emitted.
+        counts: the counts of the changed rows of the value index before the change, for a call with
+            a trace of winners; the change of the winners is emitted.
     """
     trace, batch = step.state[plan.held], step.emitted[plan.held]
     if plan.winners >= 0:
@@ -55,7 +55,7 @@ def value_index_results(plan: CallPlan, counts: Index | None, groups: Groups, st
 
 
 def _look(plan: CallPlan, trace: Trace, groups: Groups, step: Step) -> Column:
-    """The result for each group, from a held trace alone."""
+    """The result for each group, from a value index alone."""
     function = plan.call.function
     khash, keys = groups.khash, groups.keys
     if function in ("collect_list", "collect_set"):
@@ -67,7 +67,7 @@ def _look(plan: CallPlan, trace: Trace, groups: Groups, step: Step) -> Column:
 
 
 def _spread(has: npt.NDArray[np.bool_], column: Column, type_: str) -> Column:
-    """Values at the places where `has`, null elsewhere."""
+    """Values at the positions where `has` is true, null elsewhere."""
     if all_true(has):
         return column
     filled = rows.concat([column, rows.full_null(type_, 1)], type_)
@@ -78,11 +78,11 @@ def _spread(has: npt.NDArray[np.bool_], column: Column, type_: str) -> Column:
 def collected_lists(
     trace: Trace, khash: Hashes, keys: Sequence[Column], copies: bool, step: Step
 ) -> Column:
-    """One array for each key, empty where there is no value.
+    """Returns one array for each key, empty where there is no value.
 
     Args:
         trace: rows (key..., value) without null values.
-        copies: whether a value stands in the array as often as it is there, or once.
+        copies: True if a value appears in the array as often as its count, False: once.
     """
     n = len(khash)
     type_ = trace.layout.types[-1]

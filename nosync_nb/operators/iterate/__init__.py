@@ -1,9 +1,9 @@
-"""iterate: loops, nested to any depth, incremental over epochs and rounds.
+"""Loops, nested to any depth, incremental over epochs and rounds.
 
-`plan` says what is inside a loop, `rounds` how its state is kept; `run` runs the rounds, `few` does
-so row by row, if few change, on a `mirror` of the state (what is `known` of keys, and `stepped`
-round by round), by the `shapes` of the nodes and with `sums` of rows; `loop` is the operator, and
-`effort` says what it should do.
+`plan` describes the nodes of a loop, `nested_trace` stores its state. `batch_driver` runs the
+rounds on traces; `row_driver` runs them row by row for few changes, on Python dicts:
+`loop_key_caches`, `key_cache`, and `round_state` for operators by key. `loop` is the operator, and
+`cost_estimate` chooses how it runs an epoch.
 """
 
 from nosync_nb.operators.base import GROUP, JOIN, PLAIN

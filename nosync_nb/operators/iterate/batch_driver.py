@@ -1,15 +1,15 @@
 """One run of a loop: the rounds of an epoch, until nothing changes any more.
 
 Times inside are (epoch, round), nested (epoch, round, round), compared as vectors. In an epoch the
-rounds run in lexicographic order, which extends that order, so what a node is given at a time is
-complete when it runs:
+rounds run in lexicographic order, which extends that order. So the input of a node at a time is
+complete when the node runs:
 
-- a variable is its source in round 0, and from then on what the body made in the round before:
+- a variable is its source in round 0, and from then on the result of the body in the round before:
   `source + (result - source)` delayed by one round;
-- a join pairs its change with all that the other side ever held; a pair belongs to the least upper
-  bound of the rounds of both, which may be to come;
-- an operator by key evaluates the keys that changed from scratch, on what they hold at that time,
-  and again at each bound with a time at which their input or output changes later.
+- a join pairs its change with all earlier rows of the other side; a pair belongs to the least upper
+  bound of the rounds of both, which may be a later round;
+- an operator by key evaluates the changed keys from scratch, on their rows at that time, and again
+  at each bound with a time at which their input or output changes later.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from nosync_nb.operators.iterate.loop import Loop
 
 RUN_ROWS = 1000
-"""What one run of a node costs besides its rows, in rows."""
+"""The cost of one run of a node besides its rows, in rows."""
 
 DENSE = 2
-"""A round is dense if it costs more than so many times what it cost in the last run anew: a change
-has spread over nearly all rows, and all that they ever were is looked through. So it goes on, if
-it happens so often in a row."""
+"""A round is dense if it costs more than this many times its cost in the last run from scratch.
+Then a change has spread over nearly all rows, and reads their whole history. It goes on so if
+several rounds in a row are dense."""
 
 NOTHING_USUAL: Mapping[int, int] = MappingProxyType({})
 
 
 class AbandonedError(Exception):
-    """A run has cost more than it may; nothing of it is kept."""
+    """The run exceeded its budget; its results are discarded."""
 
 
 class LoopRun:
@@ -57,11 +57,11 @@ class LoopRun:
 
     Args:
         states: the traces of its nodes, which it extends.
-        budget: the work after which it gives up; None: it does not.
-        usual: what each round of the outermost loop cost when it was last run anew, if known.
+        budget: the work after which it gives up; None: no limit.
+        usual: the cost of each round of the outermost loop in its last run from scratch, if known.
 
     Attributes:
-        rounds: what each round of the outermost loop cost.
+        rounds: the cost of each round of the outermost loop.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LoopRun:
         self.time: Time = ()
 
     def start(self) -> None:
-        """Gives the changes of the epoch to those who read them, in round 0."""
+        """Sends the changes of the epoch to the nodes that read them, in round 0."""
         for number, delta in enumerate(self.step.deltas):
             if delta is None or not len(delta.diff):
                 continue
@@ -108,16 +108,16 @@ class LoopRun:
 
     @property
     def work(self) -> int:
-        """What it has cost until now, in rows: those it touched, and something for each node."""
+        """The cost until now, in rows: the rows touched, and a fixed amount for each node."""
         return self.step.touched - self.began + self.touched + RUN_ROWS * self.runs
 
     def close(self) -> None:
-        """Counts for the epoch what it touched; its work stays what it is."""
+        """Adds the touched rows to the counter of the epoch; `work` does not change."""
         self.step.add_touched(self.touched)
         self.began += self.touched
 
     def loop(self, scope: LoopScope, prefix: Time) -> None:
-        """Runs the rounds of one loop that begin with `prefix`, until none waits.
+        """Runs the rounds of one loop that begin with `prefix`, until none is pending.
 
         Raises:
             AbandonedError: if that costs more than the budget.
@@ -126,7 +126,7 @@ class LoopRun:
         watch = DivergenceDetector(self.plan, scope, self.step, self.states)
         depth = len(prefix)
         while heap and heap[0][:depth] < prefix:
-            heapq.heappop(heap)  # of rounds around it that were not run any more
+            heapq.heappop(heap)  # of outer rounds that no longer run
         while heap and heap[0][:depth] == prefix:
             time = heapq.heappop(heap)
             before = self.work
@@ -141,16 +141,19 @@ class LoopRun:
                     self.runs += 1
                     if self.budget is not None and self.work > self.budget:
                         raise AbandonedError
-            self.known.discard((id(scope), time))  # not before: what it makes is of this time too
+            self.known.discard(
+                (id(scope), time)
+            )  # not before the run: its output belongs to this time too
             watch.end()
             if not prefix:
                 self._measure(time[0], self.work - before)
 
     def _measure(self, number: int, work: int) -> None:
-        """Notes what a round of the outermost loop cost.
+        """Records the cost of a round of the outermost loop.
 
         Raises:
-            AbandonedError: if the rounds have become dense; not for work that may always be tried.
+            AbandonedError: if the rounds have become dense, except for work that may always be
+                tried.
         """
         self.rounds[number] = work
         self.dense = self.dense + 1 if work > DENSE * self.usual.get(number, work) else 0
@@ -158,14 +161,14 @@ class LoopRun:
             raise AbandonedError
 
     def _deliver(self, node: int, port: int, time: Time, updates: Updates) -> None:
-        """Gives updates to an input of a node; a node deeper inside gets them in round 0."""
+        """Puts updates into the inbox of a node; a node of an inner loop gets them in round 0."""
         depth = self.plan.nodes[node].depth
         time = time + (0,) * (depth - len(time))
         self._wake(node, time)
         self.inbox.setdefault((node, time), {}).setdefault(port, []).append(updates)
 
     def _wake(self, node: int, time: Time) -> None:
-        """Notes that a node has to run at a time."""
+        """Schedules a node at a time."""
         for depth, scope in enumerate(self.plan.scopes[node], 1):
             mark = (id(scope), time[:depth])
             if mark not in self.known:
@@ -173,17 +176,17 @@ class LoopRun:
                 heapq.heappush(self.heaps[id(scope)], time[:depth])
 
     def _emit(self, number: int, time: Time, updates: Updates | None) -> None:
-        """Passes on what a node made."""
+        """Passes the output of a node on to its readers."""
         if updates is None or not len(updates.diff):
             return
         for reader in self.plan.inside[number]:
             self._give(reader, time, updates)
 
     def _give(self, reader: LoopReader, time: Time, updates: Updates) -> None:
-        """Gives updates of a time to a reader, at the time at which they are for him.
+        """Passes updates of a time to a reader, at the time at which the reader sees them.
 
-        A variable is its source in round 0 and not any more from round 1 on; then it is what the
-        body made in the round before. What leaves a loop loses its last round.
+        A variable is its source in round 0 and no longer from round 1 on; then it is the result of
+        the body in the round before. Updates that leave a loop lose their last round.
         """
         node, port = reader
         target = self.plan.nodes[node]
@@ -202,7 +205,7 @@ class LoopRun:
             self._deliver(node, port, (*time[:-1], time[-1] + 1), updates)
 
     def _node(self, number: int, time: Time, watch: DivergenceDetector) -> bool:
-        """Runs one node at one time, if there is something for it; whether there was."""
+        """Runs one node at one time if it has input; returns True if it had."""
         inbox = self.inbox.pop((number, time), None)
         node = self.plan.nodes[number]
         if node.kind == GROUP:
@@ -230,7 +233,7 @@ class LoopRun:
     def _plain(
         self, operator: Operator, node: LoopNode, inbox: dict[int, list[Updates]]
     ) -> Updates | None:
-        """Runs an operator that keeps nothing."""
+        """Runs a stateless operator."""
         deltas = [
             self._given(inbox.get(port), operator.layouts[port], self._types(node, port))
             for port in range(len(node.ports))
@@ -258,7 +261,6 @@ class LoopRun:
         return batch if len(batch) else None
 
     def _types(self, node: LoopNode, port: int) -> tuple[str, ...]:
-        """The column types of an input."""
         source = node.ports[port]
         if not source.outside:
             return self.plan.nodes[source.number].types
@@ -271,7 +273,7 @@ class LoopRun:
     def _join(
         self, number: int, node: LoopNode, time: Time, inbox: dict[int, list[Updates]]
     ) -> None:
-        """Pairs dA with B as it was, then A and its change with dB; each pair at its bound."""
+        """Pairs dA with the old B, then A and its change with dB; each pair at its bound."""
         operator = node.operator
         assert isinstance(operator, Join)
         deltas = []
@@ -310,7 +312,7 @@ class LoopRun:
             return
         other = 1 - side
         state = node.states[other]
-        if state is None:  # from outside the loop: complete from round 0 on
+        if state is None:  # an input of the loop is complete from round 0 on
             port = node.ports[other].number
             early = not any(time) and not after
             trace = (self.step.before if early else self.step.after)[port]
@@ -342,7 +344,7 @@ class LoopRun:
         trace: Trace,
         marks: int,
     ) -> tuple[Updates, list[Column]] | None:
-        """Pairs on executors; the rounds of the other side travel as columns."""
+        """Pairs on executors; the rounds of the other side are sent as columns."""
         other = 1 - side
         deltas: list[Updates | Batch | None] = [None, None]
         before: list[Trace | None] = [None, None]
@@ -393,7 +395,7 @@ class LoopRun:
 
 
 def tagged_rows(leave: LoopNode, nodes: Sequence[LoopNode], port: int, updates: Updates) -> Updates:
-    """The values of several variables as rows of one collection: the number, then all columns."""
+    """Returns several variables as rows of one collection: the number, then all columns."""
     if len(leave.ports) == 1:
         return updates
     n = len(updates.diff)

@@ -1,8 +1,9 @@
-"""Whether a loop settles: finds the ones that never will, and says what goes on changing.
+"""Detects loops that do not converge, and reports the rows that keep changing.
 
-A body is a function of its variables once nothing else comes in. So if the variables ever are what
-they were some rounds before, they will be for ever: a sum of row hashes tells. A loop that never
-repeats is stopped after a number of rounds that no loop of its size should need.
+The body is a function of the loop's variables once no other input arrives. So if the variables ever
+return to their values of some rounds before, they repeat for ever; a sum of row hashes detects
+that. A loop that never repeats is stopped after a number of rounds that no loop of its size should
+need.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from nosync_nb.operators.iterate.loop import Loop
 
 FREE_ROUNDS = 1000
-"""Rounds of an epoch that are run without watching."""
+"""Rounds of an epoch that run before the detection starts."""
 
 ROUNDS_MIN, ROUNDS_MAX, ROUNDS_PER_ROW = 10_000, 1_000_000, 100
 _WORD = (1 << 64) - 1
@@ -43,28 +44,28 @@ class DivergenceDetector:
         self.states = states
         self.count = 0
         self.time: Time = ()
-        self.begun = -1  # rounds after it are those of this epoch alone; -1: not yet known
+        self.begun = -1  # later rounds belong to this epoch alone; -1: not yet known
         self.sum = (0, 0)
         self.seen: dict[tuple[int, int], int] = {}
         self.last: list[tuple[int, Batch]] = []
 
     def begin(self, time: Time) -> None:
-        """A round begins."""
+        """Starts a round."""
         self.count += 1
         self.time = time
         self.last = []
 
     def changed(self, node: int, batch: Batch) -> None:
-        """A variable changes in this round."""
+        """Records the change of a variable in this round."""
         if self.count < FREE_ROUNDS:
             return
         self.last.append((node, batch))
 
     def end(self) -> None:
-        """A round is over.
+        """Ends a round.
 
         Raises:
-            DivergenceError: the loop cannot settle, or did not in the rounds that it may take.
+            DivergenceError: the loop cannot converge, or did not within its limit of rounds.
         """
         if self.scope.rounds is not None or self.count < FREE_ROUNDS:
             return
@@ -83,7 +84,7 @@ class DivergenceDetector:
             )
 
     def _stored(self) -> int:
-        """The last round that earlier epochs know, at any time of the loops around."""
+        """The last round that earlier epochs have reached, at any time of the outer loops."""
         place = self.scope.depth - 1
         inside = set(self.scope.nodes())
         latest = 0
@@ -98,7 +99,7 @@ class DivergenceDetector:
         return latest
 
     def _compare(self) -> None:
-        """Adds the change of this round to the sums and looks whether they were there before."""
+        """Adds the change of this round to the sums, and looks for a round with equal sums."""
         plain, mixed = self.sum
         for node, batch in self.last:
             diff = batch.diff.astype(np.uint64)
@@ -122,7 +123,7 @@ class DivergenceDetector:
         return _title(self.step.stage, self.time)
 
     def _shown(self) -> str:
-        """Some rows that still change."""
+        """Some rows that still change, as text."""
         shown = []
         for node, batch in self.last:
             types = self.loop.nodes[node].types
@@ -133,7 +134,7 @@ class DivergenceDetector:
 
 
 def overflow_error(stage: str, time: Time, scope: LoopScope, error: CountError) -> DivergenceError:
-    """The error of a loop in which the count of a row grew until 64 bits were too few.
+    """Returns the error of a loop in which the count of a row exceeded 64 bits.
 
     Args:
         scope: the loop that ran, `time` its round.

@@ -1,8 +1,8 @@
-"""What is known of keys: of a loop's traces and of the inputs that it looks into, as Python values.
+"""Caches of keys, as Python values: rows of a loop's traces and of its arranged inputs.
 
-A key is looked up in its trace when it is first asked for, together with all others which that run
-of a node asks for; from then on it is known, and what an epoch changes of it is changed here too.
-Known are columns whose values are equal in Python when they are equal in Spark: integers, booleans
+A key is looked up in its trace at its first use, together with all other keys that the same run of
+a node needs. From then on it is cached, and changes of an epoch are applied to the cache. Caches
+hold only columns whose values are equal in Python when they are equal in Spark: integers, booleans
 and strings, nulls included.
 """
 
@@ -30,23 +30,23 @@ Pick = Callable[[Row], Any]
 Place = TypeVar("Place", bound=tuple[Any, ...])
 
 ROWS_MAX = 100_000
-"""So many rows and keys are kept from one epoch to the next: some twenty megabytes."""
+"""The rows and keys that are cached from one epoch to the next: some twenty megabytes."""
 
 WHOLE_ROWS = 5000
-"""A trace of at most so many rows is looked at as a whole, once: some five milliseconds."""
+"""A trace of at most this many rows is read as a whole, once: some five milliseconds."""
 
 SPREAD_ROWS = 5000
-"""An epoch that looks up more rows of a trace, and half of what that has, has spread over it."""
+"""An epoch that looks up more rows of a trace, and half of its rows, has spread over it."""
 
 PLAIN_TYPES = frozenset((*INTEGERS, "boolean", "string"))
 
 
 class TooManyChangesError(Exception):
-    """The changes are not few, or otherwise not for a run on rows."""
+    """The epoch has too many changes, or is unsuited to a run on rows for another reason."""
 
 
 def value_picker(places: Sequence[int]) -> Pick:
-    """What takes some values of a row, as a tuple."""
+    """Returns a function that takes some values of a row, as a tuple."""
     first = places[0] if places else 0
     if tuple(places) == tuple(range(first, first + len(places))):
         return itemgetter(slice(first, first + len(places)))
@@ -54,12 +54,12 @@ def value_picker(places: Sequence[int]) -> Pick:
 
 
 def key_picker(layout: Layout) -> Pick:
-    """What takes the key of a row."""
+    """Returns a function that takes the key of a row."""
     return value_picker(layout.places)
 
 
 def rows_of_columns(columns: Sequence[Column], diff: Any) -> Pairs:
-    """Columns as rows."""
+    """Returns columns as rows."""
     return list(zip(zip(*_values(columns), strict=True), diff.tolist(), strict=True))
 
 
@@ -73,7 +73,7 @@ def _tuples(values: Sequence[list[Any]], n: int) -> Iterable[Row]:
 
 
 def columns_of_rows(pairs: Iterable[tuple[Row, int]], types: Sequence[str]) -> Updates:
-    """Rows as columns; there is at least one.
+    """Returns rows as columns; there is at least one row.
 
     Raises:
         OverflowError: if a count has more than 64 bits.
@@ -97,13 +97,13 @@ def _column(values: Sequence[Any], type_: str) -> Column:
 
 
 class KeyCache(Generic[Place]):
-    """What is known of some keys of a trace.
+    """Some keys of a trace with their rows.
 
     Attributes:
-        by_key: the counts of what each known key has, empty if it has nothing.
-        trace: where the others are looked up, while an epoch runs.
-        whole: whether all that the trace has is known.
-        rows_count: how many rows and keys are known.
+        by_key: the counts of the rows of each cached key, empty for a key without rows.
+        trace: where other keys are looked up, while an epoch runs.
+        whole: True if the whole trace is cached.
+        rows_count: the number of cached rows and keys.
     """
 
     __slots__ = ("_looked", "_types", "by_key", "key", "layout", "rows_count", "trace", "whole")
@@ -119,13 +119,14 @@ class KeyCache(Generic[Place]):
         self._looked = 0  # rows, by this epoch
 
     def learn(self, keys: Collection[Row]) -> None:
-        """Looks up the keys that are not known.
+        """Looks up the keys that are not cached.
 
         Raises:
-            ManyError: if they have too many rows.
-            AbandonedError: if the epoch has looked up half of a large trace: so it spreads on.
+            TooManyChangesError: if they have too many rows.
+            AbandonedError: if the epoch has looked up half of a large trace, because then it
+                spreads further.
 
-        Cost: one lookup for all of them, and none if all are known.
+        Cost: one lookup for all of them, and none if all are cached.
         """
         by_key = self.by_key
         if all(map(by_key.__contains__, keys)):
@@ -156,7 +157,7 @@ class KeyCache(Generic[Place]):
         self._complete(missing)
 
     def _learn_all(self) -> None:
-        """Looks at all that the trace has."""
+        """Reads the whole trace."""
         known: dict[Row, dict[Place, int]] = {}
         places = self.layout.places
         for part in self.trace.parts():
@@ -176,19 +177,19 @@ class KeyCache(Generic[Place]):
         self._complete(missing)
 
     def begin(self, trace: Trace) -> None:
-        """An epoch begins: what is not known is looked up in its trace."""
+        """Starts an epoch: keys that are not cached are looked up in this trace."""
         self.trace, self._looked = trace, 0
 
     def close(self) -> None:
-        """The epoch is over: what it looked into may go."""
+        """Ends the epoch and releases the trace."""
         self.trace = Trace(self.layout)
 
     def _places(self, values: Sequence[list[Any]], n: int) -> Iterable[Place]:
-        """The rows that were found, as they are counted."""
+        """The keys under which the cache counts the rows that were read."""
         raise AssertionError("what is known says how it is counted")
 
     def _complete(self, keys: Sequence[Row]) -> None:
-        """Drops what cancels, after it was looked up, and counts the rest."""
+        """Drops rows that cancel, after a lookup, and counts the rest."""
         for key in keys:
             counts = self.by_key[key]
             if 0 in counts.values():
@@ -201,7 +202,7 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
     """A trace of the loop: by key the counts of (row, time).
 
     Attributes:
-        added: what this epoch added, at which time.
+        added: the additions of this epoch, with their times.
     """
 
     __slots__ = ("_times", "_unknown", "added", "width")
@@ -214,13 +215,13 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
         self._times: dict[Time, Time] = {}
 
     def add(self, change: Mapping[Row, int], time: Time) -> None:
-        """Adds what this epoch changes at a time, none by 0; it is not changed any more."""
+        """Adds the changes of this epoch at a time, none with count 0; takes ownership of them."""
         if change:
             self.added.append((time, change))
             self._count(change.items(), time)
 
     def _count(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
-        """Counts changes at a time where their keys are known."""
+        """Counts changes at a time where their keys are cached."""
         by_key, key_of = self.by_key, self.key
         known = 0
         for row, diff in pairs:
@@ -246,7 +247,7 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
         self.rows_count += known
 
     def emitted(self) -> Batch | None:
-        """All that this epoch added, once."""
+        """Returns all additions of this epoch, once."""
         added, self.added, self._unknown = self.added, [], {}
         by_time: dict[Time, Mapping[Row, int]] = {}
         for time, change in added:
@@ -268,7 +269,7 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
         lengths = [*map(len, by_time.values())]
         for rounds, type_ in zip(zip(*by_time, strict=True), types[width:], strict=True):
             columns.append(np.array(rounds, FIXED[type_]).repeat(lengths))
-        # Distinct rows in no order: they are sorted when somebody looks at them.
+        # Distinct rows in no order: they are sorted at the first lookup.
         return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, np.array(diffs, np.int64))
 
     def _places(self, values: Sequence[list[Any]], n: int) -> Iterable[tuple[Row, Time]]:
@@ -292,7 +293,7 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
 
 
 class InputKeyCache(KeyCache[Row]):
-    """An input of the loop that it looks into: by key the counts of rows, at the epoch's end."""
+    """An arranged input of the loop: by key the counts of rows, at the epoch's end."""
 
     __slots__ = ("changed", "upper")
 
@@ -302,7 +303,7 @@ class InputKeyCache(KeyCache[Row]):
         self.upper = 0
 
     def follow(self, pairs: Pairs, after: Trace) -> None:
-        """An epoch changes it."""
+        """Applies the changes of an epoch."""
         self.begin(after)
         self.upper = cached_upper(after)
         self.changed = {}
@@ -319,7 +320,7 @@ class InputKeyCache(KeyCache[Row]):
                 self.rows_count += len(counts)
 
     def at(self, key: Row, *, before: bool) -> dict[Row, int]:
-        """The rows of a known key, at the end of the epoch or before it."""
+        """Returns the rows of a cached key, at the end of the epoch or before it."""
         counts = self.by_key[key]
         if before and key in self.changed:
             counts = dict(counts)
@@ -340,5 +341,5 @@ def _count_in(counts: dict[Row, int], row: Row, diff: int) -> None:
 
 
 def cached_upper(trace: Trace) -> int:
-    """The epoch up to which a trace is known to have changed."""
+    """Returns the epoch up to which the changes of a trace are known."""
     return trace.layers[-1].upper if trace.layers else 0

@@ -1,9 +1,9 @@
 """Operators by key inside a loop: evaluated from scratch for the keys and times that need it.
 
-At time T the output of a key is the operator over what its input holds at T, less what the output
-holds at T already. A key is to be evaluated again at the least upper bound of T with every time at
-which its input or output changes later; since that time schedules in turn, all bounds are reached,
-also those of three and more times that nested loops have.
+At time T the output of a key is the operator over the input rows at T, less the output rows that
+exist at T already. A key is evaluated again at the least upper bound of T with every time at which
+its input or output changes later. That evaluation schedules further times in turn, so all bounds
+are reached, also those of three and more times that nested loops have.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class KeyBatch(NamedTuple):
 
     @classmethod
     def of_all(cls) -> KeyBatch:
-        """The one key of an operator that groups by nothing."""
+        """Returns the one key of an operator without grouping columns."""
         return cls(rows.hash_columns([], (), 1), [])
 
     @classmethod
     def merged(cls, parts: Sequence[KeyBatch], types: Sequence[str]) -> KeyBatch | None:
-        """Each key of `parts` once, None if there is none."""
+        """Returns each key of `parts` once, None if there is no key."""
         n = sum(len(p.khash) for p in parts)
         if not n:
             return None
@@ -58,19 +58,19 @@ class KeyBatch(NamedTuple):
         return cls(groups.khash, groups.keys)
 
     def take(self, index: Index) -> KeyBatch:
-        """The keys at `index`, each once."""
+        """Returns the keys at `index`, each once."""
         index = np.unique(index)
         return KeyBatch(self.khash[index], [rows.take(c, index) for c in self.columns])
 
 
 def key_types(operator: Operator) -> tuple[str, ...]:
-    """The types of the key by which an operator works."""
+    """Returns the types of the key by which an operator works."""
     layout = operator.grouping(0)
     return tuple(layout.types[place] for place in layout.places)
 
 
 def keys_of(batch: Batch) -> KeyBatch:
-    """The keys of a batch, each once."""
+    """Returns the keys of a batch, each once."""
     columns = [batch.columns[place] for place in batch.layout.places]
     index = first_of_keys(batch)
     if len(index) == len(batch):
@@ -81,10 +81,10 @@ def keys_of(batch: Batch) -> KeyBatch:
 def evaluate_keys(
     node: LoopNode, keys: KeyBatch, time: Time, states: Sequence[NestedTrace], step: Step
 ) -> tuple[Updates | None, list[tuple[Time, Index]]]:
-    """Brings the output of some keys up to date at a time.
+    """Updates the output of some keys for a time.
 
     Returns:
-        the change, and (later time, keys) at which they are to be evaluated again.
+        the change, and (later time, keys) at which they are evaluated again.
     """
     operator = node.operator
     assert operator is not None
@@ -127,7 +127,7 @@ def evaluate_keys(
 def evaluate_from_scratch(
     operator: Operator, inputs: Sequence[Updates | None], step: Step
 ) -> Updates | None:
-    """The output of an operator over inputs that hold nothing else."""
+    """Returns the output of an operator over inputs that have no other rows."""
     deltas: list[Updates | Batch | None] = []
     before: list[Trace | None] = []
     after: list[Trace | None] = []

@@ -1,10 +1,10 @@
-"""The loop as one operator: follows the changes of an epoch, or is run anew.
+"""The loop as one operator: it follows the changes of an epoch, or runs from scratch.
 
-All that its nodes remember are traces of the operator, with rounds as columns, logged and restored
-like any other. `run` runs the rounds, and `effort` says whether they start from what changed or
-from nothing; then the result is compared with what it was, and the traces are cleared first, or
-changed by the difference if that is less. A loop that *rests* has no traces but a mark that says
-so.
+The state of all its nodes are traces of the operator, with rounds as columns, logged and restored
+like any other. `batch_driver` runs the rounds, and `cost_estimate` chooses if they start from the
+changes or from nothing. A run from scratch is compared with the previous result. The traces are
+then cleared first, or changed by the difference if that is smaller. A loop that *rests* has no
+traces except a mark.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Loop(Operator):
     """Runs a body on its own output.
 
     Args:
-        nodes: all nodes, of inner loops too.
+        nodes: all nodes, also of inner loops.
         scope: the outermost loop.
-        inputs: for each input from outside the layout it is read in, or None.
+        inputs: for each input from outside the layout in which it is read, or None.
         state: layouts of the nodes' traces, and the number of rounds in each.
         output: the node that leaves the outermost loop.
     """
@@ -80,7 +80,7 @@ class Loop(Operator):
     def step(self, step: Step) -> Updates | None:
         effort: LoopCostEstimate = step.memo or LoopCostEstimate()
         step.remember(effort)
-        # However this epoch is run: a mirror that has not followed it tells of another state.
+        # However this epoch runs, caches that have not followed it describe another state.
         mirror = effort.take_mirror()
         resting = _rests(step.state[-1])
         if resting:
@@ -95,7 +95,7 @@ class Loop(Operator):
             run = self._run(step, step.state, budget, effort)
         except AbandonedError:
             return self._anew(step, effort, resting=False)
-        if budget is None:  # there was nothing, so what changed is all that there is
+        if budget is None:  # there were no rows before, so the changes are all rows
             effort.ran_anew(run.work, run.rounds)
         else:
             effort.followed()
@@ -106,7 +106,7 @@ class Loop(Operator):
     def _few(
         self, step: Step, effort: LoopCostEstimate, budget: int, mirror: LoopKeyCaches | None
     ) -> RowLoopRun | None:
-        """Runs the rounds on rows, if they are few; None if they are to be run on the traces."""
+        """Runs the rounds on rows, if they are few; None if they must run on the traces."""
         changed = sum(len(delta.diff) for delta in step.deltas if delta is not None)
         if not self.shape.possible or changed > FEW_ROWS:
             return None
@@ -124,7 +124,7 @@ class Loop(Operator):
             mirror.leave(step)
         except AbandonedError:
             run.close()
-            raise  # where changes spread, rows tell it for less than traces: they are asked again
+            raise  # a run on rows detects spreading cheaply, so the next epoch tries it again
         except (TooManyChangesError, OverflowError, CountError):
             effort.gave_up()
             step.undo(touched)
@@ -155,7 +155,7 @@ class Loop(Operator):
         return run
 
     def _anew(self, step: Step, effort: LoopCostEstimate, *, resting: bool) -> Updates | None:
-        """Runs on all that the inputs hold; the change is the difference to what was there."""
+        """Runs from scratch; the change is the difference to the previous result."""
         inner = self._whole(step)
         run = self._run(inner, inner.state, None, effort)
         step.add_touched(inner.touched)
@@ -172,7 +172,7 @@ class Loop(Operator):
         return self._difference(step, run)
 
     def _whole(self, step: Step) -> Step:
-        """A first run over all that is there now."""
+        """The step of a first run over all current rows."""
         deltas: list[Updates | None] = []
         before: list[Trace | None] = []
         known: dict[int, Updates] = {}
@@ -189,7 +189,7 @@ class Loop(Operator):
         )  # fmt: skip
 
     def _renew(self, step: Step, run: LoopRun) -> None:
-        """Leaves what makes the traces those of a run anew, whichever is less."""
+        """Emits the traces of a run from scratch: all after a clear, or the difference if less."""
         made = [state.emitted() for state in run.states]
         changed: list[Batch | None] = []
         for old, new in zip(step.state, made, strict=False):
@@ -203,12 +203,12 @@ class Loop(Operator):
             step.emitted[number] = batch
 
     def _difference(self, step: Step, run: LoopRun) -> Updates | None:
-        """What comes out of a run anew, less what came out before."""
+        """The result of a run from scratch, less the previous result."""
         before = () if step.held is None else step.held.parts()
         return self._result([*(part.updates.negated() for part in before), *run.output])
 
     def _result(self, parts: Sequence[Updates]) -> Updates | None:
-        """The sum of what comes out, None if nothing does."""
+        """The sum of the output parts, None without parts."""
         if not parts:
             return None
         batch = arrange(Layout(self.types), concat_updates(parts, self.types))
@@ -216,12 +216,11 @@ class Loop(Operator):
 
 
 def _rests(mark: Trace) -> bool:
-    """Whether a loop has no traces."""
+    """Returns True if a loop has no traces."""
     return sum(int(part.diff.sum()) for part in mark.parts()) > 0
 
 
 def _negated(batch: Batch) -> Batch:
-    """The same rows with opposite diffs."""
     columns, khash, rhash = batch.columns, batch.khash, batch.rhash
     return Batch(batch.layout, columns, khash, rhash, -batch.diff, batch.code)
 

@@ -1,9 +1,10 @@
-"""A mirror: what a loop holds of the keys it looked at, as Python values: few changes cost little.
+"""The key caches of a loop, as Python values, which make few changes cheap.
 
 Following one edge through a loop touches a few rows in each round, and numpy costs the same for one
-row as for hundreds. A mirror has rows of the loop's traces, and of the inputs that it looks into,
-in dicts by key (see `known`, and `stepped` for what is evaluated by key). It is kept with what the
-loop remembers (see `effort`): in memory, of one trace at a time, never wrong but missing.
+row as for hundreds. The caches have rows of the loop's traces, and of its arranged inputs, in dicts
+by key (see `key_cache`, and `round_state` for operators by key). They live with the cost estimate
+of the loop (see `cost_estimate`), in memory and for one version of the traces. They may be
+incomplete, but never wrong.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class LoopKeyCaches:
-    """What is known of all that a loop looks into.
+    """The cached keys of all traces and inputs that a loop looks up.
 
     Attributes:
         states: of each trace of the loop, without its mark.
         outside: of each input that has a layout.
-        known: for each row-wise node what it made of a row, as rows with signs.
+        known: for each row-wise node the output of a row, as rows with signs.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -51,14 +52,14 @@ class LoopKeyCaches:
 
     @property
     def rows_count(self) -> int:
-        """How many rows and keys are known."""
+        """The number of cached rows and keys."""
         every: list[KeyCache[Any]] = [*self.states, *self.outside.values()]
         return sum(each.rows_count for each in every)
 
     def follows(self, loop: Loop, step: Step) -> bool:
-        """Whether it holds what the traces do before an epoch.
+        """Returns True if the caches agree with the traces before an epoch.
 
-        An epoch may have failed after the loop ran: what it had changed was not kept then.
+        An epoch may have failed after the loop ran; its changes were discarded then.
         """
         if self.loop is not loop:
             return False
@@ -72,12 +73,12 @@ class LoopKeyCaches:
         )
 
     def begin(self, step: Step) -> None:
-        """An epoch begins: what is not known is looked up in its traces."""
+        """Starts an epoch: keys that are not cached are looked up in its traces."""
         for state, trace in zip(self.states, step.state, strict=False):
             state.begin(trace)
 
     def leave(self, step: Step) -> None:
-        """Emits what the epoch changed, and ends it."""
+        """Emits the changes of the epoch, and ends it."""
         self._uppers = []
         for number, state in enumerate(self.states):
             batch = step.emitted[number] = state.emitted()

@@ -1,8 +1,8 @@
 """Traces inside a loop: rows with the rounds at which they changed.
 
-Earlier epochs are complete, so they are collapsed as in any trace; rounds never are, since what
-changes in a later epoch at round 3 must meet what was there at round 3. Rounds are columns, last.
-Times are compared as vectors: a row counts at time T if every round of it is at most T's.
+Earlier epochs are complete, so they are collapsed as in any trace. Rounds never are, because a
+change of a later epoch at round 3 must meet the rows at round 3. Rounds are the last columns. Times
+are compared as vectors: a row counts at time T if each of its rounds is at most that of T.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ROUND = "int"
 
 
 def timed_layout(layout: Layout, depth: int) -> Layout:
-    """The layout of a trace inside `depth` loops."""
+    """Returns the layout of a trace inside `depth` loops."""
     return Layout((*layout.types, *(ROUND,) * depth), layout.places, layout.order)
 
 
 class StateSplit(NamedTuple):
-    """What a trace holds for some keys at a time, and the later times at which it changes.
+    """The rows of a trace for some keys at a time, and the later times at which they change.
 
-    `later` holds (time, probes): the least upper bounds with the time that was asked for.
+    `later` holds (time, probes): the least upper bounds with the requested time.
     """
 
     probe: Index
@@ -39,10 +39,10 @@ class StateSplit(NamedTuple):
 
 
 class NestedTrace:
-    """One trace of a loop while an epoch runs: what was there, and what this epoch adds.
+    """One trace of a loop while an epoch runs: the previous rows, and the additions of this epoch.
 
     Args:
-        trace: what earlier epochs left.
+        trace: the result of earlier epochs.
         depth: the number of rounds of a row.
     """
 
@@ -55,7 +55,7 @@ class NestedTrace:
         self.added: list[Batch] = []
 
     def append(self, batch: Batch, time: Time) -> None:
-        """Adds a change of one time. The batch is of the same key, without rounds."""
+        """Adds a change of one time. The batch has the same key, without rounds."""
         n = len(batch)
         layout = self.trace.layout
         marks: list[Column] = []
@@ -74,23 +74,23 @@ class NestedTrace:
         self.trace, _ = append_layer(self.trace, Layer(at, at + 1, (made,)))
 
     def emitted(self) -> Batch | None:
-        """All that this epoch adds."""
+        """Returns all additions of this epoch."""
         if not self.added:
             return None
         batch = merge(self.trace.layout, self.added)
         return batch if len(batch) else None
 
     def at(self, time: Time, khash: Hashes, keys: Sequence[Column]) -> StateSplit | None:
-        """What the trace holds at `time` for keys; None if it knows nothing of them."""
+        """Returns the rows of the trace at `time` for keys; None if it has no row of them."""
         matches = self.trace.lookup(khash, keys)
         return None if matches is None else split_by_time(matches, self.width, time)
 
 
 def split_by_time(matches: LookupResult, width: int, time: Time) -> StateSplit:
-    """Tells what is there at a time from what comes later.
+    """Separates the rows at a time from later changes.
 
     Args:
-        width: the columns before the rounds.
+        width: the number of columns before the rounds.
         time: as many rounds as the rows have, or more.
     """
     columns, diff, probe = matches.columns, matches.diff, matches.probe
@@ -116,7 +116,7 @@ def split_by_time(matches: LookupResult, width: int, time: Time) -> StateSplit:
 
 
 def equal_runs(columns: Sequence[npt.NDArray[np.int32]]) -> list[tuple[int, Index]]:
-    """The rows grouped by equal values: (a row of the group, all rows of it)."""
+    """Returns the rows grouped by equal values: (a row of the group, all rows of it)."""
     order = np.lexsort(tuple(reversed(columns)))
     changes = np.zeros(len(order) - 1, bool)
     for column in columns:
@@ -128,7 +128,7 @@ def equal_runs(columns: Sequence[npt.NDArray[np.int32]]) -> list[tuple[int, Inde
 def at_least_upper_bounds(
     updates: Updates, marks: Sequence[Column], time: Time
 ) -> list[tuple[Time, Updates]]:
-    """Updates made at `time` from rows that carry rounds: each at the bound of both."""
+    """Returns updates made at `time` from rows that carry rounds: each at the bound of both."""
     if not marks:
         return [(time, updates)]
     bounds = [np.maximum(np.asarray(m), t) for m, t in zip(marks, time, strict=False)]

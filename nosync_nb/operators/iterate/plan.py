@@ -1,8 +1,8 @@
-"""What runs inside a loop, as data: nodes, the scopes they belong to, and who reads whom.
+"""The contents of a loop, as data: nodes, the scopes they belong to, and the readers of each node.
 
-A loop is one operator of the dataflow; what it is made of is a small dataflow of its own. A
-**node** at depth k sits inside k loops and its updates carry k rounds. What depends on no variable
-of a loop is not in here: it is an input of the whole.
+A loop is one operator of the dataflow; its body is a small dataflow of its own. A **node** at depth
+k is inside k loops and its updates carry k rounds. A collection that depends on no variable of the
+loop is not a node here: it is an input of the whole loop.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 from nosync_nb.operators.base import Operator
 
 VARIABLE, RESULT, LEAVE = "variable", "result", "leave"
-"""Kinds of nodes beside those that operators are: a loop variable; its next value; the value after
-the loop. They consolidate, so that pairs that cancel do not run around for ever."""
+"""Kinds of nodes beside those of operators: a loop variable; its next value; the value after the
+loop. They consolidate, so that pairs that cancel do not circulate for ever."""
 
 
 class LoopPort(NamedTuple):
-    """Where an input of a node comes from: node `number`, or, if `outside`, the loop's input."""
+    """The source of an input of a node: node `number`, or, if `outside`, the loop's input."""
 
     outside: bool
     number: int
@@ -29,13 +29,13 @@ class LoopNode:
     """A node inside a loop.
 
     Attributes:
-        kind: how it is run.
+        kind: how it runs.
         types: of its output.
         ports: its inputs.
         depth: the number of rounds that its updates carry.
-        operator: the kernel, unless it is a variable or a leave.
-        states: for each input the number of its own trace, or None; last that of its output, if
-            it is evaluated by key.
+        operator: the kernel, None for a variable or a leave node.
+        states: for each input the number of its own trace, or None; last that of its output, if it
+            is evaluated by key.
     """
 
     kind: str
@@ -46,18 +46,18 @@ class LoopNode:
     states: tuple[int | None, ...] = ()
 
     def read(self, port: LoopPort) -> None:
-        """Has one more input."""
+        """Adds an input."""
         self.ports = (*self.ports, port)
 
 
 @dataclass
 class LoopScope:
-    """One loop: what it runs in a round, in order.
+    """One loop: the nodes of a round, in order.
 
     Attributes:
         depth: 1 for the outermost.
-        rounds: how often the body is applied at most, None: until nothing changes.
-        items: nodes and inner loops, inputs before what reads them.
+        rounds: the maximum number of rounds, None: until nothing changes.
+        items: nodes and inner loops, inputs before their readers.
     """
 
     depth: int
@@ -65,7 +65,7 @@ class LoopScope:
     items: list[int | LoopScope] = field(default_factory=list)
 
     def nodes(self) -> list[int]:
-        """The nodes of this loop and of those inside it."""
+        """Returns the nodes of this loop and of its inner loops."""
         nodes: list[int] = []
         for item in self.items:
             nodes += item.nodes() if isinstance(item, LoopScope) else [item]
@@ -73,7 +73,7 @@ class LoopScope:
 
 
 class LoopReader(NamedTuple):
-    """Somebody who reads a node: input `port` of node `node`."""
+    """A reader of a node: input `port` of node `node`."""
 
     node: int
     port: int
@@ -82,7 +82,7 @@ class LoopReader(NamedTuple):
 def readers_of_nodes(
     nodes: list[LoopNode],
 ) -> tuple[list[list[LoopReader]], dict[int, list[LoopReader]]]:
-    """Who reads each node, and who reads each input of the whole loop."""
+    """Returns the readers of each node, and the readers of each input of the whole loop."""
     inside: list[list[LoopReader]] = [[] for _ in nodes]
     outside: dict[int, list[LoopReader]] = {}
     for number, node in enumerate(nodes):

@@ -23,10 +23,10 @@ from nosync_nb.operators.iterate.nested_trace import Time
 from nosync_nb.trace.batch import Layout
 
 COUNT_MAX = 1 << 53
-"""Counts and sums beyond it are left to numpy, which sees when 64 bits are too few."""
+"""Larger counts and sums are left to numpy, which detects an overflow of 64 bits."""
 
 RowCounts = dict[Row, int]
-"""How often each row is there."""
+"""The count of each row."""
 
 Changes = dict[tuple[Row, Time], int]
 
@@ -38,16 +38,16 @@ SUMS_MAX = 1 << 12
 
 
 def add_pairs(held: RowCounts, pairs: Iterable[tuple[Row, int]]) -> None:
-    """Adds rows to what is held; some may cancel, and stay with a count of 0."""
+    """Adds rows to counts; rows that cancel stay with a count of 0."""
     for row, diff in pairs:
         held[row] = held.get(row, 0) + diff
 
 
 def consolidated_pairs(parts: Iterable[Pairs]) -> RowCounts:
-    """The sum of lists of rows, without those that cancel.
+    """Returns the sum of lists of rows, without those that cancel.
 
     Raises:
-        ManyError: if a count grows beyond what can be multiplied.
+        TooManyChangesError: if a count exceeds the limit of 64-bit products.
     """
     sums: RowCounts = {}
     for pairs in parts:
@@ -59,14 +59,14 @@ def consolidated_pairs(parts: Iterable[Pairs]) -> RowCounts:
 
 
 def without_zeros(held: RowCounts) -> RowCounts:
-    """What does not cancel; the same, if that is all."""
+    """Returns the rows that do not cancel; the same dict, if that is all."""
     if 0 in held.values():
         return {row: count for row, count in held.items() if count}
     return held
 
 
 def least_upper_bound(time: Time, other: Time) -> Time:
-    """The least upper bound of two times."""
+    """Returns the least upper bound of two times."""
     if time == other:
         return time
     if len(time) == 1:
@@ -75,12 +75,12 @@ def least_upper_bound(time: Time, other: Time) -> Time:
 
 
 class KeySteps:
-    """What one key holds from each of some rounds on, up to the next of them.
+    """The rows of one key from each of some rounds on, up to the next of them.
 
     Attributes:
         rounds: ascending.
         sums: for each of them.
-        rows_count: how many rows it takes.
+        rows_count: the number of rows that it takes.
     """
 
     __slots__ = ("rounds", "rows_count", "sums")
@@ -102,7 +102,7 @@ class KeySteps:
 
     @property
     def changes(self) -> Changes:
-        """The changes that it is the sums of."""
+        """The changes whose sums are cached."""
         made: Changes = {}
         before: RowCounts = {}
         for at, sums in zip(self.rounds, self.sums, strict=True):
@@ -123,7 +123,9 @@ class KeySteps:
             rounds.insert(place, at)
             sums.insert(place, before)
             more = len(before)
-        for each in sums[place:] if place else sums:  # no call for each: all changes come by here
+        for each in (
+            sums[place:] if place else sums
+        ):  # no function call for each: this is the hot path
             count = each.get(row)
             if count is None:
                 each[row] = diff
@@ -137,7 +139,7 @@ class KeySteps:
         return more
 
     def let_go(self, place: int) -> int:
-        """Forgets the rounds from a place on that hold what the one before does.
+        """Drops the rounds from a position on whose rows equal those of the previous round.
 
         Returns:
             how many rows less it takes.
@@ -153,7 +155,7 @@ class KeySteps:
 
 
 class RoundState(TimedKeyCache):
-    """A trace of an operator by key, in a loop that is in no other one."""
+    """A trace of an operator by key, in a loop that is not nested."""
 
     __slots__ = ("_steps",)
 
@@ -162,7 +164,7 @@ class RoundState(TimedKeyCache):
         self._steps: dict[Row, KeySteps] = {}
 
     def _count(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
-        """RowCounts changes at a time where their keys are known."""
+        """Counts changes at a time where their keys are cached."""
         key_of, steps_of, at = self.key, self._steps, time[0]
         rest: list[tuple[Row, int]] = []
         more = 0
@@ -182,7 +184,7 @@ class RoundState(TimedKeyCache):
             super()._count(rest, time)
 
     def at(self, key: Row, time: Time) -> tuple[RowCounts, Time | None]:
-        """What a known key holds at a time, not to be changed; and when it holds another next."""
+        """Returns a cached key's rows at a time, read-only, and the time of their next change."""
         steps = self._steps.get(key)
         if steps is None:
             changes = self.by_key[key]
@@ -199,7 +201,7 @@ class RoundState(TimedKeyCache):
         held = sums[place - 1] if place else _EMPTY
         if place == len(rounds):
             return held, None
-        if sums[place] == held:  # what changed there was taken back since
+        if sums[place] == held:  # the change of that round was reverted since
             self.rows_count -= steps.let_go(place)
             if place == len(rounds):
                 return held, None
@@ -207,7 +209,7 @@ class RoundState(TimedKeyCache):
 
 
 def _looked_through(changes: Changes, time: Time) -> tuple[RowCounts, Time | None]:
-    """What changes make at a time, and the next time of one."""
+    """The sum of changes at a time, and the time of the next change."""
     sums: RowCounts = {}
     after: Time | None = None
     for (row, at), diff in changes.items():

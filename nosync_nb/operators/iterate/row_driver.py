@@ -59,27 +59,27 @@ FEW_ROWS = 64
 """An epoch that changes more rows of the inputs is not tried."""
 
 ROWS_PER_RUN = 300
-"""So many rows cost in Python what one run of a node costs in numpy, whatever its rows."""
+"""This many rows cost in Python as much as one run of a node in numpy with any number of rows."""
 
 SPARSE_ROWS = 2000
-"""So many rows are touched before they are held against the last run anew. A third of what that
-cost in the same rounds is too much: a change that has spread so far spreads on."""
+"""After this many touched rows the work is compared with the last run from scratch. A third of its
+cost in the same rounds is too much, because a change that has spread so far spreads further."""
 
 ENDLESS = 1 << 60
-"""What a round is taken to cost that the last run anew did not have."""
+"""The assumed cost of a round that the last run from scratch did not have."""
 
 _KNOWN_MAX = 1 << 14
 _DIFF = itemgetter(1)
 
 Result = Callable[[Row, list[RowCounts]], RowCounts | None]
-"""The output of one key over its rows in each input; None: ask the operator."""
+"""The output of one key over its rows in each input; None: evaluate it with the operator."""
 
 
 class RowPlan:
-    """What is fixed for a loop: how its nodes are run on rows.
+    """The fixed part of a loop's run on rows: how each node runs.
 
     Attributes:
-        possible: whether all of them can.
+        possible: True if all nodes can run on rows.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -90,7 +90,7 @@ class RowPlan:
 
 
 class JoinRowPlan:
-    """Keys and output of a join: what both take of (left row + right row)."""
+    """Keys and output of a join, as functions of (left row + right row)."""
 
     def __init__(self, join: Join) -> None:
         self.keys = (value_picker(join.keys[0]), value_picker(join.keys[1]))
@@ -114,7 +114,7 @@ class GroupRowPlan:
 
 
 def _is_possible(node: LoopNode) -> bool:
-    """Whether a node can be run on rows."""
+    """Returns True if a node can be run on rows."""
     operator = node.operator
     if not node.types or not PLAIN_TYPES.issuperset(node.types):
         return False
@@ -152,7 +152,7 @@ def _distinct(key: Row, inputs: list[RowCounts]) -> RowCounts | None:
 
 
 def _aggregate_function(operator: Aggregate) -> Result | None:
-    """What computes an aggregate of plain columns, None if that is another one."""
+    """Returns a function for an aggregate of plain columns, None for any other."""
     if operator.picked is None or not all(e.is_column for e in operator.arguments):
         return None
     calls: list[tuple[Callable[..., Any], list[int]]] = []
@@ -180,7 +180,7 @@ def _aggregate_function(operator: Aggregate) -> Result | None:
 
 
 def _single_call(function: Callable[..., Any], places: list[int]) -> Result:
-    """What computes an aggregate of one call, after its key."""
+    """Returns a function for an aggregate of one call, after its key."""
 
     def result(key: Row, inputs: list[RowCounts]) -> RowCounts | None:
         held = inputs[0]
@@ -224,7 +224,6 @@ def _greatest_by(held: RowCounts, place: int, order: int) -> Any:
 
 
 def _values(held: RowCounts, place: int) -> list[Any]:
-    """The values of a column that are not null."""
     values = [row[place] for row in held]
     return [value for value in values if value is not None] if None in values else values
 
@@ -257,15 +256,17 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min_by": _least_by,
     "max_by": _greatest_by,
 }
-"""Each of the rows of a key and the places of its arguments; of equal orders as everywhere."""
+"""Functions of the rows of a key and the positions of the arguments. Ties of an order are broken as
+in all other code paths."""
 
 
 class RowLoopRun(LoopRun):
     """One run over few changes.
 
     Raises:
-        ManyError: it is given up; the mirror is of no use any more.
-        AbandonedError: so is following the changes on traces: they have spread over most rows.
+        TooManyChangesError: the run is given up, and the key caches are no longer usable.
+        AbandonedError: following the changes on traces is given up as well, because they have
+            spread over most rows.
     """
 
     def __init__(
@@ -285,7 +286,7 @@ class RowLoopRun(LoopRun):
         self.left: dict[int, RowCounts] = {}
 
     def start(self) -> None:
-        """Gives the changes of the epoch to those who read them, in round 0."""
+        """Sends the changes of the epoch to the nodes that read them, in round 0."""
         self.mirror.begin(self.step)
         for number, delta in enumerate(self.step.deltas):
             held = self.mirror.outside.get(number)
@@ -300,7 +301,7 @@ class RowLoopRun(LoopRun):
                     self._hand(reader, (), pairs)
 
     def result(self) -> Updates | None:
-        """What leaves the loop."""
+        """Returns the rows that leave the loop."""
         leave = self.plan.nodes[self.plan.output]
         parts = []
         for port, held in self.left.items():
@@ -312,7 +313,7 @@ class RowLoopRun(LoopRun):
         return concat_updates(parts, self.plan.types) if parts else None
 
     def _measure(self, number: int, work: int) -> None:
-        """Gives up, if it costs too much of what the rounds until now cost when run anew."""
+        """Gives up if the cost is too large compared with that of the same rounds from scratch."""
         self.usually += self.usual.get(number, ENDLESS)
         rows_count = self.work - RUN_ROWS * self.runs
         costs = rows_count * RUN_ROWS // ROWS_PER_RUN
@@ -320,13 +321,13 @@ class RowLoopRun(LoopRun):
             raise AbandonedError
 
     def _send(self, number: int, time: Time, pairs: Pairs) -> None:
-        """Passes on what a node made."""
+        """Passes the output of a node on to its readers."""
         if pairs:
             for reader in self.plan.inside[number]:
                 self._hand(reader, time, pairs)
 
     def _hand(self, reader: LoopReader, time: Time, pairs: Pairs) -> None:
-        """Gives updates of a time to a reader, as `LoopRun._give`."""
+        """Passes updates of a time to a reader, as `LoopRun._give`."""
         node, port = reader
         target = self.plan.nodes[node]
         if target.kind == LEAVE and not target.depth:
@@ -355,7 +356,7 @@ class RowLoopRun(LoopRun):
             held += pairs
 
     def _node(self, number: int, time: Time, watch: DivergenceDetector) -> bool:
-        """Runs one node at one time, if there is something for it; whether there was."""
+        """Runs one node at one time if it has input; returns True if it had."""
         boxes = self.boxes.pop((number, time), None)
         node = self.plan.nodes[number]
         if node.kind == GROUP:
@@ -383,7 +384,7 @@ class RowLoopRun(LoopRun):
         return True
 
     def _rowwise(self, number: int, operator: Any, pairs: Pairs) -> Pairs:
-        """Runs a linear operator on the rows that it has not seen lately."""
+        """Runs a linear operator on the rows whose output is not cached."""
         self.touched += len(pairs)
         pick: Pick | None = self.shape.nodes[number]
         if pick is not None:
@@ -396,7 +397,7 @@ class RowLoopRun(LoopRun):
                 missing = list({row: None for row, _ in pairs})
             source = self.plan.nodes[number].ports[0]
             types = self.plan.nodes[source.number].types
-            # A linear operator carries diffs over, so a diff can say which row it came from.
+            # A linear operator carries diffs over, so a diff can identify the input row.
             marked = columns_of_rows([(row, i) for i, row in enumerate(missing, 1)], types)
             step = Step([marked], [None], [None], (), stage=self.step.stage)
             output = operator.step(step)
@@ -408,7 +409,7 @@ class RowLoopRun(LoopRun):
         return [(made, sign * diff) for row, diff in pairs for made, sign in known[row]]
 
     def _paired(self, number: int, node: LoopNode, time: Time, boxes: dict[int, Pairs]) -> None:
-        """Pairs dA with B as it was, then A and its change with dB; each pair at its bound."""
+        """Pairs dA with the old B, then A and its change with dB; each pair at its bound."""
         made: dict[Time, Pairs] = {}
         for side in (0, 1):
             delta = consolidated_pairs([boxes[side]]) if side in boxes else None
@@ -502,7 +503,7 @@ class RowLoopRun(LoopRun):
                 if isinstance(each, RoundState):
                     held, after = each.at(key, time)
                     if after is not None:
-                        wait(number, after, key)  # evaluated then, it waits for the next one
+                        wait(number, after, key)  # that evaluation schedules the next one
                 elif isinstance(each, TimedKeyCache):
                     held = self._at(number, key, each, time, bounds)
                 else:
@@ -534,7 +535,7 @@ class RowLoopRun(LoopRun):
         self._send(number, time, list(made.items()))
 
     def _held(self, node: LoopNode) -> tuple[list[TimedKeyCache | InputKeyCache], TimedKeyCache]:
-        """What is known of what a node reads, and of what it made."""
+        """The caches of a node's inputs, and of its output."""
         states, outside = self.mirror.states, self.mirror.outside
         *reads, own = node.states
         assert own is not None
@@ -544,13 +545,13 @@ class RowLoopRun(LoopRun):
     def _at(
         self, number: int, key: Row, state: TimedKeyCache, time: Time, bounds: dict[Time, Time]
     ) -> RowCounts:
-        """What a trace holds at a time for a key; schedules the key where it changes later.
+        """Returns a key's rows in a trace at a time; schedules the key where they change later.
 
         Args:
-            bounds: the least upper bounds with `time` that are known; grows.
+            bounds: the least upper bounds with `time` so far; grows.
 
         Returns:
-            what is not to be changed.
+            rows that the caller must not change.
         """
         counts: RowCounts = {}
         held = state.by_key[key]
@@ -575,7 +576,7 @@ class RowLoopRun(LoopRun):
         return without_zeros(counts)
 
     def _wait(self, number: int, time: Time, key: Row) -> None:
-        """Has a key evaluated at a later time."""
+        """Schedules a key for a later time."""
         waiting = self.waiting.get((number, time))
         if waiting is None:
             waiting = self.waiting[number, time] = set()

@@ -1,9 +1,10 @@
 """The as-of join: each left row beside the latest right row of its key at or before its time.
 
-Both sides are ordered by time inside each key. A changed left row looks up its neighbour; a changed
-right row concerns the left rows from its time on until that of the next right row, and these are
-read before and after. So an epoch costs O(layers) rows for each changed one and the left rows
-whose neighbour may be another, for a key of any size. A negative count is no presence.
+Both sides are ordered by time inside each key. A changed left row looks up its neighbour. A changed
+right row affects the left rows from its time up to the time of the next right row; these are read
+before and after the change. So an epoch costs O(layers) rows for each changed row and for the left
+rows whose neighbour may differ, for a key of any size. A row with a negative count is not a
+neighbour.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class AsOfJoin(Operator):
 
     Args:
         left: column types of the left input.
-        right: those of the right one: keys, time, others; no key and no time is null.
+        right: column types of the right one: keys, time, others; no key and no time is null.
         left_key: positions of the left key columns, in the order of the right ones.
         at: the position of the left time.
         further: positions of the right columns that follow the left ones in the output.
@@ -96,7 +97,7 @@ class AsOfJoin(Operator):
     def _concerned(
         self, trace: Trace, left: Batch | None, right: Batch | None, until: Hashes | None
     ) -> Batch:
-        """The left rows that changed or whose neighbour may have, as often as they are there."""
+        """The left rows that changed or whose neighbour may have changed, with their counts."""
         taken = []
         for part in trace.parts():
             spans = []
@@ -141,7 +142,7 @@ class AsOfJoin(Operator):
 
 
 def _equal(part: Batch, wanted: Batch) -> tuple[Index, Index]:
-    """Where in a part rows stand whose key, time and row have the hashes wanted."""
+    """The positions in a part of rows with the given hashes of key, time and row."""
     assert part.code is not None
     assert wanted.code is not None
     first = part.khash.searchsorted(wanted.khash)
@@ -155,7 +156,7 @@ def _equal(part: Batch, wanted: Batch) -> tuple[Index, Index]:
 
 
 def _between(part: Batch, right: Batch, until: Hashes) -> tuple[Index, Index]:
-    """Where in a part the rows of some keys stand, from a time up to another."""
+    """The positions in a part of the rows of some keys, from a time up to another."""
     assert part.code is not None
     assert right.code is not None
     first = part.khash.searchsorted(right.khash)

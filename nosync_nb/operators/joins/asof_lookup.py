@@ -1,8 +1,8 @@
 """The neighbours of times in a trace ordered by time inside each key.
 
-The nearest row at or before a time, or after it, stands beside it in each part, so a look costs
-O(layers) rows for a key of any size. It grows while what is found cancels. Many times of one key
-are looked for together: the rows beside them are read once, however their looks overlap.
+The nearest row at or before a time, or after it, is beside the time in each part, so a lookup costs
+O(layers) rows for a key of any size. The lookup reads further only while rows cancel. Many times of
+one key are looked up together: the rows beside them are read once, even if their lookups overlap.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from nosync_nb.trace import Trace, hash_ranges
 from nosync_nb.trace.batch import Batch, Hashes, Index, Updates, arrange, concat_updates
 from nosync_nb.trace.stats import place_in
 
-_LOOK = 4  # rows looked at beside a time in each part
-_FURTHER = 8  # times as many at the next look
+_LOOK = 4  # rows that are read beside a time in each part
+_FURTHER = 8  # times as many in the next lookup
 
 
 class TimeNeighbours(NamedTuple):
-    """What stands beside times.
+    """The rows beside times.
 
     Attributes:
         which: the times that have a neighbour, ascending.
@@ -41,7 +41,7 @@ class TimeNeighbours(NamedTuple):
 def time_neighbours(
     trace: Trace, khash: Hashes, keys: Sequence[Column], code: Hashes, step: Step, *, after: bool
 ) -> TimeNeighbours:
-    """The rows with a positive count next to times of keys.
+    """Returns the rows with a positive count next to times of keys.
 
     Args:
         trace: its layout orders by a column that is null in no row.
@@ -75,7 +75,7 @@ def time_neighbours(
 
 
 def interval_union(low: Index, high: Index) -> Index:
-    """Each position that is in one of the intervals `[low, high)` once, ascending."""
+    """Returns each position that is in one of the intervals `[low, high)` once, ascending."""
     order = low.argsort(kind="stable")
     low, high = low[order], high[order]
     reached = np.maximum.accumulate(high)
@@ -85,12 +85,12 @@ def interval_union(low: Index, high: Index) -> Index:
 
 
 class _Seen(NamedTuple):
-    """A look beside times.
+    """The result of a lookup beside times.
 
     Attributes:
-        held: the rows that were read, added up.
-        open: the times beside which there are more rows in some part.
-        horizon: the code up to which such a time may not have been shown all rows.
+        held: the rows that were read, consolidated.
+        open: the times beside which some part has more rows.
+        horizon: the code up to which such a time may miss rows.
     """
 
     held: Batch
@@ -127,7 +127,7 @@ def _look(trace: Trace, khash: Hashes, code: Hashes, look: int, *, after: bool) 
 
 
 def _chosen(seen: _Seen, keys: Sequence[Column], code: Hashes, after: bool) -> tuple[Index, Index]:
-    """The times of which a look showed the neighbour for certain, and where it is held."""
+    """The times whose neighbour is certain after a lookup, and its position in `held`."""
     held, n = seen.held, len(code)
     there = (held.diff > 0).nonzero()[0]
     none: Index = np.zeros(0, np.int64)

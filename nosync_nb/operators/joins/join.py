@@ -1,11 +1,11 @@
 """The equi-join of two collections: every pair of updates with equal keys exactly once.
 
-With A, B the inputs before the epoch and dA, dB their changes, the change of the join is
-`dA x B + (A + dA) x dB`, diffs multiplied. Null keys match nothing. Semi, anti and outer joins are
+With A, B the inputs before the epoch and dA, dB their changes, the change of the join is `dA x B +
+(A + dA) x dB`, diffs multiplied. Null keys match nothing. Semi, anti and outer joins are
 compositions of this one with `distinct` (see `nosync_nb.collections.joins`).
 
-A cross join is one by no columns: all rows have the same key. What it gives grows with the product
-of its sides, so an epoch of it is bounded, and refused before it takes the memory.
+A cross join has no key columns: all rows have the same key. Its output grows with the product of
+its sides. Therefore an epoch of it is limited, and refused before it allocates the memory.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates, row_of
 
 CROSS_ROWS_MAX = 5_000_000
-"""How many rows a cross join may give at once, for what changed on one side in an epoch: some
-hundred megabytes of pairs."""
+"""The number of rows that a cross join may emit at once, for the changes of one side in an epoch:
+some hundred megabytes of pairs."""
 
 
 class Join(Operator):
@@ -83,7 +83,7 @@ class Join(Operator):
         return frozenset({*self.keys[port], *self.needs[port]})
 
     def beside(self, side: int, types: Sequence[str]) -> Join:
-        """The same join where side `side` has more columns, which follow the output."""
+        """Returns the same join with more columns on side `side`, which follow the output."""
         left, right = (list(layout.types) for layout in self.layouts)
         wider = (left, right)[side]
         more = [(side, len(wider) + i) for i in range(len(types))]
@@ -101,7 +101,7 @@ class Join(Operator):
         """Pairs the change of one side with the trace of the other.
 
         Args:
-            beside: positions of columns of the trace that are wanted beside the output.
+            beside: positions of columns of the trace that are returned beside the output.
         """
         if delta is None or other is None or not other.layers:
             return None
@@ -133,10 +133,10 @@ class Join(Operator):
 
 
 def _check_cross(changed: int, held: int, step: Step) -> None:
-    """Refuses a cross join of changed rows that would give too many rows.
+    """Refuses a cross join of changed rows that would emit too many rows.
 
     Raises:
-        StageError: if it would give more than `CROSS_ROWS_MAX`; names the sizes.
+        StageError: if it would emit more than `CROSS_ROWS_MAX`; names the sizes.
     """
     if changed * held > CROSS_ROWS_MAX:
         raise StageError(
@@ -169,7 +169,7 @@ def _build(part: DefinitionPart, types: Types | None) -> Operator:
 def _fit(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Needs its keys; passes on the rest."""
+    """Requires its keys; passes on the rest."""
     left, right = inputs[0].moved(part.params["left"]), inputs[1].moved(part.params["right"])
     outputs, lost = [], {}
     for i, (side, place) in enumerate(part.params["outputs"]):
@@ -182,7 +182,7 @@ def _fit(
 
 
 def _key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """That of the side of which each row has one partner at most; else what is joined by."""
+    """The key of the side that has at most one partner for each row; else the join key."""
     outputs = [tuple(each) for each in part.params["outputs"]]
     sides = part.params["left"], part.params["right"]
     wanted = [(0, place) for place in sides[0]]
@@ -191,14 +191,14 @@ def _key(part: DefinitionPart, below: Sequence[Key]) -> Key:
         if single is not None and own is not None and set(single) <= set(sides[other]):
             wanted = [(side, place) for place in own]
             break
-    # A key column of the right is there under the left name.
+    # A key column of the right side appears under the left name.
     same = {(1, b): (0, a) for a, b in zip(*sides, strict=True)}
     found = [each if each in outputs else same.get(each, each) for each in wanted]
     return tuple(map(outputs.index, found)) if all(each in outputs for each in found) else None
 
 
 def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """Its keys, and what is wanted of each side."""
+    """Its keys, and the requested columns of each side."""
     outputs = [part.params["outputs"][i] for i in wanted]
     keys = part.params["left"], part.params["right"]
     return [

@@ -1,12 +1,12 @@
-"""The equi-join of many collections: a lookup in each of the others, and nothing kept between.
+"""The equi-join of many collections: a lookup in each of the others, without intermediate state.
 
 With A, B, C the inputs before the epoch, A', B', C' after it and dA, dB, dC their changes, the
 change of the join is `dA x B x C + A' x dB x C + A' x B' x dC`: every combination once. In each of
-the three a change is looked up in one other input after another, always in the smallest that it has
-a key for. An input has a port for each key by which it is looked up.
+the three terms a change is looked up in one other input after another, always in the smallest input
+for which it has a key. An input has a port for each key by which it is looked up.
 
-Columns that are joined are equal in what comes out, so any of them may stand for the others; null
-is equal to nothing. A predicate is asked as soon as its columns are there: none of them can raise.
+Joined columns are equal in the output, so any of them may replace the others; null equals nothing.
+A predicate is evaluated as soon as its columns are available: none of them can raise.
 
 Source: McSherry, "Delta queries"; Materialize's delta joins.
 """
@@ -37,10 +37,10 @@ from nosync_nb.trace.batch import (
 )
 
 _ORDERS_MAX = 1 << 10
-"""So many orders are remembered: which one is taken changes with the sizes, slowly."""
+"""The number of cached lookup orders: the order depends on the sizes, which change slowly."""
 
 Spot = tuple[int, int]
-"""A column of an input: the number of the input, and the column's place in it."""
+"""A column of an input: the number of the input, and the position of the column in it."""
 
 
 class JoinPredicate(NamedTuple):
@@ -58,11 +58,11 @@ class LookupKey(NamedTuple):
 
 
 class ResidualFilter(RowPiece):
-    """Keeps the rows of which some columns are equal, and some predicates true.
+    """Keeps the rows whose columns are equal, and whose predicates are true.
 
     Args:
-        same: pairs of places that must be equal, and not null, each with their type.
-        tests: predicates, each with the places of the columns of its schema.
+        same: pairs of positions that must be equal, and not null, each with their type.
+        tests: predicates, each with the positions of the columns of its schema.
     """
 
     name = "sieve"
@@ -80,7 +80,7 @@ class ResidualFilter(RowPiece):
         return updates if index is None else updates.take(index)
 
     def of_batch(self, batch: Batch) -> Batch:
-        """The same of a batch, which keeps the hashes of its keys."""
+        """Filters a batch, and keeps the hashes of its keys."""
         index = self.index(batch.columns, len(batch.diff))
         if index is None:
             return batch
@@ -88,7 +88,7 @@ class ResidualFilter(RowPiece):
         return Batch(UNORDERED, columns, batch.khash[index], NO_HASHES, batch.diff[index])
 
     def index(self, columns: Sequence[Column], n: int) -> Index | None:
-        """The rows that it keeps; None: all."""
+        """Returns the rows that it keeps; None: all."""
         mask = np.ones(n, bool)
         for one, other, type_ in self.same:
             null = rows.null_mask(columns[one])
@@ -101,7 +101,7 @@ class ResidualFilter(RowPiece):
 
 
 class JoinLookup(NamedTuple):
-    """One lookup on a route: in the trace of a port, by a join of what is carried with it."""
+    """One lookup on a route: in the trace of a port, by a join of the columns carried so far."""
 
     port: int
     join: Join
@@ -112,8 +112,8 @@ class LookupRoute(NamedTuple):
     """The way of one input's change through the others.
 
     Attributes:
-        start: what its own rows are asked first.
-        outputs: the places of the output's columns in what the last hop gives.
+        start: the filter on the input's own rows.
+        outputs: the positions of the output's columns in the rows of the last lookup.
     """
 
     start: ResidualFilter | None
@@ -126,7 +126,7 @@ class MultiwayJoin(Operator):
 
     Args:
         inputs: the column types of each.
-        ports: what it looks into, at least one for each input.
+        ports: the arrangements that it looks up, at least one for each input.
         same: columns that are equal in every row of the output, as disjoint sets.
         tests: predicates that hold for every row of the output.
         outputs: the columns of the output.
@@ -162,7 +162,7 @@ class MultiwayJoin(Operator):
         return concat_updates(parts, self.types) if parts else None
 
     def legs(self, changed: Sequence[object | None], step: Step) -> Sequence[LookupStage]:
-        """For each input that has changed the way of its change through the others."""
+        """Returns the route of each changed input's change through the other inputs."""
         legs = []
         for source in range(len(self.inputs)):
             own = [at for at, port in enumerate(self.ports) if port.input == source]
@@ -184,7 +184,7 @@ class MultiwayJoin(Operator):
         return legs
 
     def walk(self, leg: LookupStage, step: Step) -> Updates | None:
-        """The combinations of what has changed in one input; None if there are none."""
+        """Returns the combinations with the change of one input; None without any."""
         delta = step.deltas[leg.port]
         assert isinstance(delta, Batch)
         carried = delta
@@ -208,9 +208,9 @@ class MultiwayJoin(Operator):
         return Updates([carried.columns[i] for i in leg.outputs], carried.diff)
 
     def _seen(self, source: int, step: Step) -> list[Trace | None]:
-        """For each port the trace that an input's change is joined with.
+        """For each port the trace with which an input's change is joined.
 
-        Of inputs before it as they are now, of those after it as they were.
+        Earlier inputs are read after their change, later ones before it.
         """
         both = zip(self.ports, step.before, step.after, strict=True)
         return [after if port.input < source else before for port, before, after in both]
@@ -219,13 +219,13 @@ class MultiwayJoin(Operator):
         return self.order(self.ports[port].input, sizes)
 
     def order(self, source: int, sizes: Sequence[int]) -> tuple[int, ...]:
-        """The ports at which an input's change is looked up; none if one of them has no rows."""
+        """Returns the ports at which an input's change is looked up; none if one has no rows."""
         ports = self.ports
         if 0 in sizes and any(
             not n for n, port in zip(sizes, ports, strict=True) if port.input != source
         ):
             return ()
-        # What is smaller goes first; of the same size what has more columns to go by.
+        # Smaller inputs go first; of the same size those with more key columns.
         first = tuple(sorted(range(len(ports)), key=lambda at: (sizes[at], -len(ports[at].key))))
         order = self._orders.get((source, first))
         if order is None:
@@ -235,7 +235,7 @@ class MultiwayJoin(Operator):
         return order
 
     def _ordered(self, source: int, first: Sequence[int]) -> tuple[int, ...]:
-        """The same, of ports by how soon they are to be looked into."""
+        """The same, for ports sorted by their preference."""
         bound, known, order = {source}, self._known(source), list[int]()
         while len(bound) < len(self.inputs):
             at = next(
@@ -250,11 +250,11 @@ class MultiwayJoin(Operator):
         return tuple(order)
 
     def _known(self, number: int) -> set[int]:
-        """The sets of equal columns in which an input has one."""
+        """The sets of equal columns that include a column of an input."""
         return {each for (i, _), each in self.same.items() if i == number}
 
     def route(self, source: int, order: tuple[int, ...]) -> LookupRoute:
-        """How the change of an input goes through the ports of an order."""
+        """Returns the route of an input's change through the ports of an order."""
         route = self._routes.get((source, *order))
         if route is None:
             route = self._routes[(source, *order)] = self._routed(source, order)
@@ -282,13 +282,13 @@ class MultiwayJoin(Operator):
         return LookupRoute(start, tuple(hops), tuple([have.index(place) for place in self.outputs]))
 
     def _stand_in(self, have: Sequence[Spot], number: int) -> int:
-        """Where the first column of a set of equal ones is among those that are carried."""
+        """The position of the first column of a set of equal ones among the carried columns."""
         return next(i for i, place in enumerate(have) if self.same.get(place) == number)
 
     def _checks(
         self, number: int, key: Sequence[int], have: Sequence[Spot]
     ) -> list[tuple[Spot, Spot]]:
-        """The pairs of columns that are to be equal once an input is there, beside its key."""
+        """The pairs of columns that must be equal once an input is joined, besides its key."""
         first = {self.same[place]: place for place in reversed(have) if place in self.same}
         checks = []
         for place in range(len(self.inputs[number])):
@@ -303,7 +303,7 @@ class MultiwayJoin(Operator):
     def _wanted(
         self, there: Sequence[Spot], ahead: set[int], waiting: Sequence[JoinPredicate]
     ) -> set[Spot]:
-        """The columns of those that are there that somebody reads from here on."""
+        """The columns of the joined inputs that a later step reads."""
         wanted = {*self.outputs, *(place for test in waiting for place in test.places)}
         for number in {each for (i, _), each in self.same.items() if i in ahead}:
             wanted.update([p for p in there if self.same.get(p) == number][:1])
@@ -315,7 +315,7 @@ class MultiwayJoin(Operator):
         checks: Sequence[tuple[Spot, Spot]],
         waiting: list[JoinPredicate],
     ) -> ResidualFilter | None:
-        """What is asked of rows of some columns; what can be asked waits no more."""
+        """The filter on rows of some columns; predicates that it evaluates leave `waiting`."""
         ready = [test for test in waiting if {*test.places} <= {*have}]
         waiting[:] = [test for test in waiting if test not in ready]
         if not checks and not ready:

@@ -1,9 +1,9 @@
-"""Arrow's other layouts turned into the ones that columns keep.
+"""Converts Arrow's other layouts into those of columns.
 
-Libraries hand over views, dictionaries, run-ends, large and fixed-size lists, extension types.
-Arrow's own casts between these are not all there, and some give arrays with bounds outside of
-their memory (list views). So layouts are undone here, by `take` on plain values alone, and what
-comes out is validated in full: a wrong bound is an error at the door, not a dead kernel later.
+Libraries export views, dictionaries, run-ends, large and fixed-size lists, extension types. Arrow's
+own casts between these are incomplete, and some give arrays with bounds outside of their memory
+(list views). Therefore layouts are converted here, by `take` on plain values alone, and the result
+is validated in full: a wrong bound is an error on entry, not a crash of the kernel later.
 
 This changes layouts only, never values: an int32 stays one.
 """
@@ -27,10 +27,10 @@ _types = pa.types
 
 
 def checked_layout(array: Any) -> Any:
-    """Returns an array or chunked array of somebody else, if all it says of itself is true.
+    """Returns a foreign array or chunked array if its buffers agree with its type.
 
     Raises:
-        SchemaError: if its buffers, bounds or texts are not what its type says.
+        SchemaError: if its buffers, bounds or texts do not match its type.
 
     Cost: 0.4 us and O(1) for numbers; texts and offsets are read once.
     """
@@ -47,12 +47,12 @@ def checked_layout(array: Any) -> Any:
 def plain_layout(array: pa.Array) -> pa.Array:
     """Returns the same values without views, dictionaries, run-ends, fixed sizes and extensions.
 
-    The array must be valid (`checked`); so is the result.
+    The array must be valid (`checked_layout`); so is the result.
 
     Raises:
         SchemaError: if the result is not valid, or its lists hold more than 2^31 values.
 
-    Cost: O(1) if the type has nothing of these, else O(n).
+    Cost: O(1) if the type has none of these, else O(n).
     """
     if _is_plain(array.type):
         return array
@@ -61,7 +61,7 @@ def plain_layout(array: pa.Array) -> pa.Array:
 
 @lru_cache(maxsize=4096)
 def _is_plain(type_: pa.DataType) -> bool:
-    """Tells whether an Arrow type is one in which columns are kept, but for widths of numbers."""
+    """Returns True if columns use an Arrow type, apart from the widths of numbers."""
     if _types.is_list(type_) or _types.is_map(type_) or _types.is_struct(type_):
         return all(_is_plain(type_.field(i).type) for i in range(type_.num_fields))
     foreign = _types.is_dictionary(type_) or _types.is_run_end_encoded(type_)
@@ -71,7 +71,7 @@ def _is_plain(type_: pa.DataType) -> bool:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Undoes the outermost layout and those inside."""
+    """Converts the outermost layout and those inside."""
     type_ = array.type
     if _is_plain(type_):
         return array
@@ -101,7 +101,7 @@ def _run_ends(array: pa.Array) -> pa.Array:
 
 
 def _struct(array: pa.Array) -> pa.Array:
-    """Makes the fields plain; what stands below a null of the struct does not matter."""
+    """Makes the fields plain; values below a null of the struct do not matter."""
     parts = [_plain(array.field(i)) for i in range(array.type.num_fields)]
     fields = [
         pa.field(array.type.field(i).name, part.type, array.type.field(i).nullable)
@@ -120,7 +120,7 @@ def _map(array: pa.Array) -> pa.Array:
 
 
 def _list(array: pa.Array) -> pa.Array:
-    """Makes a list of any layout one of 32-bit offsets, its values one after the other."""
+    """Converts a list of any layout to 32-bit offsets, its values one after the other."""
     type_, n = array.type, len(array)
     if type_.id in _LIST_VIEWS:
         starts = buffers.values_of(array.offsets).astype(np.int64)
@@ -151,5 +151,5 @@ def _list(array: pa.Array) -> pa.Array:
 
 
 def _missing(array: pa.Array) -> pa.Array | None:
-    """Where an array is null, as an array; None if it is nowhere."""
+    """The null mask of an array, as an array; None if it has no null."""
     return array.is_null() if array.null_count else None

@@ -42,7 +42,7 @@ from nosync_nb.rows.types import (
 Convert: TypeAlias = Callable[[Any], Any]
 
 EXACT_WHOLE = 1 << 53
-"""From this on a float may be the rounding of another whole number."""
+"""From this value on a float may be the rounding of another whole number."""
 
 _MISSING = ("NaTType", "NAType", "MaskedConstant")
 _TIMEDELTA = "write datetime.timedelta(...)"
@@ -53,7 +53,7 @@ _pack_float = struct.Struct("<f")
 
 
 class MisfitError(ValueError):
-    """A value that a type does not hold: why, the remedy, and where it stands among the values."""
+    """A value that a type does not hold: the reason, the remedy, and the value's position."""
 
     def __init__(self, reason: str, *, hint: str) -> None:
         super().__init__(reason)
@@ -62,15 +62,16 @@ class MisfitError(ValueError):
         self.value: Any = None
 
     def stands_at(self, row: int, value: Any) -> None:
-        """Says which one it is, and where it stands among the values."""
+        """Sets the value and its position among the values."""
         self.row, self.value = row, value
 
 
 @lru_cache(maxsize=1024)
 def converter(type_: str) -> Convert:
-    """Returns the function from a Python value that is not None to the value that columns keep.
+    """Returns the function from a Python value that is not None to the value that columns store.
 
-    It raises `MisfitError`, and returns None for pandas' NaT and NA, and for a masked value.
+    The function raises `MisfitError`, and returns None for pandas' NaT and NA, and for a masked
+    value.
     """
     convert_value = _make(type_)
 
@@ -109,7 +110,7 @@ def _wrong(type_: str, *, hint: str) -> MisfitError:
 
 
 def _number(value: Any, type_: str) -> Any:
-    """Checks that a value is a number, and no boolean."""
+    """Checks that a value is a number, and not a boolean."""
     if isinstance(value, (bool, np.bool_)):
         raise _wrong(type_, hint="a boolean is not a number: write 1 or 0")
     if not isinstance(value, _NUMBERS) or (isinstance(value, Decimal) and value.is_snan()):
@@ -161,7 +162,7 @@ def _double(value: Any) -> float:
 
 
 def _float(value: Any) -> float:
-    """Rounds to 32 bits what is a double, takes other numbers exactly."""
+    """Rounds doubles to 32 bits, accepts other numbers exactly."""
     number = _double(_number(value, "float"))
     try:
         (rounded,) = _pack_float.unpack(_pack_float.pack(number))
@@ -197,7 +198,7 @@ def _binary(value: Any) -> bytes:
 
 
 def _date(value: Any) -> int:
-    """Converts dates, and datetimes which are exactly a day."""
+    """Converts dates, and datetimes at midnight."""
     if isinstance(value, np.datetime64):
         value = _from_numpy(value, "date")
     if isinstance(value, datetime):
@@ -212,7 +213,7 @@ def _date(value: Any) -> int:
 
 
 def _nanoseconds(value: datetime) -> int:
-    """Returns what a pandas timestamp has below the microsecond."""
+    """Returns the part of a pandas timestamp below the microsecond."""
     return int(getattr(value, "nanosecond", 0))
 
 
@@ -262,7 +263,7 @@ def _whole_units(type_: str, convert: Convert) -> Convert:
 
 
 def _duration(value: Any) -> int:
-    """Converts what is exactly a number of microseconds."""
+    """Converts durations of whole microseconds."""
     if isinstance(value, np.timedelta64):
         micros = value.astype("timedelta64[us]")
         if micros != value:
@@ -427,7 +428,7 @@ _PLAIN: dict[str, type] = {
 
 
 def _plain_column(values: Sequence[Any], type_: str, plain: type) -> Column | None:
-    """Returns the column if every value is plainly of its type, else None."""
+    """Returns the column if every value is exactly of the plain type, else None."""
     kinds = set(map(type, values))
     nulls = _NONE in kinds
     kinds.discard(_NONE)
@@ -450,7 +451,7 @@ def _plain_column(values: Sequence[Any], type_: str, plain: type) -> Column | No
 
 
 def physical_form(values: Sequence[Any], type_: str) -> Column:
-    """Returns the column of checked values, as columns keep them."""
+    """Returns the column of checked values, in its physical form."""
     if is_nested(type_):
         return pa.array(values, arrow_type(type_))
     dtype = FIXED.get(type_)
@@ -461,7 +462,7 @@ def physical_form(values: Sequence[Any], type_: str) -> Column:
 
 
 def _convert_all(values: Sequence[Any], convert: Convert) -> list[Any]:
-    """Returns the checked values, or says which one does not fit."""
+    """Returns the checked values, or raises for the first one that does not fit."""
     converted: list[Any] = []
     value: Any = None
     try:

@@ -48,11 +48,12 @@ _UNREADY = {
 
 
 def to_columns(rows: Any, schema: Schema, what: str) -> tuple[list[Column], int]:
-    """Returns the columns of people's rows, and how many rows there are.
+    """Returns the columns of user data, and the number of rows.
 
     Args:
         rows: a list of tuples, named tuples or dicts; pandas; Arrow; a dict of columns.
-        what: what gets them, for messages: "input 'flights'"; empty: they begin with the row.
+        what: the receiver of the rows, for messages: "input 'flights'"; empty: messages begin with
+            the row.
 
     Raises:
         SchemaError: if names or lengths do not match, or a value does not fit its column exactly;
@@ -71,13 +72,13 @@ def to_columns(rows: Any, schema: Schema, what: str) -> tuple[list[Column], int]
 
 
 def is_pandas(rows: Any) -> bool:
-    """Tells whether `rows` is a pandas data frame, without importing pandas."""
+    """Returns True if `rows` is a pandas data frame, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(rows, pandas.DataFrame)
 
 
 def _from_other(rows: Any, schema: Schema) -> tuple[list[Column], int]:
-    """Takes what is neither a list nor Arrow."""
+    """Converts data that is neither a list nor Arrow."""
     source = source_of(rows)
     if source is None:
         raise SchemaError(
@@ -96,12 +97,12 @@ def _from_other(rows: Any, schema: Schema) -> tuple[list[Column], int]:
 
 
 def source_of(rows: Any) -> Any:
-    """Returns people's rows as one of four: a list, a dict of columns, a pandas or an Arrow table.
+    """Returns user data as one of four: a list, a dict of columns, a pandas or an Arrow table.
 
-    None: they are nothing of that kind.
+    None: the data is of no such kind.
 
     Raises:
-        SchemaError: if they describe a table without holding its rows, or cannot be read.
+        SchemaError: if the data describes a table without holding its rows, or cannot be read.
     """
     if isinstance(rows, (list, Mapping, pa.Table, pa.RecordBatch)) or is_pandas(rows):
         return rows
@@ -118,7 +119,7 @@ def source_of(rows: Any) -> Any:
 
 
 def _is_spark(rows: Any) -> bool:
-    """Tells whether `rows` is a thing of PySpark, without importing it."""
+    """Returns True if `rows` is an object of PySpark, without importing it."""
     return type(rows).__module__.partition(".")[0] == "pyspark"
 
 
@@ -126,7 +127,7 @@ def _refuse_unready(rows: Any) -> None:
     """Raises if `rows` describes a table without holding its rows.
 
     Raises:
-        SchemaError: with what to call.
+        SchemaError: names the method to call.
     """
     kind = type(rows)
     remedy = _UNREADY.get((kind.__module__.partition(".")[0], kind.__name__))
@@ -135,7 +136,7 @@ def _refuse_unready(rows: Any) -> None:
 
 
 def _as_table(rows: Any) -> Any:
-    """Returns what exports an Arrow stream as an Arrow table.
+    """Returns an object that exports an Arrow stream as an Arrow table.
 
     Raises:
         SchemaError: if it is a single column, or cannot be read.
@@ -158,7 +159,7 @@ def named_columns(rows: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def own_columns(column: np.ndarray[Any, Any]) -> Any:
-    """Returns a numpy column as Arrow knows it: in this machine's byte order, records as dicts."""
+    """Returns a numpy column for Arrow: in this machine's byte order, records as dicts."""
     if column.dtype.names:
         parts = {name: list(part) for name, part in named_columns(column).items()}
         return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
@@ -168,7 +169,7 @@ def own_columns(column: np.ndarray[Any, Any]) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value as messages show it, cut to a readable length."""
+    """Returns a value as text for messages, cut to a readable length."""
     text = text_of(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
@@ -176,7 +177,7 @@ def _shown(value: Any) -> str:
 def _columns(
     parts: Sequence[Any], schema: Schema, make: Callable[[Any, str], Column]
 ) -> list[Column]:
-    """Makes each column; an error gets the name of its column."""
+    """Makes each column; adds the name of the column to an error."""
     columns = []
     for part, name, type_ in zip(parts, schema.names, schema.types, strict=True):
         try:
@@ -203,7 +204,7 @@ def _named(names: Sequence[Any], schema: Schema) -> list[int]:
     """Returns for each column of the schema its position among `names`.
 
     Raises:
-        SchemaError: if a column is missing, unknown or there twice.
+        SchemaError: if a column is missing, unknown or duplicated.
     """
     if tuple(names) == schema.names:
         return list(range(len(names)))
@@ -235,7 +236,7 @@ def _named(names: Sequence[Any], schema: Schema) -> list[int]:
 
 
 def _from_arrow(table: Any, schema: Schema) -> tuple[list[Column], int]:
-    """Takes an Arrow table or record batch."""
+    """Converts an Arrow table or record batch."""
     if table.schema.equals(schema.arrow):
         try:
             same = [
@@ -243,14 +244,14 @@ def _from_arrow(table: Any, schema: Schema) -> tuple[list[Column], int]:
             ]
         except (SchemaError, pa.ArrowException, ValueError, OverflowError):
             parts = [table.column(i) for i in range(len(schema.types))]
-            same = _columns(parts, schema, adopt_same_schema)  # says which
+            same = _columns(parts, schema, adopt_same_schema)  # the error names the column
         return same, table.num_rows
     parts = [table.column(i) for i in _named(table.schema.names, schema)]
     return _columns(parts, schema, adopt_arrow), table.num_rows
 
 
 def _from_mapping(rows: Mapping[Any, Any], schema: Schema) -> tuple[list[Column], int]:
-    """Takes a dict of columns: lists, numpy, Arrow or pandas."""
+    """Converts a dict of columns: lists, numpy, Arrow or pandas."""
     parts = list(rows.values())
     order = _named(list(rows), schema)
     for name, part in zip(rows, parts, strict=True):
@@ -280,7 +281,7 @@ def _from_part(part: Any, type_: str) -> Column:
 
 
 def _from_rows(rows: list[Any], schema: Schema) -> tuple[list[Column], int]:
-    """Takes a list of rows."""
+    """Converts a list of rows."""
     if not rows:
         return [empty(type_) for type_ in schema.types], 0
     kinds = set(map(type, rows))
@@ -327,7 +328,7 @@ def _as_tuple(row: Any, at: int, schema: Schema) -> tuple[Any, ...]:
 
 
 def _positional(own: Sequence[str], schema: Schema) -> bool:
-    """Tells whether fields stand in order under their names, or as `_1` where Python needs that."""
+    """Returns True if fields are in order under their names, or as `_1` where Python needs that."""
     return len(own) == len(schema.names) and all(
         field == name or field == f"_{i}"
         for i, (field, name) in enumerate(zip(own, schema.names, strict=True))
@@ -335,7 +336,7 @@ def _positional(own: Sequence[str], schema: Schema) -> bool:
 
 
 def _no_row(row: Any, at: int, schema: Schema) -> SchemaError:
-    """Returns the error for something that is no row, with what to type."""
+    """Returns the error for an object that is not a row, with a hint."""
     if len(schema.names) == 1:
         remedy = f"write a tuple of one: ({_shown(row)},)"
     elif is_pandas(row):
@@ -352,13 +353,14 @@ _ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError
 
 
 def adopt_arrow(array: Any, type_: str) -> Column:
-    """Returns the column of an Arrow array somebody else owns; NaN stays NaN.
+    """Returns the column of a foreign Arrow array; NaN stays NaN.
 
     Raises:
-        MisfitError: at the first value which the type does not hold exactly.
+        MisfitError: at the first value that the type does not hold exactly.
         SchemaError: if rows cannot hold its Arrow type, or the array is not valid.
 
-    Cost: one copy; casts and checks are Arrow's, row by row only to find what does not fit.
+    Cost: one copy; casts and checks are Arrow's, row by row only to find the value that does not
+    fit.
     """
     if array.type == arrow_type(type_):
         return adopt_same_schema(array, type_)
@@ -372,11 +374,11 @@ def adopt_arrow(array: Any, type_: str) -> Column:
 
 
 def adopt_same_schema(array: Any, type_: str) -> Column:
-    """Returns a copied column of an Arrow array whose type is known to be the wanted one."""
+    """Returns a copied column of an Arrow array that has the requested type."""
     if type_ in UNIT:
         array = single(checked_layout(array))
         if (arrow_buffers.numbers(array, FIXED[type_]) % UNIT[type_]).any():
-            return build_column(array.to_pylist(), type_)  # says which, unless it is below a null
+            return build_column(array.to_pylist(), type_)  # names the value, unless it is null
     dtype = _INTEGERS_DTYPES.get(type_)
     if dtype is not None:
         chunked = array.__class__ is _chunked
@@ -389,7 +391,7 @@ def adopt_same_schema(array: Any, type_: str) -> Column:
     column = column_of(single(checked_layout(array)), type_)
     if type(column) is not _ndarray:
         return _copy(column)
-    # Floats, booleans and objects were made anew; other numbers still are the caller's memory.
+    # Floats, booleans and objects are new arrays; other numbers are still the caller's memory.
     return column if column.flags.owndata else column.copy()
 
 
@@ -427,12 +429,12 @@ def _float_buffers(
 
 
 def _cast(array: pa.Array, type_: str) -> Column:
-    """Returns the column of an array of another Arrow type, if its values are exactly of ours."""
+    """Returns the column of an array of another Arrow type, if its values fit exactly."""
     if _is_safe_cast(array.type, type_):
         try:
             column = checked_layout(array.cast(arrow_type(type_)))
             if type_ in INTEGERS and pa.types.is_floating(array.type) and _inexact(array):
-                return build_column(array.to_pylist(), type_)  # says which
+                return build_column(array.to_pylist(), type_)  # the error names the value
             if not pa.types.is_floating(column.type) or not _overflows(column, array):
                 return adopt_same_schema(column, type_)
         except _ARROW_ERRORS:
@@ -447,20 +449,20 @@ def _cast(array: pa.Array, type_: str) -> Column:
 
 
 def _inexact(array: pa.Array) -> bool:
-    """Tells whether floats reach the numbers between which floats leave integers out."""
+    """Returns True if floats reach the range in which not every integer is a float."""
     bounds = pc.min_max(array).as_py()
     return any(x is not None and abs(x) >= EXACT_WHOLE for x in bounds.values())
 
 
 def _overflows(column: pa.Array, array: pa.Array) -> bool:
-    """Tells whether rounding floats made one infinite that was not."""
+    """Returns True if rounding made a finite float infinite."""
     if not pa.types.is_floating(array.type):
         return False
     return bool(pc.sum(pc.is_inf(column)) != pc.sum(pc.is_inf(array)))
 
 
 def _is_safe_cast(source: pa.DataType, type_: str) -> bool:
-    """Tells whether Arrow's safe cast takes exactly what fits, and means the same."""
+    """Returns True if Arrow's safe cast accepts exactly the values that fit, and means the same."""
     if pa.types.is_null(source):
         return True
     try:
@@ -481,7 +483,7 @@ def adopt_pandas(series: Any, type_: str) -> Column:
     """Returns the column of a pandas series; NaN, NaT, NA and None are null.
 
     Raises:
-        MisfitError: at the first value which the type does not hold exactly.
+        MisfitError: at the first value that the type does not hold exactly.
         SchemaError: if NoSync exported the series and it cannot be restored.
     """
     if hasattr(series, "to_series"):

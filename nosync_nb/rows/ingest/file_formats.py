@@ -1,7 +1,7 @@
-"""Tables out of the bytes of files: Parquet, CSV and JSON lines.
+"""Tables from the bytes of files: Parquet, CSV and JSON lines.
 
-Texts are read with the types of the columns that they are for, so that `007` in a column of texts
-stays that. Names and types are not checked here: whoever takes the table does that.
+Text is parsed with the types of the target columns, so that `007` in a column of text stays text.
+The caller checks names and types.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = {
     ".jsonl": "json",
     ".ndjson": "json",
 }
-"""What is read, by the ending of the file's name."""
+"""Supported formats, by the ending of the file's name."""
 
 NEWLINE = b"\n"
 
@@ -46,14 +46,14 @@ _JSON_PREFIX = re.compile(r"^(JSON parse error: )?(Column\([^)]*\) )?| in row \d
 
 
 def kind_of(path: str) -> str | None:
-    """What a file holds by its name; None: nothing that is read."""
+    """Returns the format of a file by its name; None: not supported."""
     return KINDS.get(os.path.splitext(path)[1].lower())
 
 
 class _Source(io.BytesIO):
-    """The bytes of a file, which tell how many of them are read.
+    """The bytes of a file; it reports how many of them are read.
 
-    Threads: who reads holds a lock of its own.
+    Threads: a reader holds a lock of its own.
     """
 
     def __init__(self, data: bytes, told: Callable[[int], None]) -> None:
@@ -68,15 +68,15 @@ class _Source(io.BytesIO):
 
 
 def table_of(data: bytes, path: str, schema: Schema, read: Callable[[int], None]) -> pa.Table:
-    """The table in a file.
+    """Returns the table in a file.
 
     Args:
         path: for its ending, and for messages.
-        schema: of the columns that are wanted.
-        read: told how many bytes more were taken to be decoded, in any thread.
+        schema: of the requested columns.
+        read: called with the number of further bytes that were decoded, in any thread.
 
     Raises:
-        SchemaError: it is not what its name says, or texts are no values of their columns.
+        SchemaError: the content does not match the file's name, or text is no value of its column.
     """
     source = pa.PythonFile(_Source(data, read), mode="r")
     kind = kind_of(path)
@@ -101,7 +101,7 @@ def table_of(data: bytes, path: str, schema: Schema, read: Callable[[int], None]
 
 
 def _csv(data: bytes, source: Any, schema: Schema, *, threads: bool = True) -> pa.Table:
-    """Reads CSV; a column whose name differs in case alone has the type of the wanted one too."""
+    """Reads CSV; a column whose name differs only in case also has the requested type."""
     from pyarrow import csv
 
     types = {}
@@ -122,7 +122,7 @@ def _json(source: Any, schema: Schema) -> pa.Table:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, list[str]]]:
-    """Yields the records of a CSV file that are not empty, each with the line where it begins."""
+    """Yields the non-empty records of a CSV file, each with the line where it begins."""
     text = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", "replace", newline="")
     reader, line = csv_lines.reader(text), 1
     with suppress(csv_lines.Error):
@@ -137,7 +137,7 @@ def _header(data: bytes) -> list[str]:
 
 
 def _csv_error(data: bytes, schema: Schema) -> str:
-    """Returns what is wrong with a CSV file, with line and column; empty if that is unknown.
+    """Returns a description of the error in a CSV file, with line and column; empty if unknown.
 
     Cost: the file is read again in one thread, because Arrow numbers records only then.
     """
@@ -164,7 +164,7 @@ def _csv_error(data: bytes, schema: Schema) -> str:
 
 
 def _unsupported(text: str, schema: Schema) -> list[str]:
-    """Names the first column whose type Arrow does not read from text, if an error says that."""
+    """Names the first column whose type Arrow does not read from text, if the error says so."""
     type_ = _UNSUPPORTED.search(text)
     if type_ is None:
         return []
@@ -172,7 +172,7 @@ def _unsupported(text: str, schema: Schema) -> list[str]:
 
 
 def _json_error(data: bytes, schema: Schema, text: str) -> str:
-    """Returns what is wrong with JSON lines, with the line.
+    """Returns a description of the error in JSON lines, with the line.
 
     Arrow counts the rows of a block. The shortest part of the file that fails ends with the line.
 

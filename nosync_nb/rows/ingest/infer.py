@@ -1,8 +1,8 @@
-"""The schema of data that people give instead of DDL.
+"""Infers the schema of user data that has no DDL.
 
-Arrow and pandas say their types; of Python rows the type is the one every value has: int is bigint,
-float double (ints among them too), Decimal decimal(38,18) as in Spark, a dict is a map, a named
-tuple a struct. A datetime without zone is a timestamp_ntz, a timedelta an interval.
+Arrow and pandas have types. The type of Python rows is the one that every value has: int is bigint,
+float double (also with ints among them), Decimal decimal(38,18) as in Spark, a dict is a map, a
+named tuple a struct. A datetime without a zone is a timestamp_ntz, a timedelta an interval.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _of_rows(rows: Sequence[Any]) -> Schema:
 
 
 def _as_dict(row: Any) -> Mapping[Any, Any] | None:
-    """Returns a row that has names as a dict."""
+    """Returns a row with names as a dict."""
     if isinstance(row, Mapping):
         return row
     own = getattr(row, "_fields", None) or getattr(row, "__fields__", None)
@@ -78,7 +78,7 @@ def _of_series(name: Any, series: Any) -> str:
         try:
             return _of_arrow(name, pa.array(series, from_pandas=True).type)
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-            pass  # Arrow knows no such column; its values say what it is
+            pass  # Arrow has no such column; its values determine the type
     missing = series.isna().tolist()
     values = [v for v, gone in zip(series.tolist(), missing, strict=True) if not gone]
     return _of_values(name, values)
@@ -120,7 +120,7 @@ def _of_values(name: Any, values: Sequence[Any]) -> str:
 
 
 def _common(values: Iterable[Any]) -> str | None:
-    """Returns the type that all values have, None if there are none but nulls.
+    """Returns the type that all values have, None if all are null.
 
     Raises:
         SchemaError: if they have several types, or one that rows cannot hold.
@@ -138,7 +138,7 @@ def _common(values: Iterable[Any]) -> str | None:
 
 
 def _type_of(value: Any) -> str | None:
-    """Returns the type of a Python value; None for empty lists and dicts, which do not say."""
+    """Returns the type of a Python value; None for empty lists and dicts, whose type is open."""
     for kinds, type_ in _PYTHON:
         if isinstance(value, kinds) and not isinstance(value, np.timedelta64):
             return type_

@@ -250,7 +250,7 @@ def mirrors(monkeypatch: pytest.MonkeyPatch) -> list[loop_key_caches.LoopKeyCach
             super().__init__(loop)
             made.append(self)
 
-    monkeypatch.setattr(loops, "Mirror", Noted)
+    monkeypatch.setattr(loops, "LoopKeyCaches", Noted)
     return made
 
 
