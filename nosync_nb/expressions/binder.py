@@ -79,7 +79,7 @@ class LambdaScope:
             del self.types[first:], self._names[known:]
 
 
-def _over(binder: Binder, items: Any, tree: Any) -> tuple[ValueNode, LambdaBody, Any]:
+def _bind_lambda(binder: Binder, items: Any, tree: Any) -> tuple[ValueNode, LambdaBody, Any]:
     """An array, a lambda over its elements (and their positions), and a function to its inputs."""
     node = binder.bind(items)
     (type_,) = collections.inner(node)
@@ -91,7 +91,7 @@ def _over(binder: Binder, items: Any, tree: Any) -> tuple[ValueNode, LambdaBody,
 
 def _transform(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
     items, tree = _arity(name, arguments, 2)
-    node, body, expand = _over(binder, items, tree)
+    node, body, expand = _bind_lambda(binder, items, tree)
     if not collections.is_held(body.node.type):
         raise NotProvedError(f"an array of {body.node.type}")
     made = f"array<{body.node.type}>"
@@ -105,7 +105,7 @@ def _predicate(body: LambdaBody) -> None:
 
 def _filter(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
     items, tree = _arity(name, arguments, 2)
-    node, body, expand = _over(binder, items, tree)
+    node, body, expand = _bind_lambda(binder, items, tree)
     _predicate(body)
 
     def collect(own: list[Any], given: list[Any]) -> list[Any]:
@@ -330,16 +330,16 @@ class Binder:
             return collections.compared(name, nodes)
         between = name == "-" and all(node.type in TIMES for node in nodes)
         if name not in _PLAIN and not between:
-            self._meet(node.type for node in nodes)
+            self._record_types(node.type for node in nodes)
         return OPERATORS[name](name, nodes, self.utc)
 
-    def _meet(self, types: Iterable[str]) -> None:
+    def _record_types(self, types: Iterable[str]) -> None:
         """Records whether the common type of several types depends on the mode."""
         kinds = {_kind(type_) for type_ in types} - {VOID}
         if len(kinds) > 1 and not any(map(INTERVALS.__contains__, kinds)):
             self.mixes = self.apart = True
 
-    def _turn(self, source: str, target: str) -> None:
+    def _record_cast(self, source: str, target: str) -> None:
         """Records a cast."""
         if len({_kind(source), _kind(target)} - {VOID}) > 1:
             self.mixes = True
@@ -366,24 +366,24 @@ class Binder:
         nodes = [self.bind(argument) for argument in arguments]
         if isinstance(entry, Function):
             for node, wanted in zip(nodes, entry.parameters, strict=False):
-                self._turn(node.type, wanted)
+                self._record_cast(node.type, wanted)
             return entry.bind(name.lower(), nodes, self.utc)
         lower = name.lower()
         if lower not in _PLAIN:
             types = [node.type for node in (nodes[1:] if lower in _CHOICES else nodes)]
             if lower in _TYPE_NAMES:
                 for type_ in types:
-                    self._turn(type_, lower)
+                    self._record_cast(type_, lower)
             elif lower == "map":
-                self._meet(types[::2])
-                self._meet(types[1::2])
+                self._record_types(types[::2])
+                self._record_types(types[1::2])
             else:
-                self._meet(types)
+                self._record_types(types)
         if lower == "nullif" and arguments:
-            self._ask_first(arguments[0].parent, arguments[0])
+            self._record_shared_operand(arguments[0].parent, arguments[0])
         return entry(lower, nodes, self.utc)
 
-    def _ask_first(self, call: Any, operand: Any) -> None:
+    def _record_shared_operand(self, call: Any, operand: Any) -> None:
         """Records an operand that Spark evaluates before the expression."""
         if shared_operands.is_shared_operand(call, operand, self.scope.find):
             node = self.bind(operand)
@@ -423,7 +423,7 @@ class Binder:
         node = self.bind(tree.this)
         if tree.args.get("safe"):
             return try_cast(node, type_, utc=self.utc)
-        self._turn(node.type, type_)
+        self._record_cast(node.type, type_)
         return cast(node, type_, utc=self.utc)
 
     def _is(self, tree: Any) -> ValueNode:
@@ -443,7 +443,7 @@ class Binder:
             raise NotProvedError("between symmetric")
         low = self._operator(">=", tree.this, tree.args["low"])
         high = self._operator("<=", tree.this, tree.args["high"])
-        self._ask_first(tree, tree.this)
+        self._record_shared_operand(tree, tree.this)
         return OPERATORS["and"]("and", [low, high], self.utc)
 
     def _like(self, tree: Any) -> ValueNode:
@@ -460,14 +460,14 @@ class Binder:
         if not isinstance(sign, exp.Literal) or len(sign.this) != 1 or sign.this in "%_":
             raise NotProvedError("an escape that is no character")
         nodes = [self.bind(like.this), self.bind(like.expression)]
-        self._meet(node.type for node in nodes)
+        self._record_types(node.type for node in nodes)
         node = patterns.like(sign.this, lower=lower)("like", nodes, self.utc)
         return conditionals.not_("not", [node], self.utc) if like.args.get("negate") else node
 
     def _matches(self, tree: Any) -> ValueNode:
         return self._call("rlike", tree.this, tree.expression)
 
-    def _joined(self, tree: Any) -> ValueNode:
+    def _joined_strings(self, tree: Any) -> ValueNode:
         """Adjacent strings are one string."""
         if not all(isinstance(part, exp.Literal) and part.is_string for part in tree.expressions):
             raise NotProvedError("adjacent strings")
@@ -488,7 +488,7 @@ class Binder:
         default = tree.args.get("default")
         last = None if default is None else self.bind(default)
         results = [*(result for _, result in branches), *([] if last is None else [last])]
-        self._meet(result.type for result in results)
+        self._record_types(result.type for result in results)
         return conditionals.case(branches, last, self.utc)
 
     def _extract(self, tree: Any) -> ValueNode:
@@ -542,7 +542,7 @@ _SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], ValueNode]] = {
     exp.ILike: Binder._like,
     exp.Escape: Binder._escape,
     exp.RegexpLike: Binder._matches,
-    exp.Concat: Binder._joined,
+    exp.Concat: Binder._joined_strings,
     exp.If: Binder._if,
     exp.Case: Binder._case,
     exp.Extract: Binder._extract,

@@ -286,7 +286,7 @@ def _node_of(
     """
     for utc in (False, True):
         try:
-            node, binder = _bound(parsed, schema, utc=utc)
+            node, binder = _bind(parsed, schema, utc=utc)
         except NotProvedError as error:
             why = str(error)
         else:
@@ -305,13 +305,13 @@ def known_type(sql: str, schema: Schema) -> str | None:
     Its columns must exist. Argument types of functions that only Spark computes are not checked.
     """
     try:
-        node, _ = _bound(parse(sql), schema, utc=True, typed=True)
+        node, _ = _bind(parse(sql), schema, utc=True, typed=True)
     except NotProvedError:
         return None
     return None if node.type == VOID else node.type
 
 
-def _bound(
+def _bind(
     parsed: Parsed, schema: Schema, *, utc: bool, typed: bool = False
 ) -> tuple[ValueNode, Binder]:
     """Returns the node of an expression, and its binder.

@@ -141,10 +141,10 @@ def needs_zone(tree: exp.Expression, schema: Schema, columns: Iterable[int]) -> 
     """Returns True if an expression that only Spark knows may read the time zone."""
     if any("timestamp" in schema.types[i].replace("timestamp_ntz", "") for i in columns):
         return True
-    return any(_looks(node) for node in tree.walk())
+    return any(_may_read_zone(node) for node in tree.walk())
 
 
-def _looks(node: Any) -> bool:
+def _may_read_zone(node: Any) -> bool:
     if isinstance(node, exp.Column):
         return len(node.parts) == 1 and node.name.lower() in WITHOUT_PARENTHESES
     if isinstance(node, exp.Cast):

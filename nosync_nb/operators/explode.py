@@ -56,15 +56,15 @@ class Explode(RowPiece):
         none = (sizes == 0)[owner] if self.outer else None
         if none is not None and not none.any():
             none = None
-        made = self._made(array, at, within, none)
-        around = [None if c is None else rows.take(c, owner) for c in self._others(updates)]
+        made = self._element_columns(array, at, within, none)
+        around = [None if c is None else rows.take(c, owner) for c in self._other_columns(updates)]
         columns = [*around[: self.place], *made, *around[self.place + 1 :]]
         return Updates(columns, updates.diff[owner])
 
-    def _others(self, updates: Updates) -> list[Column]:
+    def _other_columns(self, updates: Updates) -> list[Column]:
         return [None if i == self.place else c for i, c in enumerate(updates.columns)]
 
-    def _made(
+    def _element_columns(
         self, array: pa.Array, at: Index, within: Index, none: npt.NDArray[np.bool_] | None
     ) -> list[Column]:
         """The columns of elements at some positions of an array's values; null for missing ones."""

@@ -103,7 +103,7 @@ def group_few(keys: list[Column], types: Sequence[str], n: int) -> Groups | None
     """
     if not keys:
         return Groups(np.arange(n), np.zeros(1, np.int64), [], values=[()]) if n else None
-    values = _repeated(keys, types, n) if n > FEW else key_values(keys, types, n)
+    values = _repeated_key_values(keys, types, n) if n > FEW else key_values(keys, types, n)
     if values is None:
         return None
     number_of = {value: number for number, value in enumerate(dict.fromkeys(values))}
@@ -127,7 +127,9 @@ def group_few(keys: list[Column], types: Sequence[str], n: int) -> Groups | None
     return Groups(order, starts, keys, khash=khash, types=types, values=list(number_of))
 
 
-def _repeated(keys: list[Column], types: Sequence[str], n: int) -> Sequence[object] | None:
+def _repeated_key_values(
+    keys: list[Column], types: Sequence[str], n: int
+) -> Sequence[object] | None:
     """The result of `key_values` for more rows, if the first of them have few keys; else None."""
     if n > MANY:
         return None
@@ -153,14 +155,14 @@ def group_rows(keys: list[Column], types: Sequence[str], n: int) -> Groups:
     if not any_true(same):
         return Groups(order, np.arange(n), keys, khash=khash)
     if not rows_equal(keys, types, same.nonzero()[0]):
-        order, khash, keys, same = _apart(order, khash, keys, types, same)
+        order, khash, keys, same = _separate_collisions(order, khash, keys, types, same)
     starts = starts_of(same)
     return Groups(order, starts, [rows.take(c, starts) for c in keys], khash=khash[starts])
 
 
 def _group_coded(keys: list[Column], types: Sequence[str]) -> Groups | None:
     """Groups by dictionary codes; None if there are other columns, or codes are ambiguous."""
-    if not 1 <= len(keys) <= 2 or not all(_tells(column) for column in keys):
+    if not 1 <= len(keys) <= 2 or not all(_codes_identify(column) for column in keys):
         return None
     every = [dictionary.codes_of(column) for column in keys]
     number = every[0] if len(every) == 1 else every[0].astype(np.uint16) << 8 | every[1]
@@ -184,14 +186,14 @@ def _group_coded(keys: list[Column], types: Sequence[str]) -> Groups | None:
     return Groups(order, starts, [rows.take(c, place) for c in distinct], khash=khash)
 
 
-def _tells(column: Column) -> bool:
+def _codes_identify(column: Column) -> bool:
     """Returns True if equal values of a column have equal codes, and others do not."""
     return (
         type(column) is not _ndarray and dictionary.is_dictionary(column) and not column.null_count
     )
 
 
-def _apart(
+def _separate_collisions(
     order: Index,
     khash: Hashes,
     keys: list[Column],

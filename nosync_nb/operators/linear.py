@@ -25,7 +25,7 @@ SHOWN_MAX = 40
 """The maximum length of an expression in a line about its placement."""
 
 
-def _shown(expressions: Sequence[Expression]) -> str:
+def _spark_parts(expressions: Sequence[Expression]) -> str:
     """The parts of some expressions that need Spark, as text."""
     first, *more = (e.sql for e in expressions if not e.local)
     text = one_line(first)
@@ -52,7 +52,7 @@ def evaluate(
                 hint="open with spark=..., or install the extra nosync[spark]",
             )
         values = step.evaluate(expressions, schema, updates.columns, n)
-        step.ran_at(f"in process; by Spark: {_shown(expressions)}")
+        step.ran_at(f"in process; by Spark: {_spark_parts(expressions)}")
         return values
     except ExpressionError as error:
         if step.stage and f"'{step.stage}'" not in str(error):

@@ -51,16 +51,16 @@ class MemoizedMap(Operator):
         old = step.state[0].lookup(delta.khash, delta.columns)
         if old is not None:
             step.add_touched(len(old.diff))
-            self._again(old.probe, Updates(old.columns, old.diff), delta, after, made, kept)
+            self._existing_rows(old.probe, Updates(old.columns, old.diff), delta, after, made, kept)
         fresh = ((before == 0) & (after != 0)).nonzero()[0]
         if len(fresh):
-            self._anew(fresh, delta, after, step, made, kept)
+            self._new_rows(fresh, delta, after, step, made, kept)
         if kept:
             change = arrange(self.state[0], concat_updates(kept, self.state[0].types))
             step.emitted[0] = change if len(change) else None
         return concat_updates(made, self.types) if made else None
 
-    def _again(
+    def _existing_rows(
         self,
         probe: np.ndarray[tuple[int], np.dtype[np.int64]],
         old: Updates,
@@ -75,7 +75,7 @@ class MemoizedMap(Operator):
         if len(gone):
             kept.append(old.take(gone).negated())
 
-    def _anew(
+    def _new_rows(
         self,
         fresh: np.ndarray[tuple[int], np.dtype[np.int64]],
         delta: Batch,

@@ -48,7 +48,7 @@ def row_counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> I
             touched = len(matches.diff)
     else:
         for part in trace.parts():
-            touched += _counted(part, batch, count)
+            touched += _add_counts(part, batch, count)
     if step is not None:
         step.add_touched(touched)
     return count
@@ -90,13 +90,13 @@ def _one(column: Column, at: int) -> Column:
     return rows.take(column, np.array([at]))
 
 
-def _counted(part: Batch, batch: Batch, count: Index) -> int:
+def _add_counts(part: Batch, batch: Batch, count: Index) -> int:
     """Adds the counts of each row in a part, among the rows of its key; returns the rows read."""
     low = part.khash.searchsorted(batch.khash)
     high = part.khash.searchsorted(batch.khash, "right")
     if part.code is not None and batch.code is not None:
-        low, high = _narrowed(part.code, batch.code, low, high)
-    low, high = _narrowed(part.rhash, batch.rhash, low, high)
+        low, high = _narrow_ranges(part.code, batch.code, low, high)
+    low, high = _narrow_ranges(part.rhash, batch.rhash, low, high)
     index = hash_ranges(low, high - low)
     if len(index):
         probe = np.arange(len(batch)).repeat(high - low)
@@ -107,15 +107,15 @@ def _counted(part: Batch, batch: Batch, count: Index) -> int:
     return len(index)
 
 
-def _narrowed(
+def _narrow_ranges(
     held: npt.NDArray[Any], wanted: npt.NDArray[Any], low: Index, high: Index
 ) -> tuple[Index, Index]:
     """Cuts ranges of rows, sorted inside each range, to those that equal the requested values."""
-    first = _bisected(held, wanted, low, high, right=False)
-    return first, _bisected(held, wanted, first, high, right=True)
+    first = _bisect_ranges(held, wanted, low, high, right=False)
+    return first, _bisect_ranges(held, wanted, first, high, right=True)
 
 
-def _bisected(
+def _bisect_ranges(
     held: npt.NDArray[Any], wanted: npt.NDArray[Any], low: Index, high: Index, *, right: bool
 ) -> Index:
     """The first row of each range that is not below (`right`: is above) the requested value."""

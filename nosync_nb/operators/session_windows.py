@@ -85,7 +85,7 @@ class Sessions(Operator):
         shown = []
         while len(pending):
             keys = [rows.take(delta.columns[i], pending) for i in self.keys]
-            some, open_ = self._look(trace, delta, pending, keys, look, step)
+            some, open_ = self._read_sessions(trace, delta, pending, keys, look, step)
             # two lookups may find one session: a row appears in it once, with its count beside it
             counted = [*some.columns, some.diff]
             shown.append(Updates(counted, np.ones(len(some.diff), np.int64)))
@@ -94,7 +94,7 @@ class Sessions(Operator):
         *columns, diff = arrange(Layout(types), concat_updates(shown, types)).columns
         return Updates(columns, np.asarray(diff))
 
-    def _look(
+    def _read_sessions(
         self,
         trace: Trace,
         delta: Batch,

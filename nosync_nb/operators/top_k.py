@@ -141,9 +141,13 @@ class TopK(Operator):
             whole.append(Updates([*copies.columns[:-1], group_of], copies.diff))
             pending = pending[~done]
             look *= _FURTHER
-        return self._cut(concat_updates(whole, types)) if whole else (no_updates(self.types), {})
+        return (
+            self._copies_within(concat_updates(whole, types))
+            if whole
+            else (no_updates(self.types), {})
+        )
 
-    def _cut(self, head: Updates) -> tuple[Updates, dict[int, int]]:
+    def _copies_within(self, head: Updates) -> tuple[Updates, dict[int, int]]:
         """The copies between offset and offset + k of each group, among its first rows."""
         if not head:
             return no_updates(self.types), {}

@@ -97,7 +97,7 @@ def sorted_by(first: Numbers, second: Numbers) -> Positions:
     run |= second[index] >> np.uint64(64 - room)
     index = index[_order_of(run, bits)]
     taken = second[index]
-    if _mended(index, taken, same & (taken[1:] < taken[:-1]), same):
+    if _repair_order(index, taken, same & (taken[1:] < taken[:-1]), same):
         return index
     return np.lexsort((second, first))
 
@@ -116,7 +116,7 @@ def _sorted_hashes(numbers: Numbers) -> Positions | None:
     bits = (len(numbers) - 1).bit_length()
     index = _order_of(numbers >> np.uint64(bits), bits)
     taken = numbers[index]
-    return index if _mended(index, taken, taken[1:] < taken[:-1]) else None
+    return index if _repair_order(index, taken, taken[1:] < taken[:-1]) else None
 
 
 def _order_of(numbers: Numbers, bits: int) -> Positions:
@@ -128,7 +128,7 @@ def _order_of(numbers: Numbers, bits: int) -> Positions:
     return numbers.view(np.int64)
 
 
-def _mended(index: Positions, taken: Numbers, wrong: Mask, same: Mask | None = None) -> bool:
+def _repair_order(index: Positions, taken: Numbers, wrong: Mask, same: Mask | None = None) -> bool:
     """Moves the few numbers that are less than the previous one; False: there are too many.
 
     Args:

@@ -409,7 +409,7 @@ def _narrow(lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return lengths
 
 
-def _words(data: np.ndarray[Any, Any], dtype: str, at: np.ndarray[Any, Any]) -> Hashes:
+def _words_at(data: np.ndarray[Any, Any], dtype: str, at: np.ndarray[Any, Any]) -> Hashes:
     """Returns the little-endian numbers that begin at any bytes `at` of `data`."""
     size = np.dtype(dtype).itemsize
     view = np.ndarray((len(data) - size + 1,), dtype, data, strides=(1,))
@@ -428,10 +428,10 @@ def _hash_run(data: np.ndarray[Any, Any], at: np.ndarray[Any, Any], size: int, h
         h += _P5
     h += _U(size)
     while left >= 8:
-        _add_word(h, _words(data, "<u8", at))
+        _add_word(h, _words_at(data, "<u8", at))
         at, left = at + 8, left - 8
     if left >= 4:
-        _add_half(h, _words(data, "<u4", at))
+        _add_half(h, _words_at(data, "<u4", at))
         at, left = at + 4, left - 4
     while left:
         byte = data[at].astype(np.uint64)
@@ -448,7 +448,7 @@ def _stripes(data: np.ndarray[Any, Any], at: np.ndarray[Any, Any], count: int, h
     lanes = [h + _P1 + _P2, h + _P2, h.copy(), h - _P1]
     for stripe in range(count):
         for i, lane in enumerate(lanes):
-            _round(lane, _words(data, "<u8", at + (32 * stripe + 8 * i)))
+            _round(lane, _words_at(data, "<u8", at + (32 * stripe + 8 * i)))
     state: Hashes = np.zeros(len(h), np.uint64)
     for lane, left in zip(lanes, (1, 7, 12, 18), strict=True):
         state += _rotate(lane.copy(), left)

@@ -242,7 +242,7 @@ def _keys(column: Column, type_: str) -> list[Any]:
             return [codes]
         return [(~missing).astype(np.uint64), codes]
     if type_.startswith("decimal"):
-        return _words(to_arrow(column, type_), missing)
+        return _wide_decimal_keys(to_arrow(column, type_), missing)
     if is_nested(type_):
         return [buffers.arrow_from_list(encode_column(column, type_), pa.binary())]
     text = to_arrow(column, type_)
@@ -254,7 +254,7 @@ def _keys(column: Column, type_: str) -> list[Any]:
     ]
 
 
-def _words(array: pa.Array, missing: np.ndarray[Any, Any] | None) -> list[Any]:
+def _wide_decimal_keys(array: pa.Array, missing: np.ndarray[Any, Any] | None) -> list[Any]:
     """Returns the sort keys of wide decimals: their upper 64 bits, then the lower ones."""
     words = buffers.words(array).view(np.uint64)
     keys = [words[:, 1] ^ _SIGN, words[:, 0]]

@@ -22,23 +22,23 @@ CORES_MAX = 4
 """Each core holds a copy of the data that it works on."""
 
 
-class _Own(threading.local):
+class _ThreadSettings(threading.local):
     """Settings of the current thread."""
 
     shared = True
 
 
-_own = _Own()
+_settings = _ThreadSettings()
 
 
 def single_threaded() -> None:
     """Makes the current thread work alone from here on, because others use the other cores."""
-    _own.shared = False
+    _settings.shared = False
 
 
 def count(rows: int) -> int:
     """Returns how many cores share the work on a number of rows."""
-    if rows < MANY or not _own.shared:
+    if rows < MANY or not _settings.shared:
         return 1
     return min(usable_cores(), CORES_MAX)
 

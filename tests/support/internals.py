@@ -231,14 +231,14 @@ def worked(effort: LoopCostEstimate, whole: int) -> None:
 
 def on_few(patch: pytest.MonkeyPatch, told: Callable[[bool], None]) -> None:
     """Tells of each run of a loop over rows whether it was enough."""
-    original = Loop._few
+    original = Loop._run_on_rows
 
     def run(loop: Loop, step: Any, effort: LoopCostEstimate, budget: int, mirror: Any) -> Any:
         found = original(loop, step, effort, budget, mirror)
         told(found is not None)
         return found
 
-    patch.setattr(Loop, "_few", run)
+    patch.setattr(Loop, "_run_on_rows", run)
 
 
 def on_sorted(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:

@@ -254,7 +254,7 @@ class _Compiler:
         """Returns the number of a call, made once for equal ones."""
         aggregator = AGGREGATORS[written]
         shown = f"{written}({'distinct ' if distinct else ''}{', '.join(texts)})"
-        texts = shown_as = _gathered(sql, written, texts, distinct)
+        texts = shown_as = _checked_arguments(sql, written, texts, distinct)
         if condition is not None:
             shown += " filter (...)"
             texts = _conditional(texts, condition, distinct)
@@ -341,7 +341,7 @@ def _unknown(sql: str, written: str) -> ExpressionError:
     return _failure(sql, f"the aggregate {written} is not known", known)
 
 
-def _gathered(sql: str, written: str, texts: list[str], distinct: bool) -> list[str]:
+def _checked_arguments(sql: str, written: str, texts: list[str], distinct: bool) -> list[str]:
     """Returns the arguments if their number is the aggregate's.
 
     `count(a, b)` counts the rows in which neither is null, `count(distinct a, b)` their pairs.

@@ -118,7 +118,7 @@ def _truth(kernel: str) -> Aggregator:
     return Aggregator(kernel, _boolean, _TRUTH, distinct=kernel)
 
 
-def _spread(kernel: str) -> Aggregator:
+def _variance_like(kernel: str) -> Aggregator:
     return Aggregator(kernel, _spread_type, _NUMBER)
 
 
@@ -136,15 +136,15 @@ AGGREGATORS: dict[str, Aggregator] = {
     "count_if": Aggregator("count_if", _boolean, _TRUTH),
     "min_by": _extreme_by("min_by"),
     "max_by": _extreme_by("max_by"),
-    "stddev": _spread("stddev_samp"),
-    "std": _spread("stddev_samp"),
-    "stddev_samp": _spread("stddev_samp"),
-    "stddev_pop": _spread("stddev_pop"),
-    "variance": _spread("var_samp"),
-    "var_samp": _spread("var_samp"),
-    "var_pop": _spread("var_pop"),
-    "skewness": _spread("skewness"),
-    "kurtosis": _spread("kurtosis"),
+    "stddev": _variance_like("stddev_samp"),
+    "std": _variance_like("stddev_samp"),
+    "stddev_samp": _variance_like("stddev_samp"),
+    "stddev_pop": _variance_like("stddev_pop"),
+    "variance": _variance_like("var_samp"),
+    "var_samp": _variance_like("var_samp"),
+    "var_pop": _variance_like("var_pop"),
+    "skewness": _variance_like("skewness"),
+    "kurtosis": _variance_like("kurtosis"),
     **{name: _pair(name) for name in PAIRS},
     "regr_count": Aggregator("count", lambda type_: "bigint", _NONE, arguments=2),
     "try_sum": Aggregator("try_sum", _sum_type, _NUMBER),

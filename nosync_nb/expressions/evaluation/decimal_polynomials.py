@@ -36,9 +36,9 @@ _SIGNS = ("+", "-", "*")
 
 def compile_polynomial(node: ValueNode) -> Fast | None:
     """Returns the function of a root node over columns of some rows, None for any other node."""
-    if not isinstance(node, StrictNode) or not _exact(node):
+    if not isinstance(node, StrictNode) or not _is_exact(node):
         return None
-    places = sorted(_places(node))
+    places = sorted(_columns_of(node))
     if not places:
         return None
     by_row, by_block = _row_form(node, places), _block_form(node, places)
@@ -58,7 +58,7 @@ def compile_polynomial(node: ValueNode) -> Fast | None:
             read = _block_of(words, rows)
             if read is None:
                 return None
-            if _widened(seen, places, read) and not _stays(node, seen):
+            if _extend_bounds(seen, places, read) and not _fits_64_bits(node, seen):
                 return None
             part = by_block(*read)
             pairs[rows, 0] = part
@@ -79,7 +79,7 @@ def _block_of(words: Sequence[Any], rows: slice) -> list[Any] | None:
     return read
 
 
-def _widened(seen: dict[int, Bounds], places: Sequence[int], read: Sequence[Any]) -> bool:
+def _extend_bounds(seen: dict[int, Bounds], places: Sequence[int], read: Sequence[Any]) -> bool:
     """Extends the bounds of the columns; returns True if they have grown."""
     wider = False
     for place, values in zip(places, read, strict=True):
@@ -95,7 +95,7 @@ def _is_hard(column: Column) -> bool:
     return type(column) is np.ndarray or bool(column.null_count)
 
 
-def _exact(node: ValueNode, *, root: bool = True) -> bool:
+def _is_exact(node: ValueNode, *, root: bool = True) -> bool:
     """Returns True if every intermediate type has all places and digits; the root may lack some."""
     if not is_decimal(node.type):
         return False
@@ -114,14 +114,14 @@ def _exact(node: ValueNode, *, root: bool = True) -> bool:
     if (min(parts[0], DIGITS_MAX), parts[1]) != decimal_parts(node.type):
         return False
     return (root or parts[0] <= DIGITS_MAX) and all(
-        _exact(argument, root=False) for argument in node.arguments
+        _is_exact(argument, root=False) for argument in node.arguments
     )
 
 
-def _places(node: ValueNode) -> set[int]:
+def _columns_of(node: ValueNode) -> set[int]:
     if isinstance(node, ColumnNode):
         return {node.place}
-    return {place for argument in node.arguments for place in _places(argument)}
+    return {place for argument in node.arguments for place in _columns_of(argument)}
 
 
 def _row_form(node: ValueNode, places: Sequence[int]) -> Callable[..., Column | None]:
@@ -166,7 +166,7 @@ def by_row({lists}):
     return function
 
 
-def _raising(node: StrictNode) -> list[int]:
+def _raise_powers(node: StrictNode) -> list[int]:
     """The powers of ten that give the arguments the places of a sum."""
     scales = [decimal_parts(argument.type)[1] for argument in node.arguments]
     most = max(scales)
@@ -185,7 +185,7 @@ def _block_form(node: ValueNode, places: Sequence[int]) -> Callable[..., Any]:
         assert isinstance(part, StrictNode)
         sides = [
             source(argument) if power == 1 else f"({source(argument)} * {power})"
-            for argument, power in zip(part.arguments, _raising(part), strict=True)
+            for argument, power in zip(part.arguments, _raise_powers(part), strict=True)
         ]
         return f"({sides[0]} {part.name} {sides[1]})"
 
@@ -196,36 +196,38 @@ def _block_form(node: ValueNode, places: Sequence[int]) -> Callable[..., Any]:
     return function
 
 
-def _stays(node: ValueNode, read: dict[int, Bounds]) -> bool:
+def _fits_64_bits(node: ValueNode, read: dict[int, Bounds]) -> bool:
     """Returns True if no intermediate value leaves 64 bits, given the bounds of the columns."""
     try:
-        _within(node, read)
+        _bounds_of(node, read)
     except OverflowError:
         return False
     return True
 
 
-def _within(node: ValueNode, read: dict[int, Bounds]) -> Bounds:
+def _bounds_of(node: ValueNode, read: dict[int, Bounds]) -> Bounds:
     if isinstance(node, ColumnNode):
-        return _fitting(*read[node.place])
+        return _within_64_bits(*read[node.place])
     if isinstance(node, LiteralNode):
-        return _fitting(int(node.scalar), int(node.scalar))
+        return _within_64_bits(int(node.scalar), int(node.scalar))
     assert isinstance(node, StrictNode)
     (a0, a1), (b0, b1) = (
-        _fitting(low * power, high * power)
+        _within_64_bits(low * power, high * power)
         for (low, high), power in zip(
-            [_within(argument, read) for argument in node.arguments], _raising(node), strict=True
+            [_bounds_of(argument, read) for argument in node.arguments],
+            _raise_powers(node),
+            strict=True,
         )
     )
     if node.name == "+":
-        return _fitting(a0 + b0, a1 + b1)
+        return _within_64_bits(a0 + b0, a1 + b1)
     if node.name == "-":
-        return _fitting(a0 - b1, a1 - b0)
+        return _within_64_bits(a0 - b1, a1 - b0)
     corners = [x * y for x in (a0, a1) for y in (b0, b1)]
-    return _fitting(min(corners), max(corners))
+    return _within_64_bits(min(corners), max(corners))
 
 
-def _fitting(low: int, high: int) -> Bounds:
+def _within_64_bits(low: int, high: int) -> Bounds:
     if low < -_MOST or high > _MOST:
         raise OverflowError
     return low, high

@@ -238,7 +238,7 @@ class SameNode(ValueNode):
     def evaluate(self, frame: VectorFrame) -> Vector:
         (a, a_null), (b, b_null) = (x.evaluate(frame) for x in self.arguments)
         nulls = merge_nulls(a_null, b_null)
-        inner = [_Given(v, x.type) for v, x in zip((a, b), self.arguments, strict=True)]
+        inner = [_ComputedNode(v, x.type) for v, x in zip((a, b), self.arguments, strict=True)]
         probe = StrictNode(self.equal.name, "boolean", self.equal.kernel, inner)
         for given in inner:
             given.nulls = nulls
@@ -249,7 +249,7 @@ class SameNode(ValueNode):
         return Vector((values & ~nulls) | both, None)
 
 
-class _Given(ValueNode):
+class _ComputedNode(ValueNode):
     """Values that are already computed."""
 
     def __init__(self, values: Any, type_: str) -> None:

@@ -185,7 +185,7 @@ def element(node: ValueNode, index: ValueNode, *, utc: bool) -> ValueNode:
         return field(node, str(literal_value(index, "the name of a field")))
     if node.type.startswith("map<"):
         key, _ = inner(node, "map")
-        return _looked(
+        return _map_lookup(
             "[]", node, index if is_nested(key) else implicit(index, key, utc=utc), utc=utc
         )
     (type_,) = inner(node)
@@ -193,7 +193,7 @@ def element(node: ValueNode, index: ValueNode, *, utc: bool) -> ValueNode:
     return RowwiseNode("[]", type_, collections.at, (node, place), raises=True)
 
 
-def _looked(name: str, node: ValueNode, wanted: ValueNode, *, utc: bool) -> ValueNode:
+def _map_lookup(name: str, node: ValueNode, wanted: ValueNode, *, utc: bool) -> ValueNode:
     key, value = inner(node, "map")
     key_node = beside(wanted, key, utc=utc)
     return RowwiseNode(name, value, collections.value_of(key_of(key)), (node, key_node))
@@ -203,7 +203,7 @@ def _element_at(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     count(name, arguments, 2)
     node, index = arguments
     if node.type.startswith("map<"):
-        return _looked(name, node, index, utc=utc)
+        return _map_lookup(name, node, index, utc=utc)
     (type_,) = inner(node)
     function = collections.element_at if name == "element_at" else collections.try_element_at
     place = _index(index, *_INDEXES, utc=utc)
@@ -227,7 +227,9 @@ def _size(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     return RowwiseNode(name, "int", len, arguments, raises=legacy)
 
 
-def _own(make: Callable[[collections.Key], Callable[..., Any]], result: str = "{array}") -> Rule:
+def _array_function(
+    make: Callable[[collections.Key], Callable[..., Any]], result: str = "{array}"
+) -> Rule:
     """A function of one array; `result` may name its type or that of its elements."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -257,7 +259,9 @@ def _value(make: Callable[[collections.Key], Callable[..., Any]], result: str) -
     return rule
 
 
-def _both(make: Callable[[collections.Key], Callable[..., Any]], result: str = "{array}") -> Rule:
+def _two_array_function(
+    make: Callable[[collections.Key], Callable[..., Any]], result: str = "{array}"
+) -> Rule:
     """A function of two arrays of one type."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -273,7 +277,7 @@ def _both(make: Callable[[collections.Key], Callable[..., Any]], result: str = "
     return rule
 
 
-def _added(function: Callable[..., Any]) -> Rule:
+def _array_extension(function: Callable[..., Any]) -> Rule:
     """`array_append` and `array_prepend`: a null is an element."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -412,18 +416,18 @@ FUNCTIONS: dict[str, Rule] = {
     "array_contains": _value(collections.contains, "boolean"),
     "array_position": _value(collections.position, "bigint"),
     "array_remove": _value(collections.remove, "{array}"),
-    "array_max": _own(lambda key: collections.extreme(key, greatest=True), "{element}"),
-    "array_min": _own(lambda key: collections.extreme(key, greatest=False), "{element}"),
-    "array_distinct": _own(collections.without_repeats),
-    "array_sort": _own(collections.sort_nulls_last),
-    "array_compact": _own(lambda key: collections.compact),
+    "array_max": _array_function(lambda key: collections.extreme(key, greatest=True), "{element}"),
+    "array_min": _array_function(lambda key: collections.extreme(key, greatest=False), "{element}"),
+    "array_distinct": _array_function(collections.without_repeats),
+    "array_sort": _array_function(collections.sort_nulls_last),
+    "array_compact": _array_function(lambda key: collections.compact),
     "sort_array": _sort_array,
-    "array_union": _both(collections.union),
-    "array_intersect": _both(collections.intersect),
-    "array_except": _both(collections.without),
-    "arrays_overlap": _both(collections.overlap, "boolean"),
-    "array_append": _added(collections.append),
-    "array_prepend": _added(collections.prepend),
+    "array_union": _two_array_function(collections.union),
+    "array_intersect": _two_array_function(collections.intersect),
+    "array_except": _two_array_function(collections.without),
+    "arrays_overlap": _two_array_function(collections.overlap, "boolean"),
+    "array_append": _array_extension(collections.append),
+    "array_prepend": _array_extension(collections.prepend),
     "array_insert": _insert,
     "array_repeat": _repeat,
     "array_join": _array_join,

@@ -208,7 +208,7 @@ def _pattern(arguments: list[ValueNode], place: int) -> str:
     return pattern
 
 
-def _texts(patterns: list[ValueNode]) -> None:
+def _refuse_non_text(patterns: list[ValueNode]) -> None:
     """Refuses patterns that are not text, also if the time is null and they are not used."""
     if any(pattern.type != "string" for pattern in patterns):
         raise NotProvedError("a pattern that is no text")
@@ -274,7 +274,7 @@ def _to_time(type_: str) -> Rule:
             if len(arguments) == 2:
                 raise NotProvedError(f"{name} of a {first.type} by a pattern")
             return cast(first, type_, utc=utc)
-        _texts(arguments[1:])
+        _refuse_non_text(arguments[1:])
         first = _as_text(first, TIMES, utc=utc)
         if len(arguments) == 2 and first.type == "string":
             return _read(first, _pattern(arguments, 1), type_, utc=utc)
@@ -283,7 +283,7 @@ def _to_time(type_: str) -> Rule:
     return rule
 
 
-def _tried(rule: Rule) -> Rule:
+def _null_if_unparsed(rule: Rule) -> Rule:
     """`try_to_timestamp` and similar calls: null for a text that does not fit."""
 
     def tried(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -299,7 +299,7 @@ def _try_to_timestamp(name: str, arguments: list[ValueNode], utc: bool) -> Value
     """`try_to_timestamp(x [, pattern])`."""
     if len(arguments) == 1 and arguments[0].type == "string":
         return try_cast(arguments[0], "timestamp", utc=utc)
-    return _tried(_to_time("timestamp"))(name, arguments, utc)
+    return _null_if_unparsed(_to_time("timestamp"))(name, arguments, utc)
 
 
 def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -307,7 +307,7 @@ def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     _arity(name, arguments, 1, 2)
     first = _as_text(arguments[0], TIMES, utc=utc)
     if len(arguments) == 1 or first.type != "string":
-        return _tried(rules.to_date)(name, [first], utc)
+        return _null_if_unparsed(rules.to_date)(name, [first], utc)
     made = _read(first, _pattern(arguments, 1), "timestamp", utc=utc)
     return cast(tried_call(made), "date", utc=utc)
 
@@ -315,7 +315,7 @@ def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`unix_timestamp(x [, pattern])`: seconds, for timestamps truncated towards zero."""
     _arity(name, arguments, 1, 2)
-    _texts(arguments[1:])
+    _refuse_non_text(arguments[1:])
     time = arguments[0]
     if time.type == "string":
         time = _read(time, _pattern(arguments, 1), "timestamp", utc=utc)
@@ -384,17 +384,17 @@ def _too_far(year: Any, month: Any, day: Any) -> Any:
     return ((days < -(2**31)) | (days >= 2**31)) & ~_no_day(year, month, day)
 
 
-def _made_day(year: Any, month: Any, day: Any) -> Any:
+def _day_of_parts(year: Any, month: Any, day: Any) -> Any:
     return _days(year, month, day).astype(np.int32)
 
 
 def _make_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     count(name, arguments, 3)
     parts = [implicit(argument, "int", utc=utc) for argument in arguments]
-    return StrictNode(name, "date", _near(_DATE, arguments[0], 5_000_000), parts)
+    return StrictNode(name, "date", _kernel_for_year(_DATE, arguments[0], 5_000_000), parts)
 
 
-def _near(kernel: Kernel, year: ValueNode, limit: int) -> Kernel:
+def _kernel_for_year(kernel: Kernel, year: ValueNode, limit: int) -> Kernel:
     """The kernel for any year, or a cheaper one for a year that cannot overflow."""
     near = isinstance(year, LiteralNode) and isinstance(year.value, int) and abs(year.value) < limit
     if near or year.type in ("tinyint", "smallint"):
@@ -402,7 +402,7 @@ def _near(kernel: Kernel, year: ValueNode, limit: int) -> Kernel:
     return kernel
 
 
-def _kept(micros: Any) -> Any:
+def _kept_micros(micros: Any) -> Any:
     """The seconds that Spark keeps of a decimal, in microseconds."""
     return (micros // datetimes.SECOND & _BITS) * datetimes.SECOND + micros % datetimes.SECOND
 
@@ -410,11 +410,11 @@ def _kept(micros: Any) -> Any:
 def _no_time(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: Any) -> Any:
     """A mask of the rows whose time does not exist; second 60 is the start of the next minute."""
     clock = (hour < 0) | (hour > 23) | (minute < 0) | (minute > 59)
-    return clock | (_kept(micros) > _MINUTE) | _no_day(year, month, day)
+    return clock | (_kept_micros(micros) > _MINUTE) | _no_day(year, month, day)
 
 
 def _no_moment(*parts: Any) -> Any:
-    days, rest = _moment(*parts)
+    days, rest = _day_and_micros(*parts)
     late = (days > _LAST) | ((days == _LAST) & (rest > _LAST_REST))
     early = (days < _FIRST) | ((days == _FIRST) & (rest < _FIRST_REST))
     return (late | early) & ~_no_time(*parts)
@@ -424,21 +424,23 @@ _LAST, _LAST_REST = divmod(2**63 - 1, datetimes.DAY)
 _FIRST, _FIRST_REST = divmod(-(2**63), datetimes.DAY)
 
 
-def _moment(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: Any) -> Any:
+def _day_and_micros(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: Any) -> Any:
     """The day, and the microseconds in it: second 60 may be the start of the next day."""
     minutes = hour * np.int64(60) + minute
-    rest = minutes * np.int64(_MINUTE) + _kept(micros)
+    rest = minutes * np.int64(_MINUTE) + _kept_micros(micros)
     return _days(year, month, day) + rest // datetimes.DAY, rest % datetimes.DAY
 
 
-def _made_time(*parts: Any) -> Any:
-    days, rest = _moment(*parts)
+def _time_of_parts(*parts: Any) -> Any:
+    days, rest = _day_and_micros(*parts)
     return days * np.int64(datetimes.DAY) + rest
 
 
-_DATE = Kernel(_made_day, (Check(_no_day, "there is no such date"), Check(_too_far, "overflow")))
+_DATE = Kernel(
+    _day_of_parts, (Check(_no_day, "there is no such date"), Check(_too_far, "overflow"))
+)
 _TIME = Kernel(
-    _made_time,
+    _time_of_parts,
     (Check(_no_time, "there is no such time"), Check(_no_moment, "overflow")),
 )
 
@@ -452,7 +454,7 @@ def _make_time(type_: str) -> Rule:
             raise NotProvedError("timestamps in a time zone other than UTC")
         parts = [implicit(argument, "int", utc=utc) for argument in arguments[:5]]
         seconds = implicit(arguments[5], _SECONDS, utc=utc)
-        kernel = _near(_TIME, arguments[0], 290_000)
+        kernel = _kernel_for_year(_TIME, arguments[0], 290_000)
         return StrictNode(name, type_, kernel, (*parts, seconds))
 
     return rule
@@ -474,15 +476,15 @@ def _try_make(rule: Rule) -> Rule:
     return attempt
 
 
-_MADE = {
+_MAKE_TIMESTAMP = {
     "make_timestamp": "timestamp",
     "make_timestamp_ltz": "timestamp",
     "make_timestamp_ntz": "timestamp_ntz",
 }
 _MAKE_FUNCTIONS: dict[str, Rule] = {
     "make_date": _make_date,
-    **{name: _make_time(type_) for name, type_ in _MADE.items()},
-    **{f"try_{name}": _try_make(_make_time(type_)) for name, type_ in _MADE.items()},
+    **{name: _make_time(type_) for name, type_ in _MAKE_TIMESTAMP.items()},
+    **{f"try_{name}": _try_make(_make_time(type_)) for name, type_ in _MAKE_TIMESTAMP.items()},
 }
 
 

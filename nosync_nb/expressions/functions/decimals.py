@@ -34,7 +34,7 @@ _PLACES_LEAST = 6
 Parts = tuple[int, int]
 
 
-def _bounded(precision: int, scale: int) -> Parts:
+def _limited_type(precision: int, scale: int) -> Parts:
     """Returns a type of at most 38 digits that keeps the whole part, and 6 places if possible."""
     if precision <= DIGITS_MAX:
         return precision, scale
@@ -42,7 +42,7 @@ def _bounded(precision: int, scale: int) -> Parts:
     return DIGITS_MAX, places
 
 
-def _named(parts: Parts) -> str:
+def _type_name(parts: Parts) -> str:
     return f"decimal({parts[0]},{parts[1]})"
 
 
@@ -55,8 +55,8 @@ def _operand(node: ValueNode, utc: bool) -> ValueNode:
         raise NotProvedError(f"a {node.type} beside a decimal")
     if isinstance(node, LiteralNode) and node.written and node.value is not None:
         value = Decimal(node.value)
-        return LiteralNode(value, _named((len(value.as_tuple().digits), 0)))
-    return cast(node, _named((digits, 0)), utc=utc)
+        return LiteralNode(value, _type_name((len(value.as_tuple().digits), 0)))
+    return cast(node, _type_name((digits, 0)), utc=utc)
 
 
 def concerned(arguments: list[ValueNode]) -> bool:
@@ -79,17 +79,19 @@ Computed = Callable[[Any, Any, int, int, int], Any]
 """Values and their scales, the scale of the result -> the result"""
 
 
-def _fitting(compute: Callable[..., Any], digits: int, *checks: Check, **more: Any) -> Kernel:
+def _limited_kernel(
+    compute: Callable[..., Any], digits: int, *checks: Check, **more: Any
+) -> Kernel:
     def run(*values: Any) -> Any:
         return exact_integers.narrow(compute(*values))
 
     return Kernel(run, checks, beyond=lambda r: exact_integers.beyond(r, digits), **more)
 
 
-def _within(compute: Callable[..., Any], digits: int) -> Kernel:
+def _kernel_within(compute: Callable[..., Any], digits: int) -> Kernel:
     """A kernel whose results have a number of digits; only those beyond 38 can overflow."""
     if digits > DIGITS_MAX:
-        return _fitting(compute, DIGITS_MAX)
+        return _limited_kernel(compute, DIGITS_MAX)
     return Kernel(lambda *values: exact_integers.narrow(compute(*values)))
 
 
@@ -99,17 +101,17 @@ def _binary(types: Typed, compute: Computed, *checks: Check, right_first: bool =
         left, right = (_operand(argument, utc) for argument in arguments)
         (p1, s1), (p2, s2) = decimal_parts(left.type), decimal_parts(right.type)
         parts = types(p1, s1, p2, s2)
-        kernel = _fitting(
+        kernel = _limited_kernel(
             lambda a, b: compute(a, b, s1, s2, parts[1]), parts[0], *checks, right_first=right_first
         )
-        return StrictNode(name, _named(parts), kernel, (left, right))
+        return StrictNode(name, _type_name(parts), kernel, (left, right))
 
     return rule
 
 
 def _sum_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
     scale = max(s1, s2)
-    return _bounded(max(p1 - s1, p2 - s2) + scale + 1, scale)
+    return _limited_type(max(p1 - s1, p2 - s2) + scale + 1, scale)
 
 
 def _added(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
@@ -134,7 +136,7 @@ def _multiplied(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
 
 def _quotient_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
     scale = max(_PLACES_LEAST, s1 + p2 + 1)
-    return _bounded(p1 - s1 + s2 + scale, scale)
+    return _limited_type(p1 - s1 + s2 + scale, scale)
 
 
 def _divided(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
@@ -145,7 +147,7 @@ def _rest_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
     if p1 - s1 + s2 > _DIGITS:
         raise NotProvedError("a remainder of a decimal by one of many places")
     scale = max(s1, s2)
-    return _bounded(min(p1 - s1, p2 - s2) + scale, scale)
+    return _limited_type(min(p1 - s1, p2 - s2) + scale, scale)
 
 
 def _remainder(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
@@ -166,11 +168,11 @@ def _whole_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
 def _integral(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`div` of decimals: a bigint."""
     check = Check(numeric.is_zero, numeric.BY_ZERO)
-    node = _binary(_whole_type, _cut, check, right_first=True)(name, arguments, utc)
+    node = _binary(_whole_type, _truncated_quotient, check, right_first=True)(name, arguments, utc)
     return cast(node, "bigint", utc=utc)
 
 
-def _cut(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
+def _truncated_quotient(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
     places = max(s1, s2)
     return exact_integers.whole(
         exact_integers.raised(a, places - s1), exact_integers.raised(b, places - s2)
@@ -183,7 +185,7 @@ _REST_BY_ZERO = Check(numeric.is_zero, numeric.REMAINDER_BY_ZERO)
 _ARITHMETIC: dict[str, Rule] = {
     "+": _binary(_sum_type, _added),
     "-": _binary(_sum_type, _subtracted),
-    "*": _binary(lambda p1, s1, p2, s2: _bounded(p1 + p2 + 1, s1 + s2), _multiplied),
+    "*": _binary(lambda p1, s1, p2, s2: _limited_type(p1 + p2 + 1, s1 + s2), _multiplied),
     "/": _binary(_quotient_type, _divided, _BY_ZERO, right_first=True),
     "%": _binary(_rest_type, _remainder, _REST_BY_ZERO, right_first=True),
     "div": _integral,
@@ -214,7 +216,7 @@ def same_type(*, signed: bool, other: Rule) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
         precision = decimal_parts(arguments[0].type)[0]
-        kernel = _fitting(run, precision) if precision > _OPPOSITE_DIGITS else Kernel(run)
+        kernel = _limited_kernel(run, precision) if precision > _OPPOSITE_DIGITS else Kernel(run)
         return StrictNode(name, arguments[0].type, kernel, arguments)
 
     return _either(rule, other)
@@ -230,7 +232,7 @@ def itself(other: Rule) -> Rule:
     return _either(rule, other)
 
 
-def _directed(a: Any, places: int, direction: int) -> Any:
+def _rounded_towards(a: Any, places: int, direction: int) -> Any:
     """Whole numbers at or below (-1), or at or above (1) a decimal."""
     cut = exact_integers.whole(a, 10**places)
     rest = exact_integers.minus(a, exact_integers.raised(cut, places))
@@ -246,13 +248,13 @@ def whole(direction: int, other: Rule) -> Rule:
         if not scale:
             return arguments[0]
         digits = precision - scale + 1
-        kernel = _within(lambda a: _directed(a, scale, direction), digits)
-        return StrictNode(name, _named((min(DIGITS_MAX, digits), 0)), kernel, arguments)
+        kernel = _kernel_within(lambda a: _rounded_towards(a, scale, direction), digits)
+        return StrictNode(name, _type_name((min(DIGITS_MAX, digits), 0)), kernel, arguments)
 
     return _either(rule, other)
 
 
-def _even(a: Any, places: int) -> Any:
+def _rounded_half_even(a: Any, places: int) -> Any:
     """`a` without its last places, ties to the even neighbour."""
     unit = 10**places
     up = exact_integers.over(a, unit)
@@ -284,11 +286,11 @@ def rounded(other: Rule, *, even: bool) -> Rule:
         gone, back = scale - min(scale, places), max(0, -places)
 
         def compute(a: Any) -> Any:
-            near = _even(a, gone) if even and gone else exact_integers.lowered(a, gone)
+            near = _rounded_half_even(a, gone) if even and gone else exact_integers.lowered(a, gone)
             return exact_integers.raised(near, back)
 
-        kernel = _within(compute, digits)
-        return StrictNode(name, _named((min(DIGITS_MAX, digits), kept)), kernel, arguments[:1])
+        kernel = _kernel_within(compute, digits)
+        return StrictNode(name, _type_name((min(DIGITS_MAX, digits), kept)), kernel, arguments[:1])
 
     def chosen(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if arguments and arguments[0].type == "string":

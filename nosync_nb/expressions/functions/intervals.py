@@ -259,10 +259,10 @@ def between(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> Valu
         return StrictNode(name, "bigint", _SUBTRACT, times[::-1])
     if unit not in _WIDTHS:
         raise NotProvedError(f"{name} in {unit}")
-    return StrictNode(name, "bigint", Kernel(_whole(_WIDTHS[unit])), times)
+    return StrictNode(name, "bigint", Kernel(_whole_units(_WIDTHS[unit])), times)
 
 
-def _whole(width: int) -> Callable[[Any, Any], Any]:
+def _whole_units(width: int) -> Callable[[Any, Any], Any]:
     """Whole units between two timestamps, towards zero, even if microseconds overflow."""
 
     def run(a: Any, b: Any) -> Any:
@@ -287,10 +287,10 @@ def _whole_months(a: Any, b: Any, width: int) -> Any:
     days, end, start = b // datetimes.DAY, b % datetimes.DAY, a % datetimes.DAY
     first = a // datetimes.DAY
     days = days - ((days > first) & (end < start)) + ((days < first) & (end > start))
-    return _towards_zero(_packed(days) - _packed(first), 32 * width)
+    return _towards_zero(_month_and_day(days) - _month_and_day(first), 32 * width)
 
 
-def _packed(days: Any) -> Any:
+def _month_and_day(days: Any) -> Any:
     """Months and the day in them as one number."""
     month = datetimes.months(days)
     return month * 32 + (np.asarray(days, np.int64) - datetimes.month_start(month) + 1)
@@ -308,13 +308,13 @@ UNIT_CALLS: dict[str, Callable[[str, str, list[ValueNode], bool], ValueNode]] = 
 UNITS = frozenset((*_MONTHS, *_WIDTHS, "dayofyear"))
 
 
-def _exact(type_: str, compute: Callable[..., Any], *checks: Check, **more: Any) -> Kernel:
+def _exact_kernel(type_: str, compute: Callable[..., Any], *checks: Check, **more: Any) -> Kernel:
     """A kernel of exact arithmetic (exact_integers.py) whose results fit an interval type."""
     least, greatest = limits(intervals.integer(type_))
     dtype = FIXED[type_]
 
     def computed(*values: Any) -> Any:
-        return compute(*(_wide(value) for value in values))
+        return compute(*(_as_int64(value) for value in values))
 
     def bad(*values: Any) -> Any:
         result = computed(*values)
@@ -332,13 +332,13 @@ def _exact(type_: str, compute: Callable[..., Any], *checks: Check, **more: Any)
     return Kernel(run, (*checks, Check(bad, numeric.OVERFLOW)), floats=True, **more)
 
 
-def _wide(values: Any) -> Any:
+def _as_int64(values: Any) -> Any:
     """Integers in 64 bits, the input of `exact_integers`."""
     narrow = isinstance(values, np.ndarray | np.generic) and values.dtype.kind == "i"
     return values.astype(np.int64) if narrow else values
 
 
-def _rounded(type_: str, compute: Callable[[Any, Any], Any], *checks: Check) -> Kernel:
+def _rounded_kernel(type_: str, compute: Callable[[Any, Any], Any], *checks: Check) -> Kernel:
     """The same for doubles, rounded to the nearest whole number, ties away from zero."""
     least, greatest = limits(intervals.integer(type_))
 
@@ -368,12 +368,12 @@ def _has_interval(nodes: list[ValueNode]) -> bool:
 
 def plus(other: Rule) -> Rule:
     """The rule of `+` for intervals, and for a time and an interval."""
-    return _summed("+", exact_integers.plus, other)
+    return _sum_rule("+", exact_integers.plus, other)
 
 
 def minus(other: Rule) -> Rule:
     """The rule of `-` for intervals, a time and an interval, and two times."""
-    summed = _summed("-", exact_integers.minus, other)
+    summed = _sum_rule("-", exact_integers.minus, other)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if sorted(node.type for node in arguments) == ["date", "string"]:
@@ -385,7 +385,7 @@ def minus(other: Rule) -> Rule:
     return rule
 
 
-def _summed(sign: str, compute: Callable[[Any, Any], Any], other: Rule) -> Rule:
+def _sum_rule(sign: str, compute: Callable[[Any, Any], Any], other: Rule) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
             return other(name, arguments, utc)
@@ -395,7 +395,7 @@ def _summed(sign: str, compute: Callable[[Any, Any], Any], other: Rule) -> Rule:
         type_ = joined(arguments[0].type, arguments[1].type)
         if type_ is None:
             raise NotProvedError("intervals of months beside those of time")
-        return StrictNode(MARK + sign, type_, _exact(type_, compute), arguments)
+        return StrictNode(MARK + sign, type_, _exact_kernel(type_, compute), arguments)
 
     return rule
 
@@ -403,7 +403,7 @@ def _summed(sign: str, compute: Callable[[Any, Any], Any], other: Rule) -> Rule:
 def _difference(times: list[ValueNode], utc: bool) -> ValueNode:
     """The days between two dates, or the time between two timestamps."""
     if _have_types(("date",), times):
-        kernel = _exact(
+        kernel = _exact_kernel(
             "interval day", lambda a, b: exact_integers.times(exact_integers.minus(a, b), _DAY)
         )
         return StrictNode(f"{MARK}between", "interval day", kernel, times)
@@ -414,7 +414,7 @@ def _difference(times: list[ValueNode], utc: bool) -> ValueNode:
         raise NotProvedError("timestamps in a time zone other than UTC")
     (kind,) = kinds
     both = [cast(node, kind, utc=utc) for node in times]
-    return StrictNode(f"{MARK}between", OF_TIME, _exact(OF_TIME, exact_integers.minus), both)
+    return StrictNode(f"{MARK}between", OF_TIME, _exact_kernel(OF_TIME, exact_integers.minus), both)
 
 
 _DAY = np.int64(datetimes.DAY)
@@ -446,17 +446,19 @@ def _scaled(
 ) -> tuple[Kernel, str]:
     type_ = OF_MONTHS if interval.type in YEAR_MONTHS else OF_TIME
     if number.type in FLOATS:
-        return _rounded(type_, near, *checks), type_
+        return _rounded_kernel(type_, near, *checks), type_
     if number.type in INTEGERS:
-        return _exact(type_, exact, *checks), type_
+        return _exact_kernel(type_, exact, *checks), type_
     if not is_decimal(number.type):
         raise NotProvedError(f"an interval with a {number.type}")
     places = decimal_parts(number.type)[1]
     if exact is exact_integers.times:
-        return _exact(
+        return _exact_kernel(
             type_, lambda a, b: exact_integers.lowered(exact(a, b), places), *checks
         ), type_
-    return _exact(type_, lambda a, b: exact(exact_integers.raised(a, places), b), *checks), type_
+    return _exact_kernel(
+        type_, lambda a, b: exact(exact_integers.raised(a, places), b), *checks
+    ), type_
 
 
 def divided(other: Rule) -> Rule:
@@ -484,7 +486,7 @@ def _of_one(other: Rule, compute: Callable[[Any], Any], sign: str) -> Rule:
             return other(name, arguments, utc)
         count(name, arguments, 1)
         type_ = arguments[0].type
-        return StrictNode(MARK + sign, type_, _exact(type_, compute), arguments)
+        return StrictNode(MARK + sign, type_, _exact_kernel(type_, compute), arguments)
 
     return rule
 
@@ -565,7 +567,7 @@ def extracted(name: str, interval: ValueNode) -> ValueNode:
 def _make_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`make_ym_interval(years, months)`."""
     years, months = _cast_arguments(name, arguments, ["int", "int"], utc)
-    kernel = _exact(
+    kernel = _exact_kernel(
         OF_MONTHS, lambda a, b: exact_integers.plus(exact_integers.times(a, np.int64(12)), b)
     )
     return StrictNode(MARK + name, OF_MONTHS, kernel, (years, months))
@@ -585,7 +587,7 @@ def _make_time(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
             sums = exact_integers.plus(sums, exact_integers.times(values, width))
         return sums
 
-    return StrictNode(MARK + name, OF_TIME, _exact(OF_TIME, total), given)
+    return StrictNode(MARK + name, OF_TIME, _exact_kernel(OF_TIME, total), given)
 
 
 def _cast_arguments(

@@ -149,7 +149,7 @@ _double = _finite(double_text)
 _WIDE = re.compile(r"[\ud800-\udfff\U00010000-\U0010ffff]")
 
 
-def _halved(text: str) -> str:
+def _surrogate_escaped(text: str) -> str:
     """Characters beyond 16 bits as escapes of their surrogates, as Spark's generator does it."""
 
     def escaped(match: re.Match[str]) -> str:
@@ -159,14 +159,14 @@ def _halved(text: str) -> str:
     return _WIDE.sub(escaped, text)
 
 
-def _whole(text: str) -> str:
-    return _halved(_quoted(text))
+def _escaped_quoted(text: str) -> str:
+    return _surrogate_escaped(_quoted(text))
 
 
 Quote = Callable[[str], str]
 
 
-def as_text(value: Any, quote: Quote = _whole) -> str:
+def as_text(value: Any, quote: Quote = _escaped_quoted) -> str:
     """Returns a decoded value as text; `quote` writes the strings in it."""
     if isinstance(value, str):
         return quote(value)
@@ -195,17 +195,17 @@ def _steps(path: Any) -> list[str | int]:
     return [int(step[3]) if step[3] else step[1] or step[2] or _EVERY for step in each]
 
 
-def _picked(value: Any, steps: Sequence[str | int]) -> str | None:
+def _value_at_path(value: Any, steps: Sequence[str | int]) -> str | None:
     """The value at a path, as text; of fields of one name the first that has it."""
     if not steps:
         return value if isinstance(value, str) else as_text(value)
     step, *rest = steps
     if isinstance(step, int):
         inside = isinstance(value, list) and not isinstance(value, JsonObject)
-        return _picked(value[step], rest) if inside and step < len(value) else None
+        return _value_at_path(value[step], rest) if inside and step < len(value) else None
     if isinstance(value, JsonObject):
         for name, own in value:
-            inner = _picked(own, rest) if name == step and own is not None else None
+            inner = _value_at_path(own, rest) if name == step and own is not None else None
             if inner is not None:
                 return inner
     return None
@@ -215,8 +215,12 @@ _RAW, _QUOTED, _FLAT = range(3)
 """Styles of output: a text unquoted, a text as in an array, or arrays flattened."""
 
 
-def _found(
-    value: Any, steps: Sequence[str | int], style: int, out: list[str], quote: Quote = _whole
+def _write_matches(
+    value: Any,
+    steps: Sequence[str | int],
+    style: int,
+    out: list[str],
+    quote: Quote = _escaped_quoted,
 ) -> bool:
     """Writes the values at a path with `[*]` to `out`, as Spark does; returns True if it found any.
 
@@ -227,7 +231,7 @@ def _found(
     if not steps:
         if style == _FLAT and type(value) is list:
             return (
-                sum(_found(own, steps, style, out, quote) for own in value) > 0
+                sum(_write_matches(own, steps, style, out, quote) for own in value) > 0
             )  # all are written
         out.append(value if style == _RAW and isinstance(value, str) else as_text(value, quote))
         return True
@@ -235,18 +239,18 @@ def _found(
     if isinstance(step, str):
         own = value if isinstance(value, JsonObject) else ()
         named = (v for name, v in own if name == step and v is not None)
-        return any(_found(v, rest, style, out, quote) for v in named)
+        return any(_write_matches(v, rest, style, out, quote) for v in named)
     if type(value) is not list:
         return False
     twice = rest[:1] == [_EVERY]
     if step != _EVERY:
         style = _QUOTED if twice else style
-        return step < len(value) and _found(value[step], rest, style, out, quote)
+        return step < len(value) and _write_matches(value[step], rest, style, out, quote)
     inner: list[str] = []
     within = _FLAT if twice or style == _FLAT else _QUOTED
     apart = not twice and style != _QUOTED
     own_quote = _quoted if apart else quote
-    count = sum(_found(own, rest[twice:], within, inner, own_quote) for own in value)
+    count = sum(_write_matches(own, rest[twice:], within, inner, own_quote) for own in value)
     if not apart or count > 1:
         out.append(f"[{','.join(inner)}]")
     elif count:
@@ -257,11 +261,11 @@ def _found(
 def _by_path(steps: Sequence[str | int]) -> Callable[[Any], str | None]:
     """Returns a function to the value at a path of a decoded one."""
     if _EVERY not in steps:
-        return lambda value: _picked(value, steps)
+        return lambda value: _value_at_path(value, steps)
 
     def found(value: Any) -> str | None:
         out: list[str] = []
-        return " ".join(out) if _found(value, steps, _RAW, out) else None
+        return " ".join(out) if _write_matches(value, steps, _RAW, out) else None
 
     return found
 
@@ -454,10 +458,10 @@ def _read_date(value: Any) -> int:
         return day
     if not _DAYS.fullmatch(value) or not -(2**31) <= int(value) < 2**31:
         raise UnfitValueError
-    return int(value) if int(value) >= _GREGORIAN else _of_julian(int(value))
+    return int(value) if int(value) >= _GREGORIAN else _gregorian_day_of_julian(int(value))
 
 
-def _of_julian(day: int) -> int:
+def _gregorian_day_of_julian(day: int) -> int:
     """The day with the year, month and day of a day in the Julian calendar."""
     shifted = day + 2_472_670
     years = (4 * shifted + 3) // 1461

@@ -42,12 +42,12 @@ class NullTolerantNode(ValueNode):
             if made is not None:
                 return Vector(made, buffers.null_mask_of(made) if made.null_count else None)
         types = [argument.type for argument in self.arguments]
-        listed = [_listed(v, frame.n, t) for v, t in zip(vectors, types, strict=True)]
+        listed = [_values_of_vector(v, frame.n, t) for v, t in zip(vectors, types, strict=True)]
         results = list(map(self.row, *listed))
-        return _spread(results, self.type, frame)
+        return _vector_of_results(results, self.type, frame)
 
 
-def _spread(results: list[Any], type_: str, frame: VectorFrame) -> Vector:
+def _vector_of_results(results: list[Any], type_: str, frame: VectorFrame) -> Vector:
     nulls = None
     if None in results:
         nulls = np.fromiter([result is None for result in results], np.bool_, frame.n)
@@ -59,7 +59,7 @@ def _spread(results: list[Any], type_: str, frame: VectorFrame) -> Vector:
     return Vector(buffers.arrow_from_list(results, arrow_type(type_)), nulls)
 
 
-def _listed(vector: Vector, n: int, type_: str) -> list[Any]:
+def _values_of_vector(vector: Vector, n: int, type_: str) -> list[Any]:
     values = full_vector(vector, n, type_)
     listed: list[Any] = values.to_pylist() if isinstance(values, pa.Array) else values.tolist()
     if vector.nulls is None:

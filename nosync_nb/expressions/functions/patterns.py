@@ -33,7 +33,7 @@ class _LikePiece(NamedTuple):
     wild: bool
 
 
-def _pieces(pattern: str, escape: str) -> list[_LikePiece]:
+def _like_pieces(pattern: str, escape: str) -> list[_LikePiece]:
     """Cuts a pattern.
 
     Raises:
@@ -62,7 +62,7 @@ def _compiled(pattern: str, escape: str) -> re.Pattern[str]:
     backtracks over the position of a part tries all positions of all parts.
     """
     parts = [""]
-    for piece in _pieces(pattern, escape):
+    for piece in _like_pieces(pattern, escape):
         if piece.wild and piece.text == "%":
             parts.append("")
         else:
@@ -81,7 +81,7 @@ def _by_pattern(escape: str) -> TextKernel:
 
 def _fixed(pattern: str, escape: str) -> TextKernel:
     """The kernel of a literal pattern; Arrow runs the plain ones too."""
-    pieces = _pieces(pattern, escape)
+    pieces = _like_pieces(pattern, escape)
     body = [piece for piece in pieces if piece != ("%", True)]
     if not any(piece.wild for piece in body) and len(body) <= 1:
         before = bool(pieces) and pieces[0] == ("%", True)

@@ -258,7 +258,7 @@ def format_string(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode
     pattern = literal_value(arguments[0], "a format") if arguments else None
     if not isinstance(pattern, str):
         raise NotProvedError("a format that is no text")
-    pieces = _pieces(pattern)
+    pieces = _format_pieces(pattern)
     kinds = [piece.kind for piece in pieces if piece.kind]
     if len(kinds) != len(arguments) - 1:
         raise NotProvedError("a format of other arguments")
@@ -301,7 +301,7 @@ class _FormatPiece(NamedTuple):
     width: int = 0
 
 
-def _pieces(pattern: str) -> list[_FormatPiece]:
+def _format_pieces(pattern: str) -> list[_FormatPiece]:
     pieces: list[_FormatPiece] = []
     at = 0
     while at < len(pattern):

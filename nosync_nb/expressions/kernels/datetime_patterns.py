@@ -330,7 +330,7 @@ class _Piece:
         return texts.take(coded.indices)
 
 
-def _pieces(pattern: str) -> list[_Piece]:
+def _formatter_pieces(pattern: str) -> list[_Piece]:
     """The pieces of a pattern; text between letters belongs to those before it.
 
     Raises:
@@ -374,7 +374,7 @@ def timestamp_formatter(pattern: str) -> TextKernel:
     Raises:
         NotProvedError: for a pattern whose meaning only Spark knows.
     """
-    pieces = _pieces(pattern)
+    pieces = _formatter_pieces(pattern)
 
     def large(micros: Any) -> pa.Array | None:
         if not pieces:

@@ -40,7 +40,7 @@ def run_text(
     """
     places = [i for i, value in enumerate(values) if _is_column(value)]
     if not places:
-        return _once(kernel, values, nulls, frame, type_)
+        return _run_literals(kernel, values, nulls, frame, type_)
     if frame.small:
         return _small(kernel, values, nulls, frame.n, type_)
     if kernel.large is not None:
@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic | np.ndarray) and not value.ndim else value
 
 
-def _once(
+def _run_literals(
     kernel: TextKernel, values: Sequence[Any], nulls: Array | None, frame: VectorFrame, type_: str
 ) -> Vector:
     """The result for literals; without rows nothing is evaluated."""
@@ -79,7 +79,7 @@ def _small(
     kernel: TextKernel, values: Sequence[Any], nulls: Array | None, n: int, type_: str
 ) -> Vector:
     f = kernel.row
-    lists = [_listed(v, n) for v in values]
+    lists = [_as_list(v, n) for v in values]
     dead = nulls.tolist() if nulls is not None else None
     filler = _filler(type_)
     results: list[Any] = []
@@ -115,7 +115,7 @@ def _without_nulls(
     return [filler if r is None else r for r in results], merge_nulls(nulls, gone)
 
 
-def _listed(values: Any, n: int) -> list[Any]:
+def _as_list(values: Any, n: int) -> list[Any]:
     if isinstance(values, np.ndarray) and values.ndim:
         listed: list[Any] = values.tolist()
         return listed

@@ -84,7 +84,7 @@ TEXTS: dict[str, TextKernel] = {type_: TextKernel(writer(type_)) for type_ in IN
 def cast(source: str, target: str) -> Kernel | None:
     """Returns the kernel of a cast between intervals, or of one unit from or to integers."""
     if source in INTERVALS and target in INTERVALS:
-        return _cut(source, target) if widths(source) is widths(target) else None
+        return _truncate_unit(source, target) if widths(source) is widths(target) else None
     of_integer = source in INTEGERS
     interval, whole = (target, source) if of_integer else (source, target)
     if whole not in INTEGERS or interval not in INTERVALS:
@@ -93,10 +93,10 @@ def cast(source: str, target: str) -> Kernel | None:
     if first != last:
         return None
     width = widths(interval)[first]
-    return _counted(interval, width) if of_integer else _counting(whole, width)
+    return _from_integer(interval, width) if of_integer else _to_integer(whole, width)
 
 
-def _cut(source: str, target: str) -> Kernel:
+def _truncate_unit(source: str, target: str) -> Kernel:
     """Truncates to the last unit of the target, towards zero."""
     last = units(target)[1]
     if last in ("second", "month"):
@@ -105,14 +105,14 @@ def _cut(source: str, target: str) -> Kernel:
     return Kernel(lambda a: a - np.fmod(a, width))
 
 
-def _counted(interval: str, width: int) -> Kernel:
+def _from_integer(interval: str, width: int) -> Kernel:
     """An integer as a number of units."""
     least, greatest = limits(integer(interval))
     check = Check(lambda a: (a > greatest // width) | (a < -(-least // width)), "overflow")
     return Kernel(lambda a: (a.astype(np.int64) * width).astype(FIXED[interval]), (check,))
 
 
-def _counting(whole: str, width: int) -> Kernel:
+def _to_integer(whole: str, width: int) -> Kernel:
     """The number of units, towards zero."""
     least, greatest = limits(whole)
 

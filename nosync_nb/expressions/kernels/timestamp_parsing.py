@@ -84,7 +84,7 @@ def _names() -> frozenset[str]:
     return frozenset(available_timezones()) - _NO_ZONES
 
 
-def _ahead(zone: ZoneInfo, day: int, seconds: int) -> int:
+def _utc_offset(zone: ZoneInfo, day: int, seconds: int) -> int:
     """The number of seconds by which a zone's clock is ahead of UTC at a local time.
 
     In a gap it is the offset before the gap, and of two times it is the earlier one. Years that
@@ -118,7 +118,7 @@ def _read(text: str, *, zoned: bool) -> int | None:
         if known is None:
             return None
         if zoned:
-            behind = known if isinstance(known, int) else _ahead(known, day, whole)
+            behind = known if isinstance(known, int) else _utc_offset(known, day, whole)
     micros = day * datetimes.DAY + (whole - behind) * datetimes.SECOND
     micros += int((fraction or "")[:6].ljust(6, "0"))
     return micros if _LEAST <= micros <= _GREATEST else None

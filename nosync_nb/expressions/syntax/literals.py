@@ -62,7 +62,7 @@ def marked(sql: str, strings: Sequence[tuple[int, int]]) -> tuple[str, list[str]
     pieces: list[str] = []
     values: list[str] = []
     at = 0
-    for start, stop in _together(sql, strings):
+    for start, stop in _join_adjacent(sql, strings):
         source = sql[start:stop]
         if not is_special(source):
             continue
@@ -72,7 +72,7 @@ def marked(sql: str, strings: Sequence[tuple[int, int]]) -> tuple[str, list[str]
     return "".join([*pieces, sql[at:]]), values
 
 
-def _together(sql: str, strings: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _join_adjacent(sql: str, strings: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Strings of one quote without space between them are one, with the quote inside."""
     joined: list[tuple[int, int]] = []
     for start, stop in strings:

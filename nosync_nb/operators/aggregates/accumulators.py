@@ -102,9 +102,9 @@ def pair_contributions(kind: str, first: Column, second: Column) -> Parts:
         return contributions(kind.removesuffix(" 2"), column, "double", len(column))
     x, y = numbers_of(first, np.float64), numbers_of(second, np.float64)
     numbers = (np.isfinite(x) & np.isfinite(y)).nonzero()[0]
-    (a, p), (b, q) = _whole(x[numbers]), _whole(y[numbers])
+    (a, p), (b, q) = _whole_and_exponent(x[numbers]), _whole_and_exponent(y[numbers])
     wholes = [v * w for v, w in zip(a.tolist(), b.tolist(), strict=True)]
-    return _cut(numbers, wholes, p + q + LOWEST_PRODUCT)
+    return _cut_into_bins(numbers, wholes, p + q + LOWEST_PRODUCT)
 
 
 def numbers_of(column: Column, dtype: Any) -> Any:
@@ -150,7 +150,7 @@ def _bins(values: npt.NDArray[np.float64]) -> Parts:
             if len(index):
                 result[slot] = (index, np.ones(len(index), np.int64))
     numbers = finite.nonzero()[0]
-    whole, exponent = _whole(values[numbers])
+    whole, exponent = _whole_and_exponent(values[numbers])
     _chunk(result, numbers, np.sign(whole), np.abs(whole), exponent + LOWEST)
     return result
 
@@ -175,7 +175,7 @@ def _squares(values: npt.NDArray[np.float64]) -> Parts:
     """Cuts squares of finite doubles into 30-bit chunks; the slots of the sum count the others."""
     result: Parts = {}
     numbers = np.isfinite(values).nonzero()[0]
-    whole, exponent = _whole(values[numbers])
+    whole, exponent = _whole_and_exponent(values[numbers])
     whole = np.abs(whole)
     high, low = whole >> _HALF_BITS, whole & ((1 << _HALF_BITS) - 1)
     lowest = 2 * exponent + LOWEST_SQUARE
@@ -189,11 +189,11 @@ def _squares(values: npt.NDArray[np.float64]) -> Parts:
 def _powers(values: npt.NDArray[np.float64], power: int, lowest: int) -> Parts:
     """Cuts powers of finite doubles into 30-bit chunks; the slots of the sum count the others."""
     numbers = np.isfinite(values).nonzero()[0]
-    whole, exponent = _whole(values[numbers])
-    return _cut(numbers, [w**power for w in whole.tolist()], power * exponent + lowest)
+    whole, exponent = _whole_and_exponent(values[numbers])
+    return _cut_into_bins(numbers, [w**power for w in whole.tolist()], power * exponent + lowest)
 
 
-def _cut(numbers: Ints, wholes: list[int], lowest: Ints) -> Parts:
+def _cut_into_bins(numbers: Ints, wholes: list[int], lowest: Ints) -> Parts:
     """Cuts whole * 2**lowest, of integers of any width, into chunks of bins."""
     by_bin: dict[int, tuple[list[int], list[int]]] = {}
     for number, whole, low in zip(numbers.tolist(), wholes, lowest.tolist(), strict=True):
@@ -208,7 +208,7 @@ def _cut(numbers: Ints, wholes: list[int], lowest: Ints) -> Parts:
     return {place: (np.array(index), np.array(chunks)) for place, (index, chunks) in by_bin.items()}
 
 
-def _whole(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
+def _whole_and_exponent(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
     """Finite doubles as whole * 2**exponent, whole of 53 bits."""
     mantissa, exponent = np.frexp(values)
     return np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) - 53
@@ -216,7 +216,7 @@ def _whole(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
 
 def thirds(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
     """Returns the bin of each finite double, and its parts in that bin and the next two, by row."""
-    whole, exponent = _whole(values)
+    whole, exponent = _whole_and_exponent(values)
     place, chunks = _thirds(np.abs(whole), exponent + LOWEST)
     chunks *= np.sign(whole)
     return place, chunks
@@ -263,7 +263,7 @@ def stored(
         if matches is None:
             return {}
         step.add_touched(len(matches.diff))
-        return {0: _added(matches.probe, matches.diff, n)}
+        return {0: _sums_by_position(matches.probe, matches.diff, n)}
     slot_at = len(trace.layout.types) - 1
     matches = trace.lookup(khash, keys, (slot_at,))
     if matches is None:
@@ -272,16 +272,18 @@ def stored(
     slots, place, numbers = np.asarray(matches.columns[0]), matches.probe, matches.diff
     if len(slots) <= TOGETHER:
         there, number = np.unique(slots, return_inverse=True)
-        added = _added(number * n + place, numbers, len(there) * n)
+        added = _sums_by_position(number * n + place, numbers, len(there) * n)
         return dict(zip(there.tolist(), added.reshape(-1, n), strict=True))
     result: Slots = {}
     for slot in np.unique(slots).tolist():
         index = (slots == slot).nonzero()[0]
-        result[slot] = _added(place[index], numbers[index], n)
+        result[slot] = _sums_by_position(place[index], numbers[index], n)
     return result
 
 
-def _added(place: Index, numbers: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+def _sums_by_position(
+    place: Index, numbers: npt.NDArray[np.int64], n: int
+) -> npt.NDArray[np.int64]:
     """`n` sums of the numbers with the same position."""
     added = np.zeros(n, np.int64)
     add_at(added, place, numbers)

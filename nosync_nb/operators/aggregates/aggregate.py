@@ -133,8 +133,8 @@ class Aggregate(Operator):
         if self.held:
             for number, held in enumerate(self.held, 1):
                 values = [arguments[i] for i in held.arguments]
-                step.emitted[number] = self._arranged(values, keys, updates.diff, number)
-            looks = self._looks(groups, changes, step)
+                step.emitted[number] = self._index_change(values, keys, updates.diff, number)
+            looks = self._index_results(groups, changes, step)
         step.emitted[0] = self._accumulated(groups, changes)
         return self._output(groups, changes, looks, step)
 
@@ -159,7 +159,7 @@ class Aggregate(Operator):
         for feed in self.by_rows:
             type_ = self.arguments[feed.argument].type
             columns = [rows.take(arguments[i], order) for i in feed.arguments]
-            null = _either(map(rows.null_mask, columns))
+            null = _union(map(rows.null_mask, columns))
             counted = diff if null is None else np.where(null, 0, diff)
             changes[feed.slots["count"]] = add_runs(counted, starts)
             if len(feed.slots) > 1 and null is not None:
@@ -172,7 +172,7 @@ class Aggregate(Operator):
                 whole.append(FeedValues(feed, columns, type_))
         return changes | all_contributions(whole, diff, number, len(starts))
 
-    def _looks(self, groups: Groups, changes: Slots, step: Step) -> Looks:
+    def _index_results(self, groups: Groups, changes: Slots, step: Step) -> Looks:
         """The results from the value indexes, before and after, and contributions to `changes`."""
         counted: dict[int, npt.NDArray[np.int64]] = {}
         for number in {*(f.held for f in self.by_presence), *self.winners}:
@@ -181,7 +181,7 @@ class Aggregate(Operator):
                 counted[number] = row_counts(step.state[number], batch, step)
         for feed in self.by_presence:
             if feed.held in counted:
-                self._present(feed, counted[feed.held], groups, changes, step)
+                self._add_transitions(feed, counted[feed.held], groups, changes, step)
         result: Looks = {}
         for plan in self.plans:
             which = (plan.held, plan.call.kernel)
@@ -189,7 +189,7 @@ class Aggregate(Operator):
                 result[which] = value_index_results(plan, counted.get(plan.held), groups, step)
         return result
 
-    def _present(
+    def _add_transitions(
         self,
         feed: SlotFeed,
         before: npt.NDArray[np.int64],
@@ -230,7 +230,7 @@ class Aggregate(Operator):
             return arrange_distinct(layout, change, khash)
         return arrange(layout, change, khash=khash)
 
-    def _arranged(
+    def _index_change(
         self,
         values: list[Column],
         keys: list[Column],
@@ -314,7 +314,7 @@ class Aggregate(Operator):
             keys: those of the previous rows, then of the new ones.
         """
         if place is None:
-            changed = self._unlike(values, n)
+            changed = self._differing_groups(values, n)
             if all_true(changed):
                 return Updates([*keys, *values], _signs(n))
             old_rows = new_rows = changed.nonzero()[0]
@@ -338,7 +338,7 @@ class Aggregate(Operator):
         keys = [rows.take(k, group_of) for k in groups.keys]
         return Updates([*keys, *(rows.take(v, index) for v in values)], diff)
 
-    def _unlike(self, values: list[Column], n: int) -> npt.NDArray[np.bool_]:
+    def _differing_groups(self, values: list[Column], n: int) -> npt.NDArray[np.bool_]:
         """A mask of the groups whose previous row, one of the first `n`, differs from the new."""
         changed = None
         for column, output in zip(values, self.outputs, strict=True):
@@ -364,7 +364,7 @@ def _before_and_after(before: Slots, changes: Slots, n: int) -> Slots:
     return dict(zip(every, np.concatenate((old, new), axis=1), strict=True))
 
 
-def _either(masks: Iterable[npt.NDArray[np.bool_] | None]) -> npt.NDArray[np.bool_] | None:
+def _union(masks: Iterable[npt.NDArray[np.bool_] | None]) -> npt.NDArray[np.bool_] | None:
     """The union of masks; None if none is true anywhere."""
     some = [mask for mask in masks if mask is not None]
     return reduce(or_, some) if some else None

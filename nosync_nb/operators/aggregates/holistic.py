@@ -58,7 +58,7 @@ def holistic_results(
     starts = np.asarray(probe)[order].searchsorted(np.arange(n + 1))
     kernel = _PICKS.get(call.function)
     if kernel is not None:
-        return _picked(kernel, values[0], counts, starts, call)
+        return _values_of_group(kernel, values[0], counts, starts, call)
     listed = list(zip(*map(_python, values, types), strict=True))
     made = [
         _KERNELS[call.function](listed[a:b], counts[a:b].tolist(), *call.parameters)
@@ -76,7 +76,7 @@ def _python(column: Column, type_: str) -> list[Any]:
     return [None] * len(column)
 
 
-def _picked(
+def _values_of_group(
     kernel: Callable[..., list[int]],
     values: Column,
     counts: Any,
@@ -120,10 +120,10 @@ def _most_frequent(counts: Counts, descending: bool) -> list[int]:
 def _at_shares(counts: Counts, shares: Sequence[float], several: bool) -> list[int]:
     """The positions of the values at or before which the given shares of all values are."""
     ends = list(accumulate(counts))
-    return [_place(ends, max(math.ceil(share * ends[-1]), 1)) for share in shares]
+    return [_position_of(ends, max(math.ceil(share * ends[-1]), 1)) for share in shares]
 
 
-def _place(ends: Sequence[int], number: int) -> int:
+def _position_of(ends: Sequence[int], number: int) -> int:
     """The position of the value with a number, counted from 1."""
     return int(np.searchsorted(ends, number))
 
@@ -147,7 +147,7 @@ def _percentile(
     if descending:
         numbers, counts = numbers[::-1], counts[::-1]
     ends = list(accumulate(counts))
-    compute = _between if way == "between" else _at
+    compute = _interpolated if way == "between" else _at
     made = [compute(numbers, ends, share) for share in shares]
     return made if several else made[0]
 
@@ -159,20 +159,20 @@ def _weighed(values: Values, counts: Counts) -> list[int]:
     return weighed
 
 
-def _between(numbers: Sequence[float], ends: Sequence[int], share: float) -> float:
+def _interpolated(numbers: Sequence[float], ends: Sequence[int], share: float) -> float:
     position = (ends[-1] - 1) * share
     below, above = math.floor(position), math.ceil(position)
-    low = numbers[_place(ends, below + 1)]
+    low = numbers[_position_of(ends, below + 1)]
     if above == below:
         return low
-    high = numbers[_place(ends, above + 1)]
+    high = numbers[_position_of(ends, above + 1)]
     if low == high:
         return low
     return (above - position) * low + (position - below) * high
 
 
 def _at(numbers: Sequence[float], ends: Sequence[int], share: float) -> float:
-    return numbers[_place(ends, max(math.ceil(share * ends[-1]), 1))]
+    return numbers[_position_of(ends, max(math.ceil(share * ends[-1]), 1))]
 
 
 def _joined(values: Values, counts: Counts, separator: Any, places: Any) -> Any:

@@ -120,7 +120,7 @@ class AggregatePlan(NamedTuple):
         return tuple(layouts)
 
 
-def _shown(call: AggregateCall) -> bool:
+def _shows_extreme(call: AggregateCall) -> bool:
     """Returns True if a trace ordered by codes has the extreme value of a group at its end."""
     if call.more or call.argument is None:
         return False
@@ -159,7 +159,7 @@ class _Planner:
         if kinds is None:
             held = self._trace(call, numbers)
             winners = -1
-            if call.function in _ORDERED and not _shown(call):
+            if call.function in _ORDERED and not _shows_extreme(call):
                 greatest = call.function.startswith("max")
                 winners = self.winners.setdefault((held, greatest), len(self.winners))
             return CallPlan(call, numbers[0], {}, held, winners)

@@ -66,7 +66,7 @@ class ScalarCounts:
                     change[value] = count
                     first.append(at)
         added = list(change.values())
-        before = step.memo.held(change, partial(self._looked, keys, first, step))
+        before = step.memo.held(change, partial(self._stored_counts, keys, first, step))
         after = list(map(add, before, added))
         if max(after) >= _LIMIT or min(after) < -_LIMIT:
             raise CountError
@@ -77,11 +77,11 @@ class ScalarCounts:
                 return None
             first, added = [first[group] for group in kept], [added[group] for group in kept]
             before, after = [before[group] for group in kept], [after[group] for group in kept]
-        groups = _taken(keys, first)
+        groups = _keys_at(keys, first)
         step.emitted[0] = self._accumulated(groups, added)
         return self._output(groups, before, after)
 
-    def _looked(
+    def _stored_counts(
         self, keys: list[Column], first: list[int], step: Step, groups: Sequence[int]
     ) -> list[int]:
         """The counts of some groups in the accumulator trace."""
@@ -114,7 +114,7 @@ class ScalarCounts:
                 new_counts.append(new)
         if not at_old and not at_new:
             return None
-        own = _taken(groups, at_old + at_new)
+        own = _keys_at(groups, at_old + at_new)
         return self._rows(own, old_counts + new_counts, _signs(len(at_old), len(at_new)))
 
     def _rows(self, own: list[Column], numbers: list[int], signs: Diffs) -> Updates:
@@ -124,7 +124,7 @@ class ScalarCounts:
         return Updates([*own, *values], signs)
 
 
-def _taken(keys: list[Column], at: list[int]) -> list[Column]:
+def _keys_at(keys: list[Column], at: list[int]) -> list[Column]:
     """The keys of some rows."""
     index = np.array(at)
     return [key[index] for key in keys]

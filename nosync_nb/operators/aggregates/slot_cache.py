@@ -53,10 +53,10 @@ class SlotCache(Generic[Held]):
         numbers = list(map(self._known.get, groups.values))
         if None in numbers:
             missing = [i for i, each in enumerate(numbers) if each is None]
-            held = self._held(look(np.array(missing)), 0, len(missing))
+            held = self._cached_values(look(np.array(missing)), 0, len(missing))
             for i, each in zip(missing, held, strict=True):
                 numbers[i] = each
-        return self._slots(numbers)  # type: ignore[arg-type]
+        return self._slots_of(numbers)  # type: ignore[arg-type]
 
     def keep(self, after: Slots, start: int) -> None:
         """Caches the numbers after the epoch, of the groups that `stored` returned.
@@ -68,13 +68,15 @@ class SlotCache(Generic[Held]):
         if len(asked) * len(after) > _NUMBERS_MAX or len(self._known) > GROUPS_MAX:
             self._known.clear()
         else:
-            self._known.update(zip(asked, self._held(after, start, len(asked)), strict=True))
+            self._known.update(
+                zip(asked, self._cached_values(after, start, len(asked)), strict=True)
+            )
 
-    def _held(self, slots: Slots, start: int, n: int) -> Sequence[Held]:
+    def _cached_values(self, slots: Slots, start: int, n: int) -> Sequence[Held]:
         """The numbers by slot as the cached value of each of `n` groups."""
         raise NotImplementedError  # subclasses define it
 
-    def _slots(self, held: Sequence[Held]) -> Slots:
+    def _slots_of(self, held: Sequence[Held]) -> Slots:
         """The numbers by slot of cached values."""
         raise NotImplementedError  # subclasses define it
 
@@ -104,14 +106,14 @@ class CountSlotCache(SlotCache[int]):
         else:
             self._known.update(zip(groups, after, strict=True))
 
-    def _held(self, slots: Slots, start: int, n: int) -> Sequence[int]:
+    def _cached_values(self, slots: Slots, start: int, n: int) -> Sequence[int]:
         numbers = slots.get(0)
         if numbers is None:
             return [0] * n
         held: list[int] = numbers[start : start + n].tolist()
         return held
 
-    def _slots(self, held: Sequence[int]) -> Slots:
+    def _slots_of(self, held: Sequence[int]) -> Slots:
         return {0: np.array(held, np.int64)}
 
 
@@ -120,10 +122,10 @@ class ValueSlotCache(SlotCache[dict[int, int]]):
 
     __slots__ = ()
 
-    def _held(self, slots: Slots, start: int, n: int) -> Sequence[dict[int, int]]:
+    def _cached_values(self, slots: Slots, start: int, n: int) -> Sequence[dict[int, int]]:
         columns = [(slot, numbers[start : start + n].tolist()) for slot, numbers in slots.items()]
         return [{slot: column[i] for slot, column in columns if column[i]} for i in range(n)]
 
-    def _slots(self, held: Sequence[dict[int, int]]) -> Slots:
+    def _slots_of(self, held: Sequence[dict[int, int]]) -> Slots:
         slots: set[int] = set().union(*held)
         return {slot: np.array([each.get(slot, 0) for each in held], np.int64) for slot in slots}

@@ -77,13 +77,13 @@ def sum_column(slots: Slots, base: int, type_: str, result: str, count: Ints) ->
         ExpressionError: if a final sum does not fit `result`.
     """
     if type_ in ("float", "double"):
-        rounded = _rounded(slots, base, count)
+        rounded = _fsum_doubles(slots, base, count)
         if rounded is not None:
             return rounded
         return [None if exact is None else _float(exact) for exact in doubles(slots, base, count)]
-    numbers = _whole(slots, base, type_, count)
+    numbers = _exact_integers(slots, base, type_, count)
     unscaled = [u if c else None for u, c in zip(numbers, count.tolist(), strict=True)]
-    return _fitting(unscaled, f"a sum of {type_}", result)
+    return _fit_result(unscaled, f"a sum of {type_}", result)
 
 
 def mean_column(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:
@@ -99,15 +99,15 @@ def mean_column(slots: Slots, base: int, type_: str, result: str, count: Ints) -
     if type_ in ("float", "double"):
         totals = sum_column(slots, base, type_, "double", count)
         return [None if s is None else s / c for s, c in zip(totals, counts, strict=True)]
-    numbers = _whole(slots, base, type_, count)
+    numbers = _exact_integers(slots, base, type_, count)
     if result in INTERVALS:
         near = [_half_up(w, c) if c else None for w, c in zip(numbers, counts, strict=True)]
-        return _fitting(near, f"an average of {type_}", result)
+        return _fit_result(near, f"an average of {type_}", result)
     if not result.startswith("decimal"):
         return [w / c if c else None for w, c in zip(numbers, counts, strict=True)]
     shift = 10 ** (decimal_parts(result)[1] - decimal_parts(type_)[1])
     unscaled = [_half_up(w * shift, c) if c else None for w, c in zip(numbers, counts, strict=True)]
-    return _fitting(unscaled, f"an average of {type_}", result)
+    return _fit_result(unscaled, f"an average of {type_}", result)
 
 
 def spread_column(slots: Slots, base: int, squares: int, function: str, count: Ints) -> list[Any]:
@@ -150,7 +150,7 @@ def bits(slots: Slots, base: int, function: str, type_: str, count: Ints) -> lis
     return [v if c else None for v, c in zip(signed, count.tolist(), strict=True)]
 
 
-def _whole(slots: Slots, base: int, type_: str, count: Ints) -> list[int]:
+def _exact_integers(slots: Slots, base: int, type_: str, count: Ints) -> list[int]:
     """The sums of integer or unscaled decimal columns as Python integers."""
     zero = np.zeros(len(count), np.int64)
     parts: list[list[int]] = [slots.get(base + i, zero).tolist() for i in range(limbs(type_))]
@@ -159,7 +159,7 @@ def _whole(slots: Slots, base: int, type_: str, count: Ints) -> list[int]:
     return [sum(v << (LIMB_BITS * i) for i, v in enumerate(p)) for p in zip(*parts, strict=True)]
 
 
-def _fitting(unscaled: list[int | None], what: str, result: str) -> list[Any]:
+def _fit_result(unscaled: list[int | None], what: str, result: str) -> list[Any]:
     """Whole numbers as values of the type `result`."""
     known = [u for u in unscaled if u is not None]
     low, high = min(known, default=0), max(known, default=0)
@@ -207,7 +207,7 @@ def doubles(slots: Slots, base: int, count: Ints) -> Iterator[int | float | None
             yield exact
 
 
-def _rounded(slots: Slots, base: int, count: Ints) -> list[float | None] | None:
+def _fsum_doubles(slots: Slots, base: int, count: Ints) -> list[float | None] | None:
     """Sums of doubles by `math.fsum`, which rounds once too; None if a bin is not a double."""
     parts: list[list[float]] = []
     for slot, numbers in slots.items():

@@ -45,16 +45,18 @@ def value_index_results(plan: CallPlan, counts: Index | None, groups: Groups, st
             after = extremes.next_winners(before, batch, there, whole, groups, greatest, step)
             layout = step.state[plan.winners].layout
             step.emitted[plan.winners] = extremes.winners_change(layout, groups, before, after)
-        columns = [_spread(w.has, w.values[-1], plan.call.type) for w in (before, after)]
+        columns = [_spread_values(w.has, w.values[-1], plan.call.type) for w in (before, after)]
     else:
-        columns = [_look(plan, trace, groups, step)]
+        columns = [_index_result(plan, trace, groups, step)]
         columns.append(
-            columns[0] if batch is None else _look(plan, trace.with_batch(batch), groups, step)
+            columns[0]
+            if batch is None
+            else _index_result(plan, trace.with_batch(batch), groups, step)
         )
     return rows.concat(columns, plan.call.type)
 
 
-def _look(plan: CallPlan, trace: Trace, groups: Groups, step: Step) -> Column:
+def _index_result(plan: CallPlan, trace: Trace, groups: Groups, step: Step) -> Column:
     """The result for each group, from a value index alone."""
     function = plan.call.function
     khash, keys = groups.khash, groups.keys
@@ -63,10 +65,10 @@ def _look(plan: CallPlan, trace: Trace, groups: Groups, step: Step) -> Column:
     if function in WHOLES:
         return holistic_results(trace, khash, keys, plan.call, step)
     has, values = extreme(trace, khash, keys, function.startswith("max"), step)
-    return _spread(has, values[-1], plan.call.type)
+    return _spread_values(has, values[-1], plan.call.type)
 
 
-def _spread(has: npt.NDArray[np.bool_], column: Column, type_: str) -> Column:
+def _spread_values(has: npt.NDArray[np.bool_], column: Column, type_: str) -> Column:
     """Values at the positions where `has` is true, null elsewhere."""
     if all_true(has):
         return column

@@ -235,7 +235,7 @@ class LoopRun:
     ) -> Updates | None:
         """Runs a stateless operator."""
         deltas = [
-            self._given(inbox.get(port), operator.layouts[port], self._types(node, port))
+            self._input_of(inbox.get(port), operator.layouts[port], self._types(node, port))
             for port in range(len(node.ports))
         ]
         none = [None] * len(deltas)
@@ -249,7 +249,7 @@ class LoopRun:
         self.touched += step.touched
         return output
 
-    def _given(
+    def _input_of(
         self, parts: list[Updates] | None, layout: Layout | None, types: tuple[str, ...]
     ) -> Updates | Batch | None:
         if not parts:
@@ -280,7 +280,7 @@ class LoopRun:
         for side in (0, 1):
             layout = operator.layouts[side]
             assert layout is not None
-            given = self._given(inbox.get(side), layout, layout.types)
+            given = self._input_of(inbox.get(side), layout, layout.types)
             deltas.append(given if isinstance(given, Batch) else None)
         made: dict[Time, list[Updates]] = {}
         self._pairs(node, operator, 0, deltas[0], time, made)
@@ -378,7 +378,7 @@ class LoopRun:
         keys = list(scheduled)
         for port in range(len(node.ports)):
             layout = operator.grouping(port)
-            given = self._given(inbox.get(port), layout, layout.types)
+            given = self._input_of(inbox.get(port), layout, layout.types)
             if isinstance(given, Batch):
                 self._keep(node, port, given, time)
                 keys.append(keys_of(given))

@@ -70,7 +70,7 @@ class DivergenceDetector:
         if self.scope.rounds is not None or self.count < FREE_ROUNDS:
             return
         if self.begun < 0:
-            self.begun = max(self._stored(), self.time[-1])
+            self.begun = max(self._last_stored_round(), self.time[-1])
         if self.time[-1] <= self.begun:
             return
         self._compare()
@@ -79,11 +79,11 @@ class DivergenceDetector:
         most = min(ROUNDS_MAX, max(ROUNDS_MIN, ROUNDS_PER_ROW * inputs))
         if self.count > most:
             raise DivergenceError(
-                f"{self._title()} did not settle in {self.count} rounds; {self._shown()}",
+                f"{self._title()} did not settle in {self.count} rounds; {self._changing_rows()}",
                 hint="bound it, iterate(body, rounds=...), or let the body end: distinct(), min",
             )
 
-    def _stored(self) -> int:
+    def _last_stored_round(self) -> int:
         """The last round that earlier epochs have reached, at any time of the outer loops."""
         place = self.scope.depth - 1
         inside = set(self.scope.nodes())
@@ -115,14 +115,14 @@ class DivergenceDetector:
         if before != now:
             raise DivergenceError(
                 f"{self._title()} never settles: what it held in round {before} comes again in"
-                f" round {now}, every {now - before} rounds; {self._shown()}",
+                f" round {now}, every {now - before} rounds; {self._changing_rows()}",
                 hint="make the body monotone, or bound it: iterate(body, rounds=...)",
             )
 
     def _title(self) -> str:
         return _title(self.step.stage, self.time)
 
-    def _shown(self) -> str:
+    def _changing_rows(self) -> str:
         """Some rows that still change, as text."""
         shown = []
         for node, batch in self.last:

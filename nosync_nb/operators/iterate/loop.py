@@ -84,17 +84,17 @@ class Loop(Operator):
         mirror = effort.take_mirror()
         resting = _rests(step.state[-1])
         if resting:
-            return self._anew(step, effort, resting=True)
+            return self._run_from_scratch(step, effort, resting=True)
         rows_count = sum(trace.rows_count for trace in step.state)
         budget = effort.budget(rows_count) if rows_count else None
         try:
-            few = None if budget is None else self._few(step, effort, budget, mirror)
+            few = None if budget is None else self._run_on_rows(step, effort, budget, mirror)
             if few is not None:
                 effort.followed()
                 return few.result()
             run = self._run(step, step.state, budget, effort)
         except AbandonedError:
-            return self._anew(step, effort, resting=False)
+            return self._run_from_scratch(step, effort, resting=False)
         if budget is None:  # there were no rows before, so the changes are all rows
             effort.ran_anew(run.work, run.rounds)
         else:
@@ -103,7 +103,7 @@ class Loop(Operator):
             step.emitted[number] = state.emitted()
         return self._result(run.output)
 
-    def _few(
+    def _run_on_rows(
         self, step: Step, effort: LoopCostEstimate, budget: int, mirror: LoopKeyCaches | None
     ) -> RowLoopRun | None:
         """Runs the rounds on rows, if they are few; None if they must run on the traces."""
@@ -154,16 +154,18 @@ class Loop(Operator):
             run.close()
         return run
 
-    def _anew(self, step: Step, effort: LoopCostEstimate, *, resting: bool) -> Updates | None:
+    def _run_from_scratch(
+        self, step: Step, effort: LoopCostEstimate, *, resting: bool
+    ) -> Updates | None:
         """Runs from scratch; the change is the difference to the previous result."""
-        inner = self._whole(step)
+        inner = self._full_step(step)
         run = self._run(inner, inner.state, None, effort)
         step.add_touched(inner.touched)
         effort.ran_anew(run.work, run.rounds)
         empty = not any(len(batch) for state in run.states for batch in state.added)
         keeps = effort.keeps(resting=resting) or empty
         if keeps:
-            self._renew(step, run)
+            self._replace_traces(step, run)
         elif not resting:
             step.clear()
         if resting == keeps:
@@ -171,7 +173,7 @@ class Loop(Operator):
             step.emitted[-1] = arrange(MARK, Updates([np.zeros(1, np.int32)], mark))
         return self._difference(step, run)
 
-    def _whole(self, step: Step) -> Step:
+    def _full_step(self, step: Step) -> Step:
         """The step of a first run over all current rows."""
         deltas: list[Updates | None] = []
         before: list[Trace | None] = []
@@ -188,7 +190,7 @@ class Loop(Operator):
             stage=step.stage, first=True, evaluate=step.evaluate, place=step.place,
         )  # fmt: skip
 
-    def _renew(self, step: Step, run: LoopRun) -> None:
+    def _replace_traces(self, step: Step, run: LoopRun) -> None:
         """Emits the traces of a run from scratch: all after a clear, or the difference if less."""
         made = [state.emitted() for state in run.states]
         changed: list[Batch | None] = []

@@ -298,7 +298,7 @@ class RowLoopRun(LoopRun):
             self.touched += len(pairs)
             if pairs:
                 for reader in self.plan.outside.get(number, ()):
-                    self._hand(reader, (), pairs)
+                    self._pass_on(reader, (), pairs)
 
     def result(self) -> Updates | None:
         """Returns the rows that leave the loop."""
@@ -324,9 +324,9 @@ class RowLoopRun(LoopRun):
         """Passes the output of a node on to its readers."""
         if pairs:
             for reader in self.plan.inside[number]:
-                self._hand(reader, time, pairs)
+                self._pass_on(reader, time, pairs)
 
-    def _hand(self, reader: LoopReader, time: Time, pairs: Pairs) -> None:
+    def _pass_on(self, reader: LoopReader, time: Time, pairs: Pairs) -> None:
         """Passes updates of a time to a reader, as `LoopRun._give`."""
         node, port = reader
         target = self.plan.nodes[node]
@@ -367,7 +367,7 @@ class RowLoopRun(LoopRun):
         elif boxes is None:
             return False
         elif node.kind == JOIN:
-            self._paired(number, node, time, boxes)
+            self._join_rows(number, node, time, boxes)
         elif node.operator is None or isinstance(node.operator, Consolidate):
             sums = consolidated_pairs(pairs for pairs in boxes.values())
             self.touched += len(sums)
@@ -408,7 +408,7 @@ class RowLoopRun(LoopRun):
                     known[missing[abs(mark) - 1]].append((made, 1 if mark > 0 else -1))
         return [(made, sign * diff) for row, diff in pairs for made, sign in known[row]]
 
-    def _paired(self, number: int, node: LoopNode, time: Time, boxes: dict[int, Pairs]) -> None:
+    def _join_rows(self, number: int, node: LoopNode, time: Time, boxes: dict[int, Pairs]) -> None:
         """Pairs dA with the old B, then A and its change with dB; each pair at its bound."""
         made: dict[Time, Pairs] = {}
         for side in (0, 1):
@@ -485,7 +485,7 @@ class RowLoopRun(LoopRun):
             keys.update(map(shape.keys[port], sums))
         if not keys:
             return
-        inputs, output = self._held(node)
+        inputs, output = self._caches_of(node)
         for each in (*inputs, output):
             each.learn(keys)
         for port, sums in changed.items():
@@ -496,7 +496,7 @@ class RowLoopRun(LoopRun):
         change: RowCounts = {}
         bounds: dict[Time, Time] = {}
         touched = len(keys)
-        result, wait = shape.result, self._wait
+        result, wait = shape.result, self._schedule
         for key in keys:
             counts = []
             for each in inputs:
@@ -505,7 +505,7 @@ class RowLoopRun(LoopRun):
                     if after is not None:
                         wait(number, after, key)  # that evaluation schedules the next one
                 elif isinstance(each, TimedKeyCache):
-                    held = self._at(number, key, each, time, bounds)
+                    held = self._rows_at(number, key, each, time, bounds)
                 else:
                     held = each.at(key, before=False)
                 touched += len(held)
@@ -516,7 +516,7 @@ class RowLoopRun(LoopRun):
                 if after is not None:
                     wait(number, after, key)
             else:
-                old = self._at(number, key, output, time, bounds)
+                old = self._rows_at(number, key, output, time, bounds)
             if new == old:
                 continue
             if new is None:
@@ -529,12 +529,14 @@ class RowLoopRun(LoopRun):
                 change[row] = change.get(row, 0) - count
         self.step.touched += touched
         if any(asked):
-            self._ask(node, asked, change)
+            self._evaluate_by_operator(node, asked, change)
         made = without_zeros(change)
         output.add(made, time)
         self._send(number, time, list(made.items()))
 
-    def _held(self, node: LoopNode) -> tuple[list[TimedKeyCache | InputKeyCache], TimedKeyCache]:
+    def _caches_of(
+        self, node: LoopNode
+    ) -> tuple[list[TimedKeyCache | InputKeyCache], TimedKeyCache]:
         """The caches of a node's inputs, and of its output."""
         states, outside = self.mirror.states, self.mirror.outside
         *reads, own = node.states
@@ -542,7 +544,7 @@ class RowLoopRun(LoopRun):
         ports = zip(reads, node.ports, strict=True)
         return [outside[p.number] if s is None else states[s] for s, p in ports], states[own]
 
-    def _at(
+    def _rows_at(
         self, number: int, key: Row, state: TimedKeyCache, time: Time, bounds: dict[Time, Time]
     ) -> RowCounts:
         """Returns a key's rows in a trace at a time; schedules the key where they change later.
@@ -572,10 +574,10 @@ class RowLoopRun(LoopRun):
         if later:
             self.step.touched += late
             for at in later:
-                self._wait(number, at, key)
+                self._schedule(number, at, key)
         return without_zeros(counts)
 
-    def _wait(self, number: int, time: Time, key: Row) -> None:
+    def _schedule(self, number: int, time: Time, key: Row) -> None:
         """Schedules a key for a later time."""
         waiting = self.waiting.get((number, time))
         if waiting is None:
@@ -583,7 +585,9 @@ class RowLoopRun(LoopRun):
             self._wake(number, time)
         waiting.add(key)
 
-    def _ask(self, node: LoopNode, asked: list[RowCounts], change: RowCounts) -> None:
+    def _evaluate_by_operator(
+        self, node: LoopNode, asked: list[RowCounts], change: RowCounts
+    ) -> None:
         """Adds the output of the operator over some keys."""
         operator = node.operator
         assert operator is not None

@@ -63,23 +63,23 @@ class AsOfJoin(Operator):
         assert right is None or isinstance(right, Batch)
         if left is None and right is None:
             return None
-        until = None if right is None else self._until(right, step)
+        until = None if right is None else self._last_codes(right, step)
         parts = []
         for mine, theirs, sign in (
             (step.before[0], step.before[1], -1),
             (step.after[0], step.after[1], 1),
         ):
             if mine is not None and mine.layers:
-                held = self._concerned(mine, left, right, until)
+                held = self._affected_rows(mine, left, right, until)
                 step.add_touched(len(held))
                 if len(held):
-                    pairs = self._beside(held, theirs, step)
+                    pairs = self._with_neighbours(held, theirs, step)
                     parts.append(Updates(pairs.columns, sign * pairs.diff))
         if not parts:
             return None
         return arrange(Layout(self.types), concat_updates(parts, self.types)).updates
 
-    def _until(self, right: Batch, step: Step) -> Hashes:
+    def _last_codes(self, right: Batch, step: Step) -> Hashes:
         """The code of the last time which each changed right row may be beside."""
         assert right.code is not None
         step.add_touched(len(right))
@@ -94,7 +94,7 @@ class AsOfJoin(Operator):
             until[nearest.which] = np.minimum(until[nearest.which], nearest.code - np.uint64(1))
         return until
 
-    def _concerned(
+    def _affected_rows(
         self, trace: Trace, left: Batch | None, right: Batch | None, until: Hashes | None
     ) -> Batch:
         """The left rows that changed or whose neighbour may have changed, with their counts."""
@@ -102,16 +102,16 @@ class AsOfJoin(Operator):
         for part in trace.parts():
             spans = []
             if left is not None:
-                spans.append(_equal(part, left))
+                spans.append(_rows_equal_to(part, left))
             if right is not None and until is not None:
-                spans.append(_between(part, right, until))
+                spans.append(_rows_between(part, right, until))
             index = interval_union(*(np.concatenate(ends) for ends in zip(*spans, strict=True)))
             if len(index):
                 taken.append(part.updates.take(index))
         none = Updates([rows.empty(t) for t in trace.layout.types], np.zeros(0, np.int64))
         return arrange(trace.layout, concat_updates(taken, trace.layout.types) if taken else none)
 
-    def _beside(self, held: Batch, theirs: Trace | None, step: Step) -> Updates:
+    def _with_neighbours(self, held: Batch, theirs: Trace | None, step: Step) -> Updates:
         """Left rows with their neighbours in the right trace."""
         present = (held.diff > 0).nonzero()[0]
         own, diff = [rows.take(c, present) for c in held.columns], held.diff[present]
@@ -141,7 +141,7 @@ class AsOfJoin(Operator):
         return Updates([*own, *(rows.take(c, place) for c in others)], diff)
 
 
-def _equal(part: Batch, wanted: Batch) -> tuple[Index, Index]:
+def _rows_equal_to(part: Batch, wanted: Batch) -> tuple[Index, Index]:
     """The positions in a part of rows with the given hashes of key, time and row."""
     assert part.code is not None
     assert wanted.code is not None
@@ -155,7 +155,7 @@ def _equal(part: Batch, wanted: Batch) -> tuple[Index, Index]:
     return start, place_in(part.rhash, low, high, wanted.rhash, after=1)
 
 
-def _between(part: Batch, right: Batch, until: Hashes) -> tuple[Index, Index]:
+def _rows_between(part: Batch, right: Batch, until: Hashes) -> tuple[Index, Index]:
     """The positions in a part of the rows of some keys, from a time up to another."""
     assert part.code is not None
     assert right.code is not None

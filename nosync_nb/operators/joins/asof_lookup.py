@@ -53,9 +53,11 @@ def time_neighbours(
     looks: list[tuple[Index, list[Column], Hashes]] = []
     look = _LOOK
     while len(pending):
-        seen = _look(trace, khash[pending], code[pending], look, after=after)
+        seen = _read_beside(trace, khash[pending], code[pending], look, after=after)
         step.add_touched(len(seen.held))
-        chosen, where = _chosen(seen, [rows.take(k, pending) for k in keys], code[pending], after)
+        chosen, where = _certain_neighbours(
+            seen, [rows.take(k, pending) for k in keys], code[pending], after
+        )
         columns = [rows.take(c, where) for c in seen.held.columns]
         assert seen.held.code is not None
         looks.append((pending[chosen], columns, seen.held.code[where]))
@@ -84,7 +86,7 @@ def interval_union(low: Index, high: Index) -> Index:
     return hash_ranges(start, np.maximum(high - start, 0))
 
 
-class _Seen(NamedTuple):
+class _NeighbourLookup(NamedTuple):
     """The result of a lookup beside times.
 
     Attributes:
@@ -98,7 +100,9 @@ class _Seen(NamedTuple):
     horizon: Hashes
 
 
-def _look(trace: Trace, khash: Hashes, code: Hashes, look: int, *, after: bool) -> _Seen:
+def _read_beside(
+    trace: Trace, khash: Hashes, code: Hashes, look: int, *, after: bool
+) -> _NeighbourLookup:
     """Reads up to `look` rows beside each time in each part."""
     open_ = np.zeros(len(khash), bool)
     horizon = np.full(len(khash), 2**64 - 1 if after else 0, np.uint64)
@@ -123,10 +127,12 @@ def _look(trace: Trace, khash: Hashes, code: Hashes, look: int, *, after: bool) 
             taken.append(part.updates.take(index))
     none = Updates([rows.empty(t) for t in trace.layout.types], np.zeros(0, np.int64))
     every = concat_updates(taken, trace.layout.types) if taken else none
-    return _Seen(arrange(trace.layout, every), open_, horizon)
+    return _NeighbourLookup(arrange(trace.layout, every), open_, horizon)
 
 
-def _chosen(seen: _Seen, keys: Sequence[Column], code: Hashes, after: bool) -> tuple[Index, Index]:
+def _certain_neighbours(
+    seen: _NeighbourLookup, keys: Sequence[Column], code: Hashes, after: bool
+) -> tuple[Index, Index]:
     """The times whose neighbour is certain after a lookup, and its position in `held`."""
     held, n = seen.held, len(code)
     there = (held.diff > 0).nonzero()[0]

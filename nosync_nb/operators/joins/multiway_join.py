@@ -168,7 +168,7 @@ class MultiwayJoin(Operator):
             own = [at for at, port in enumerate(self.ports) if port.input == source]
             if changed[own[0]] is None:
                 continue
-            traces = self._seen(source, step)
+            traces = self._traces_for(source, step)
             order = self.order(source, [0 if t is None else t.rows_count for t in traces])
             if not order:
                 continue
@@ -197,7 +197,7 @@ class MultiwayJoin(Operator):
             join = hop.operator
             assert isinstance(join, Join)
             if number or join.keys[0] != self.ports[leg.port].key:
-                carried = _hashed(carried, join.layouts[0])
+                carried = _with_key_hashes(carried, join.layouts[0])
             paired = join.pairs(0, carried, hop.trace, step)
             if paired is None:
                 return None
@@ -207,7 +207,7 @@ class MultiwayJoin(Operator):
             return None
         return Updates([carried.columns[i] for i in leg.outputs], carried.diff)
 
-    def _seen(self, source: int, step: Step) -> list[Trace | None]:
+    def _traces_for(self, source: int, step: Step) -> list[Trace | None]:
         """For each port the trace with which an input's change is joined.
 
         Earlier inputs are read after their change, later ones before it.
@@ -231,12 +231,12 @@ class MultiwayJoin(Operator):
         if order is None:
             if len(self._orders) >= _ORDERS_MAX:
                 self._orders.clear()
-            order = self._orders[source, first] = self._ordered(source, first)
+            order = self._orders[source, first] = self._ordered_ports(source, first)
         return order
 
-    def _ordered(self, source: int, first: Sequence[int]) -> tuple[int, ...]:
+    def _ordered_ports(self, source: int, first: Sequence[int]) -> tuple[int, ...]:
         """The same, for ports sorted by their preference."""
-        bound, known, order = {source}, self._known(source), list[int]()
+        bound, known, order = {source}, self._equal_sets_of(source), list[int]()
         while len(bound) < len(self.inputs):
             at = next(
                 at
@@ -246,10 +246,10 @@ class MultiwayJoin(Operator):
             )
             order.append(at)
             bound.add(self.ports[at].input)
-            known |= self._known(self.ports[at].input)
+            known |= self._equal_sets_of(self.ports[at].input)
         return tuple(order)
 
-    def _known(self, number: int) -> set[int]:
+    def _equal_sets_of(self, number: int) -> set[int]:
         """The sets of equal columns that include a column of an input."""
         return {each for (i, _), each in self.same.items() if i == number}
 
@@ -257,35 +257,35 @@ class MultiwayJoin(Operator):
         """Returns the route of an input's change through the ports of an order."""
         route = self._routes.get((source, *order))
         if route is None:
-            route = self._routes[(source, *order)] = self._routed(source, order)
+            route = self._routes[(source, *order)] = self._build_route(source, order)
         return route
 
-    def _routed(self, source: int, order: tuple[int, ...]) -> LookupRoute:
+    def _build_route(self, source: int, order: tuple[int, ...]) -> LookupRoute:
         have = [(source, place) for place in range(len(self.inputs[source]))]
         waiting = [*self.tests]
-        start = self._sieve(have, self._checks(source, (), []), waiting)
+        start = self._residual_filter(have, self._equalities(source, (), []), waiting)
         hops: list[JoinLookup] = []
         for at, port in enumerate(order):
             number, key = self.ports[port]
             left = [self._stand_in(have, self.same[number, k]) for k in key]
-            checks = self._checks(number, key, have)
+            checks = self._equalities(number, key, have)
             ahead = {self.ports[later].input for later in order[at + 1 :]}
             new = [(number, place) for place in range(len(self.inputs[number]))]
-            wanted = self._wanted([*have, *new], ahead, waiting)
+            wanted = self._needed_columns([*have, *new], ahead, waiting)
             wanted.update(place for pair in checks for place in pair)
             outputs = [(0, i) for i, place in enumerate(have) if place in wanted]
             outputs += [(1, place) for _, place in new if (number, place) in wanted]
             types = [self.inputs[i][place] for i, place in have]
             join = Join(types, self.inputs[number], left, key, outputs)
             have = [have[i] if side == 0 else (number, i) for side, i in outputs]
-            hops.append(JoinLookup(port, join, self._sieve(have, checks, waiting)))
+            hops.append(JoinLookup(port, join, self._residual_filter(have, checks, waiting)))
         return LookupRoute(start, tuple(hops), tuple([have.index(place) for place in self.outputs]))
 
     def _stand_in(self, have: Sequence[Spot], number: int) -> int:
         """The position of the first column of a set of equal ones among the carried columns."""
         return next(i for i, place in enumerate(have) if self.same.get(place) == number)
 
-    def _checks(
+    def _equalities(
         self, number: int, key: Sequence[int], have: Sequence[Spot]
     ) -> list[tuple[Spot, Spot]]:
         """The pairs of columns that must be equal once an input is joined, besides its key."""
@@ -300,7 +300,7 @@ class MultiwayJoin(Operator):
                 checks.append((other, (number, place)))
         return checks
 
-    def _wanted(
+    def _needed_columns(
         self, there: Sequence[Spot], ahead: set[int], waiting: Sequence[JoinPredicate]
     ) -> set[Spot]:
         """The columns of the joined inputs that a later step reads."""
@@ -309,7 +309,7 @@ class MultiwayJoin(Operator):
             wanted.update([p for p in there if self.same.get(p) == number][:1])
         return wanted
 
-    def _sieve(
+    def _residual_filter(
         self,
         have: Sequence[Spot],
         checks: Sequence[tuple[Spot, Spot]],
@@ -326,7 +326,7 @@ class MultiwayJoin(Operator):
         return ResidualFilter(same, tests)
 
 
-def _hashed(batch: Batch, layout: Layout) -> Batch:
+def _with_key_hashes(batch: Batch, layout: Layout) -> Batch:
     """Rows in any order with the hashes of a key."""
     keys = [batch.columns[i] for i in layout.places]
     types = [layout.types[i] for i in layout.places]
@@ -346,13 +346,13 @@ def _build(part: DefinitionPart, types: Types | None) -> Operator:
         predicate = compile_expression(
             each["predicate"], schema, types=lambda *_: ["boolean"], settings=settings
         )
-        tests.append(JoinPredicate(predicate, _places(each["places"])))
-    same = [_places(each) for each in params["same"]]
+        tests.append(JoinPredicate(predicate, _spots(each["places"])))
+    same = [_spots(each) for each in params["same"]]
     inputs = [schemas[i] for i in range(len(schemas))]
-    return MultiwayJoin(inputs, ports, same, tests, _places(params["outputs"]))
+    return MultiwayJoin(inputs, ports, same, tests, _spots(params["outputs"]))
 
 
-def _places(pairs: Iterable[Sequence[int]]) -> tuple[Spot, ...]:
+def _spots(pairs: Iterable[Sequence[int]]) -> tuple[Spot, ...]:
     return tuple((number, place) for number, place in pairs)
 
 

@@ -82,7 +82,7 @@ def _from_other(rows: Any, schema: Schema) -> tuple[list[Column], int]:
     source = source_of(rows)
     if source is None:
         raise SchemaError(
-            f"{_shown(rows)} is no rows",
+            f"{_message_text(rows)} is no rows",
             hint="pass a list of tuples or dicts, a pandas or an Arrow table",
         )
     if isinstance(source, list):
@@ -168,7 +168,7 @@ def own_columns(column: np.ndarray[Any, Any]) -> Any:
     return column if column.dtype.isnative else column.astype(column.dtype.newbyteorder("="))
 
 
-def _shown(value: Any) -> str:
+def _message_text(value: Any) -> str:
     """Returns a value as text for messages, cut to a readable length."""
     text = text_of(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
@@ -185,7 +185,7 @@ def _columns(
         except MisfitError as misfit:
             where = f"column {name!r}, row {misfit.row}"
             raise SchemaError(
-                f"{where}: {_shown(misfit.value)} {misfit}", hint=misfit.hint
+                f"{where}: {_message_text(misfit.value)} {misfit}", hint=misfit.hint
             ) from None
         except SchemaError as error:
             raise SchemaError(f"column {name!r}: {error}", hint=error.hint) from None
@@ -257,7 +257,7 @@ def _from_mapping(rows: Mapping[Any, Any], schema: Schema) -> tuple[list[Column]
     for name, part in zip(rows, parts, strict=True):
         if isinstance(part, (str, bytes, Mapping)) or not hasattr(part, "__len__"):
             raise SchemaError(
-                f"column {name!r}: {_shown(part)} is no column",
+                f"column {name!r}: {_message_text(part)} is no column",
                 hint="a single row is passed as a list of one dict: [{...}]",
             )
     lengths = {len(part) for part in parts}
@@ -293,7 +293,7 @@ def _from_rows(rows: list[Any], schema: Schema) -> tuple[list[Column], int]:
     if set(map(len, rows)) != {width}:
         at = next(i for i, row in enumerate(rows) if len(row) != width)
         raise SchemaError(
-            f"row {at} has {len(rows[at])} values for {width} columns: {_shown(rows[at])}",
+            f"row {at} has {len(rows[at])} values for {width} columns: {_message_text(rows[at])}",
             hint=f"the columns are {', '.join(schema.names)}",
         )
     return _columns(list(zip(*rows, strict=True)), schema, build_column), len(rows)
@@ -338,12 +338,12 @@ def _positional(own: Sequence[str], schema: Schema) -> bool:
 def _no_row(row: Any, at: int, schema: Schema) -> SchemaError:
     """Returns the error for an object that is not a row, with a hint."""
     if len(schema.names) == 1:
-        remedy = f"write a tuple of one: ({_shown(row)},)"
+        remedy = f"write a tuple of one: ({_message_text(row)},)"
     elif is_pandas(row):
         remedy = "pass the table itself, not a list of it"
     else:
         remedy = "a single row is passed as a list of one tuple: [(...)]"
-    return SchemaError(f"row {at} is {_shown(row)}, no tuple or dict", hint=remedy)
+    return SchemaError(f"row {at} is {_message_text(row)}, no tuple or dict", hint=remedy)
 
 
 _ndarray = np.ndarray
