@@ -1,8 +1,8 @@
-"""Link: a session's way to Spark; nothing of pyspark is imported before it is needed.
+"""Connects a session to Spark; imports PySpark only when it is needed.
 
-It takes what it asks of a session, and no session. Definitions and commits make views follow, rows
-that come as DataFrames tell which Spark session is in use, and any thread may read: what all of
-them change has a lock, beside it.
+The connection receives the parts of the session that it needs, not the session itself. Definitions
+and commits update views, DataFrames determine the Spark session in use, and any thread may read.
+One lock guards the state that these change.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from nosync_nb.trace.batch import Layout
 
 
 class SparkConnection:
-    """The session's way to Spark; imports pyspark only when it is needed.
+    """The connection of a session to Spark; imports PySpark only when it is needed.
 
-    Threads: which session is in use, and its views, are changed with `_lock` alone. Nobody who
-    holds it waits for another lock; nothing is said to users, and no session started, under it.
+    Threads: the Spark session in use and its views are changed with `_lock` alone. A thread that
+    holds it waits for no other lock, prints no notice and starts no session.
 
     Args:
-        ended: whether the session was closed, or replaced.
-        say: tells something to who uses the session.
-        doing: is told what takes long.
-        given: a Spark session, a function that gives one, or None to look for one.
+        ended: returns True if the session was closed or replaced.
+        say: prints a notice to the user of the session.
+        doing: monitors operations that take long.
+        given: a Spark session, a function that returns one, or None to look for one.
 
     Attributes:
-        types: what expressions mean.
-        carrier: takes the session's files to executors.
+        types: types and settings of expressions.
+        carrier: transfers the session's files to executors.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class SparkConnection:
 
     @property
     def off(self) -> bool:
-        """Whether nothing is to run on Spark that this process can do."""
+        """True if this process must do all work that it can do without Spark."""
         return self._limits.spark_off
 
     @property
     def current(self) -> Any:
         """The Spark session in use, or None; never starts one.
 
-        If it was stopped, views follow the one that is there now.
+        If it was stopped, views follow the session that replaced it.
         """
         started = self._started
         if started is not None:
@@ -106,7 +106,7 @@ class SparkConnection:
         return self._started
 
     def require(self, why: str, instead: str = "", *, announce: bool = False) -> Any:
-        """The user's Spark session, else one that is started here, for `why`.
+        """Returns the user's Spark session, or starts one for the purpose `why`.
 
         Raises:
             ExpressionError: if pyspark is not installed.
@@ -143,14 +143,14 @@ class SparkConnection:
                 raise NosyncError(f"{why} needs Spark, but {error}", hint=error.hint) from error
         with self._lock:
             self._lost, self._started = None, spark
-        is_complete(self._published.store.files)  # executors look into the folder alone
+        is_complete(self._published.store.files)  # because executors read from the folder only
         return spark
 
     def able(self, what: str) -> bool:
-        """Whether there is a Spark session, or one can be started; says so once if there is not.
+        """Returns True if Spark runs or can be started; prints one notice if it cannot.
 
         Args:
-            what: which could run there, but need not.
+            what: the operation, which may run on Spark but need not.
         """
         if self._unable and self.present() is None:
             return False
@@ -165,17 +165,17 @@ class SparkConnection:
         return True
 
     def state(self, *, asked: bool) -> Literal["absent", "startable", "running"]:
-        """Whether Spark runs, could be started, or could not when that was tried.
+        """Returns the state of Spark: running, not yet started, or not available.
 
         Args:
-            asked: by the user, who is to be told why it does not start.
+            asked: True if the user asked for Spark and must see why it does not start.
         """
         if self.present() is not None or self.current is not None:
             return "running"
         return "absent" if self._unable and not asked else "startable"
 
     def present(self) -> Any:
-        """The Spark session that is there; None if there is none, or it was stopped."""
+        """The running Spark session; None if it was stopped, or none was started."""
         if not self._known():
             return None
         from nosync_nb.spark import spark_session
@@ -187,17 +187,17 @@ class SparkConnection:
         return self._given() if callable(self._given) else self._given
 
     def catalog(self) -> Mapping[str, Stage]:
-        """The stages of the log, those that are being defined included."""
+        """The stages of the log, including those that are being defined."""
         return self._published.described
 
     def is_frame(self, data: Any) -> bool:
-        """Whether data is a Spark DataFrame."""
+        """Returns True if data is a Spark DataFrame."""
         return type(data).__module__.startswith("pyspark.sql") and hasattr(data, "mapInArrow")
 
     def evaluate(
         self, expressions: Sequence[Any], schema: Schema, columns: list[Column], n: int
     ) -> list[Column]:
-        """Has Spark evaluate expressions on columns."""
+        """Evaluates expressions on columns in Spark."""
         spark = self.types.session(expressions[0].sql, schema)
         from nosync_nb.spark import fallback, launch
 
@@ -205,7 +205,7 @@ class SparkConnection:
             return fallback.evaluate_in_spark(spark, expressions, schema, columns, n)
 
     def shares(self, why: str) -> bool:
-        """Whether executors see the session's folder; starts Spark if need be."""
+        """Returns True if executors see the session's folder; starts Spark if necessary."""
         spark = self.require(why)
         from nosync_nb.spark import launch
 
@@ -213,7 +213,7 @@ class SparkConnection:
             return self.carrier.serves(spark)
 
     def fetch(self, frame: Any, stage: Stage) -> Any:
-        """A DataFrame's rows over Arrow, if executors do not see the session's folder; else None.
+        """Fetches a DataFrame's rows over Arrow if executors reach no staging area; else None.
 
         Raises:
             NosyncError: if these are more than `spark_rows`, by default `FRAME_ROWS`.
@@ -256,10 +256,10 @@ class SparkConnection:
     def ingest(
         self, frame: Any, stage: Stage, layouts: Sequence[Layout]
     ) -> dict[Layout, ArrangedChange]:
-        """Has executors write a DataFrame's rows as part files, in each layout, executing it once.
+        """Executes a DataFrame once; executors write its rows as part files in each layout.
 
         Args:
-            stage: the input that takes them.
+            stage: the input that receives the rows.
         """
         spark = self._of_frame(frame, stage)
         from nosync_nb.spark import ingest, launch
@@ -276,10 +276,10 @@ class SparkConnection:
         }
 
     def _of_frame(self, frame: Any, stage: Stage) -> Any:
-        """The Spark session of a DataFrame, which is the one in use from now on; not a stream's.
+        """Returns the Spark session of a DataFrame, and uses it from then on, except for streams.
 
         Raises:
-            NosyncError: if it has ended, and the DataFrame with it.
+            NosyncError: the Spark session has ended, and the DataFrame with it.
         """
         from nosync_nb.spark import launch
         from nosync_nb.spark.streaming import queries
@@ -297,11 +297,11 @@ class SparkConnection:
         return spark
 
     def bulk(self) -> Placement:
-        """What places operators and runs them on executors."""
+        """Returns the placement, which decides where operators run and runs them on executors."""
         return self._placement
 
     def follow(self) -> None:
-        """Watches the Spark session that is there, and drops the views of stages that changed."""
+        """Watches the running Spark session, and drops the views of stages that changed."""
         if not self._known() or self._published.store.log.mode == "r":
             return
         from nosync_nb.spark import spark_session
@@ -319,7 +319,10 @@ class SparkConnection:
             self._say(each)
 
     def _follow(self, spark: Any) -> None:
-        """Watches a Spark session, and drops views that fit no stage; with the lock."""
+        """Watches a Spark session, and drops views that match no stage.
+
+        The caller holds the lock.
+        """
         from nosync_nb.spark.views import name_lookups
         from nosync_nb.spark.views.views import Views
 
@@ -342,10 +345,10 @@ class SparkConnection:
         return {name: stage.schema for name, stage in stages if not stage.frozen}
 
     def show_views(self, names: frozenset[str] | None) -> None:
-        """Gives stages their temp views before Spark looks for tables of these names.
+        """Creates temp views of stages before Spark looks up tables of these names.
 
         Args:
-            names: in lower case; None: every stage is asked for.
+            names: in lower case; None: all stages.
         """
         from nosync_nb.spark.views.name_lookups import words
 
@@ -365,7 +368,7 @@ class SparkConnection:
             self._say(notice)
 
     def _view(self, name: str, schema: Schema) -> list[str]:
-        """Makes the view of a stage; returns the reason if it gets none."""
+        """Creates the view of a stage; returns the reason if that is not possible."""
         self._viewed[name] = schema
         taken = self._views.taken(name)
         if taken is None and not self._views.create(name, schema):
@@ -373,9 +376,9 @@ class SparkConnection:
         return [] if taken is None else [taken]
 
     def follow_new(self) -> None:
-        """The same as soon as a Spark session is there; costs next to nothing once it is, or not.
+        """Follows a Spark session as soon as one exists; afterwards a call costs almost nothing.
 
-        Asked once if it fails, and again after a session was stopped.
+        If it fails, it is tried once only, and again after a session was stopped.
         """
         views = self._views
         if views is not None:
@@ -390,11 +393,11 @@ class SparkConnection:
             self._asked = self._started is not None
 
     def _known(self) -> bool:
-        """Whether Spark may be there, without importing or asking anything."""
+        """True if a Spark session may exist. Imports nothing and makes no call."""
         return self._given is not None or "pyspark.sql" in sys.modules
 
     def snapshot(self, name: str, at: Any) -> Any:
-        """What a read of a view sees; called by other threads."""
+        """Returns the snapshot for a read of a view; called by other threads."""
         from nosync_nb.spark.views.snapshot_server import snapshot_of
 
         if self._ended():
@@ -404,7 +407,7 @@ class SparkConnection:
         return snapshot_of(seen.store, seen.ledger, seen.snapshot, name, at, since)
 
     def close(self) -> None:
-        """Drops the views and ends serving them; never stops a Spark session."""
+        """Drops the views and stops serving them; never stops a Spark session."""
         with self._lock:
             if self._views is not None:
                 from nosync_nb.spark.views import name_lookups
@@ -416,9 +419,9 @@ class SparkConnection:
                 self._viewed = {}
 
     def running(self) -> RunningJobs | None:
-        """What our jobs do that run now; None if none does, or it is not to be seen.
+        """Returns the progress of our running jobs; None if no job runs, or it is not known.
 
-        Starts nothing and waits for nobody but the JVM, for two calls and one a job.
+        Starts nothing. Waits only for the JVM: two calls, and one for each job.
         """
         started = self._started
         if started is None:

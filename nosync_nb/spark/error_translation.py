@@ -1,9 +1,9 @@
-"""Errors that cross a process: Spark's are translated here, and nowhere else.
+"""Translates Spark's errors, and carries our own errors from executors to the driver.
 
-What a task of ours raised comes back in a row and is raised again, equal to the error of a run in
-this process, with the cause and the traceback of the task. Where no row can carry it, it stands in
-the message of Spark's error, as text under a random token of the run: nothing is ever loaded from
-a message, since Spark quotes there whatever values it meets.
+An error of ours that a task raised returns in a row. The driver raises it again: it equals the
+error of a run in this process, and has the cause and the traceback of the task. Where no row can
+carry the error, the task writes it into the message of Spark's error, as text under a random token
+of the run. The driver never unpickles a message, because Spark quotes user values in its messages.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LOST = re.compile(r"most recent failure: [^\n]*?: [\w.]*(?:Exception|Error): ([
 _CALLED = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 _CONDITION = re.compile(r"^\s*\[([A-Z_.0-9]+)\]\s*")
 _CLIENT = ("java_gateway", "clientserver")
-"""Modules of Spark's client; they write to the root of all logs and to those of their own."""
+"""Modules of Spark's client. They log to the root logger and to loggers of their own."""
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 class _Here(threading.local):
-    """How many blocks of this thread are quiet."""
+    """The number of blocks of this thread that suppress Spark's logging."""
 
     depth = 0
 
@@ -47,15 +47,15 @@ _here = _Here()
 
 
 class RemoteTaskError(RuntimeError):
-    """An error of a task whose own class cannot be brought here; its text says all."""
+    """Stands for a task's error whose class cannot be loaded here; its text says everything."""
 
 
 class TaskError(Exception):
-    """An error of ours where no block can carry it: as text in the message."""
+    """Carries an error of ours as text in its message, where no block can carry it."""
 
 
 def pack_error(error: NosyncError) -> bytes:
-    """An error with its cause, as bytes; values that do not pickle become their text."""
+    """Serialises an error with its cause. Values that do not pickle are replaced by their text."""
     import cloudpickle
 
     cause = error.__cause__
@@ -81,7 +81,7 @@ def _bare(error: NosyncError, row: Any) -> NosyncError:
 
 
 def unpack_error(payload: Any) -> NosyncError:
-    """The error again, with the cause and the traceback of the task as its text."""
+    """Deserialises an error, with its cause and the traceback of the task as text."""
     import cloudpickle
 
     error, cause, where = cloudpickle.loads(payload)
@@ -95,10 +95,10 @@ def unpack_error(payload: Any) -> NosyncError:
 
 
 def error_to_text(error: NosyncError, token: str) -> str:
-    """An error as text that survives Spark's messages; values and cause become their text.
+    """Writes an error as text that survives in Spark's messages, with values and cause as text.
 
     Args:
-        token: of the run, random: who has it is a task of that run.
+        token: the random token of the run. Only tasks of that run know it.
     """
     row = getattr(error, "row", None)
     cause = error.__cause__
@@ -115,10 +115,11 @@ def error_to_text(error: NosyncError, token: str) -> str:
 
 
 def error_from_text(text: str, token: str | None) -> NosyncError | None:
-    """The error that a task of this run put in a message of Spark, if there is one.
+    """Returns the error that a task of this run wrote into a message of Spark, if there is one.
 
-    Spark quotes values in its messages, so what stands there may be a stranger's: without the
-    token of the run it is no error of ours, and with it is read as data, never loaded.
+    Spark quotes values in its messages, so the text may come from an untrusted writer. Without the
+    token of the run the text is not accepted as an error of ours. With the token it is parsed as
+    JSON and never unpickled.
     """
     if not token:
         return None
@@ -127,7 +128,7 @@ def error_from_text(text: str, token: str | None) -> NosyncError | None:
         return None
     try:
         data = json.loads(base64.b64decode(match.group(1)))
-    except ValueError:  # cut short on its way
+    except ValueError:  # the message was truncated
         return None
     kinds = {kind.kind: kind for kind in _tree(NosyncError)}
     kind = kinds.get(data["kind"], StageError)
@@ -144,14 +145,14 @@ def error_from_text(text: str, token: str | None) -> NosyncError | None:
 
 
 def _tree(kind: type[NosyncError]) -> Iterator[type[NosyncError]]:
-    """A class of errors and those below it."""
+    """A class of errors and all its subclasses."""
     yield kind
     for below in kind.__subclasses__():
         yield from _tree(below)
 
 
 def _is_plain(row: Any) -> bool:
-    """Whether JSON gives a row back as it is."""
+    """Returns True if JSON preserves the row exactly."""
     return isinstance(row, tuple) and all(
         value is None or type(value) in (bool, int, float, str) for value in row
     )
@@ -160,7 +161,7 @@ def _is_plain(row: Any) -> bool:
 def translate_error(
     error: BaseException, sql: str | None = None, row: dict[str, Any] | None = None
 ) -> ExpressionError:
-    """Spark's error in one line: the expression, Spark's error class, the row."""
+    """Describes an error of Spark in one line: the expression, Spark's error class and the row."""
     condition, message = spark_error_summary(error)
     what = "expression" if sql is None else f"expression {sql!r}"
     where = f" on {_shown(row)}" if row else ""
@@ -169,7 +170,7 @@ def translate_error(
 
 
 def spark_error_summary(error: BaseException) -> tuple[str, str]:
-    """Spark's error class, if it has one, and the first sentence of its message."""
+    """Returns Spark's error class, if there is one, and the first sentence of the message."""
     condition = ""
     if hasattr(error, "getCondition"):
         condition = error.getCondition() or ""
@@ -197,10 +198,10 @@ def _shown(row: dict[str, Any]) -> str:
 
 
 def query_error(error: Exception, stage: str, token: str | None = None) -> NosyncError:
-    """The error of a Spark query that ran a stage: a value's, a task's, or Spark's own.
+    """Translates the error of a Spark query that ran a stage: of a value, of a task, or of Spark.
 
     Args:
-        token: of the run, if tasks may have put an error of ours into the message.
+        token: the token of the run, if tasks may have written an error of ours into the message.
     """
     text = str(error)
     own = error_from_text(text, token)
@@ -223,7 +224,7 @@ def query_error(error: Exception, stage: str, token: str | None = None) -> Nosyn
 
 
 def _fragment(error: Exception) -> str:
-    """The expression which Spark blames, if it says so."""
+    """The expression that Spark blames, if Spark names one."""
     try:
         contexts = error.getQueryContext()  # type: ignore[attr-defined]
         return str(contexts[0].fragment()) if contexts else ""
@@ -241,11 +242,11 @@ def _heard_of_client(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def without_query_logs() -> Iterator[None]:
-    """A block in which PySpark logs no errors of this thread: they are told once, by us.
+    """A block in which PySpark logs no errors of this thread, because we report them ourselves.
 
-    It writes every error that knows its expression to standard error, as JSON with the whole stack
-    of the JVM, before anybody can catch it, and its client every interrupt, with all frames. Of
-    what the user's own code makes Spark do it goes on.
+    PySpark writes every error that has an expression to standard error before a caller can catch
+    it: JSON with the whole stack of the JVM. Its client logs every interrupt with all frames.
+    Errors of the user's own code are still logged.
     """
     try:
         from pyspark.logger import PySparkLogger
@@ -253,7 +254,7 @@ def without_query_logs() -> Iterator[None]:
         yield
         return
     for name in _LOGGERS:
-        PySparkLogger.getLogger(name).addFilter(_heard)  # the second time it is there
+        PySparkLogger.getLogger(name).addFilter(_heard)  # adding it twice has no effect
     for logger in (None, *(f"py4j.{module}" for module in _CLIENT)):
         logging.getLogger(logger).addFilter(_heard_of_client)
     _here.enter()

@@ -1,7 +1,7 @@
-"""Expressions that only Spark knows: their types, and their values over the rows of a batch.
+"""Types and values of the expressions that only Spark can evaluate.
 
-Spark evaluates them on a DataFrame made of Arrow, so they mean what they mean in Spark. An error
-names the expression and the first row on which Spark fails.
+Spark evaluates them on a DataFrame made of Arrow columns, so they have exactly Spark's semantics.
+An error names the expression and the first row on which Spark fails.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from nosync_nb.spark.spark_session import check_settings, frame_of, spark_type_t
 def analysed(spark: Spark, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
     """Returns the type of an expression over a schema, and the registered functions in it.
 
-    Spark analyses, no job runs.
+    Spark analyses the expression; no job runs.
 
     Raises:
-        ExpressionError: names the expression that Spark refuses, or gives a type we do not hold,
-            or that calls a function that Spark does not reveal.
+        ExpressionError: Spark refuses the expression, it has a type that no column can hold, or it
+            calls a function that Spark does not reveal.
     """
     frame = frame_of(spark, schema.arrow.empty_table(), schema)
     try:
@@ -54,7 +54,7 @@ def analysed(spark: Spark, sql: str, schema: Schema) -> tuple[str, tuple[Registe
 
 
 def _has_subquery(frame: Any) -> bool:
-    """True if Spark's plan has a subquery. Connect does not give its plan: False."""
+    """Returns True if Spark's plan has a subquery; always False on Connect, which hides plans."""
     plan = getattr(frame, "_jdf", None)
     return plan is not None and not plan.queryExecution().analyzed().subqueriesAll().isEmpty()
 
@@ -74,11 +74,12 @@ def evaluate_in_spark(
 ) -> list[Column]:
     """Returns the values of expressions over `n` rows, in the order of the rows.
 
-    Those with a proved local form are evaluated here, the others by Spark, all in one go.
+    Expressions with a proved local form are evaluated in this process. Spark evaluates the others,
+    all in one query.
 
     Raises:
-        ExpressionError: names the expression, the row it failed on, and Spark's error class; or
-            the session has other settings than an expression was described under.
+        ExpressionError: names the expression, the row on which it failed, and Spark's error class.
+            Or the Spark session has other settings than those the expression was described under.
 
     Cost: one Spark query, some 50 ms; no job at all for few rows.
     """
@@ -107,7 +108,7 @@ def _by_spark(
 def _table(
     expressions: Sequence[Expression], schema: Schema, columns: list[Column], n: int
 ) -> tuple[pa.Table, Schema]:
-    """The columns that expressions use, and at the end one of row numbers."""
+    """The columns that expressions use, and a last column of row numbers."""
     used = sorted({i for e in expressions for i in e.columns})
     arrays = [rows.to_arrow(columns[i], schema.types[i]) for i in used]
     own = Schema([*(schema.fields[i] for i in used), (schema.unused("_row"), "bigint")])
@@ -117,7 +118,7 @@ def _table(
 def _ask(
     spark: Spark, expressions: Sequence[Expression], table: pa.Table, own: Schema
 ) -> list[Column]:
-    """Evaluates expressions over a table; row numbers restore its order."""
+    """Evaluates expressions over a table. Row numbers restore the order of its rows."""
     given = zip(pinned(spark, expressions), expressions, strict=True)
     texts = [
         quoted(own.names[-1]),
@@ -147,7 +148,7 @@ def _located(
     own: Schema,
     error: Exception,
 ) -> ExpressionError:
-    """The error with the expression and the first row on which it comes up again."""
+    """The error with the expression, and the first row on which it occurs again."""
 
     def fails(some: Sequence[Expression], part: pa.Table) -> bool:
         try:
@@ -167,7 +168,7 @@ def _located(
 
 
 def _first_failing(fails: Callable[[int, int], bool], n: int) -> tuple[int, int]:
-    """Halves a range of rows that fails, as long as one half fails by itself."""
+    """Halves a range of rows that fails, while one of the halves fails alone."""
     start, stop = 0, n
     while stop - start > 1:
         middle = (start + stop) // 2

@@ -1,12 +1,12 @@
-"""Ingest: the rows of any DataFrame become part files, written by executors.
+"""Ingests a DataFrame of any size: executors write its rows as part files.
 
 The DataFrame is executed once. Its rows cross Spark's shuffle once, to the ranges of their key, and
-stay as Spark has them: NaN is NaN, null is null; -0.0 becomes 0.0 as everywhere.
+keep Spark's values: NaN is NaN, null is null; -0.0 becomes 0.0 as everywhere.
 
-Since 4.1 Spark looks after each row how many bytes a batch has come to, which takes it as long as
-all else that it does for the row. Rows of numbers are all about as long, so to count them is
-enough. A session is never configured: what is said here holds for the jobs of this thread, and
-what the user has said himself goes first.
+Since 4.1 Spark checks the size of a batch in bytes after each row, which takes as long as all its
+other work for the row. Rows of fixed-width columns have almost equal size, so counting them is
+enough. The Spark session is never configured: the limits are set for the jobs of this thread only,
+and settings of the user take precedence.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from nosync_nb.trace.batch import Layout, Updates
 from nosync_nb.trace.parts.part_file import FRAME
 
 RANGES_PER_SLOT = 4
-"""Ranges of a DataFrame that Spark says is large."""
+"""The most ranges for each slot, for a DataFrame that Spark estimates to be large."""
 
 RANGES_UNTOLD = 2
-"""Those of one of which Spark cannot tell how large it is: many are small."""
+"""The ranges for each slot if Spark cannot estimate the size: most such DataFrames are small."""
 
 UNTOLD_BYTES = 1 << 62
-"""So much Spark says of what it knows nothing of, as of rows that came from this process."""
+"""Spark's estimate for an unknown size, for example of rows that came from this process."""
 
 SMALL_BYTES = 16 << 20
-"""By Spark's estimate, which may be of compressed files; a slot takes so much in one range."""
+"""The target size of a range, by Spark's estimate, which may be of compressed files."""
 
 ROWS = 1000
-"""So many rows a batch has then; it is also the most blocks that a batch of blocks has."""
+"""The number of rows in a batch then; also the most blocks in a batch of blocks."""
 
 BLOCK_BYTES = 128 << 10
-"""How large blocks are then, about, so that a batch of them has 128 MiB at most."""
+"""The approximate size of blocks then, so that a batch of them has 128 MiB at most."""
 
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_SAID = {_BYTES: str(2**31 - 1), _ROWS: str(ROWS)}  # Spark's word for: do not look
+_SAID = {_BYTES: str(2**31 - 1), _ROWS: str(ROWS)}  # the largest value switches the check off
 _PYTHON = re.compile("python|pandas|arrow", re.IGNORECASE)
 
 Records = Iterable[pa.RecordBatch]
@@ -74,7 +74,7 @@ def schema_of(given: Any) -> Schema:
     """The schema of a DataFrame, or of a `StructType`.
 
     Raises:
-        SchemaError: if a column has a type that rows cannot hold; names it.
+        SchemaError: names a column whose type rows cannot hold.
     """
     struct = getattr(given, "schema", given)
     fields = []
@@ -105,15 +105,15 @@ def ingest(
     """Writes the rows of a DataFrame as parts, disjoint and ascending in key hash.
 
     Args:
-        carrier: of the session whose parts they become.
+        carrier: the staging service of the session that receives the parts.
         schema: the columns wanted; those of the frame match by name and must widen to them.
-        layouts: the orders in which the rows are written, one after the other in `outputs`.
-        name: of the input, for messages.
+        layouts: the layouts in which the rows are written, in the order of `outputs`.
+        name: the input's name, for messages.
         sign: the diff of each row, -1 for rows to remove.
-        ranges: into how many ranges the key hashes are cut; a range must fit into a worker.
+        ranges: the number of ranges of the key hash; a range must fit into a worker.
 
     Raises:
-        SchemaError: the frame's columns are others; quotes both.
+        SchemaError: the frame has other columns; quotes both schemas.
         NosyncError: the frame fails while it is executed.
 
     Cost: one execution of the frame, one shuffle of its rows for each layout.
@@ -141,7 +141,7 @@ def ingest(
 
 
 def _ranges_count(frame: Any, slots: int) -> int:
-    """Into how many ranges to cut; each takes a task, which costs some 30 ms and a sync."""
+    """The number of ranges; each takes a task, which costs some 30 ms and a sync."""
     size = estimated_bytes(frame)
     if size is None or size >= UNTOLD_BYTES:
         return RANGES_UNTOLD * slots
@@ -151,7 +151,7 @@ def _ranges_count(frame: Any, slots: int) -> int:
 def collect_small(
     spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str
 ) -> pa.Table | None:
-    """The rows of a DataFrame over Arrow; None if they are more than `rows_max`.
+    """The rows of a DataFrame over Arrow; None if there are more than `rows_max`.
 
     Raises:
         SchemaError, NosyncError: as `ingest` does.
@@ -166,15 +166,15 @@ def collect_small(
 
 
 def check_columns(frame: Any, schema: Schema, name: str) -> None:
-    """Raises SchemaError unless a DataFrame has the columns of an input; nothing is executed."""
+    """Raises SchemaError unless a DataFrame has the columns of an input. Executes nothing."""
     _casts(frame, schema, name)
 
 
 def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
-    """Expressions that give the wanted columns of a frame, in order, under names that are safe.
+    """Expressions for the wanted columns of a frame, in order, under safe names.
 
     Raises:
-        SchemaError: if a column is missing, unknown, there twice, or does not fit.
+        SchemaError: if a column is missing, unknown, duplicated, or of another type.
     """
     casts: dict[int, str] = {}
     have = [(f.name, spark_type_text(f.dataType)) for f in frame.schema.fields]
@@ -230,26 +230,27 @@ def _cutter(
 
 
 def _updates(record: pa.RecordBatch, types: tuple[str, ...], sign: int) -> Updates:
-    """Rows as Spark hands them out, made canonical."""
+    """The rows of a record batch from Spark, in canonical form."""
     columns = [_column(record.column(i), t) for i, t in enumerate(types)]
     return Updates(columns, np.full(record.num_rows, sign, np.int64))
 
 
 def _column(array: pa.Array, type_: str) -> rows.Column:
-    """A column; nested ones are copied, as their floats may have to change."""
+    """A column; nested columns are copied, because their floats may have to change."""
     if array.type != rows.arrow_type(type_):
         array = array.cast(rows.arrow_type(type_))
     return adopt_same_schema(array, type_) if is_nested(type_) else rows.from_arrow(array, type_)
 
 
 def can_count_rows(spark: Spark, frame: Any, types: Sequence[str]) -> bool:
-    """Whether batches of a frame need no look at their bytes.
+    """Returns True if Spark need not check the size in bytes of a frame's batches.
 
-    Not if it has columns of any length, or functions of the user in Python, which would be given
-    other batches than they are used to; nor if the user has said how large batches are to be.
+    False if the frame has columns of variable length. False if it calls Python functions of the
+    user, because these would receive other batches than usual. False if the user has set the size
+    of batches.
 
     Args:
-        types: the columns that are handed over.
+        types: the columns that Spark passes to Python.
 
     Cost: some ms.
     """
@@ -259,16 +260,16 @@ def can_count_rows(spark: Spark, frame: Any, types: Sequence[str]) -> bool:
         said = spark.conf.getAll
         if _ROWS in said or _BYTES in said:
             return False
-        spark.conf.get(_BYTES)  # who does not know it does not look
+        spark.conf.get(_BYTES)  # older versions of Spark lack the setting, and the check
         plan = optimized_plan(frame).toString()
-    except Exception:  # what is wrong with a DataFrame shows when it is executed
+    except Exception:  # errors of the DataFrame appear when it is executed
         return False
     return _PYTHON.search(str(plan)) is None
 
 
 @contextmanager
 def rows_per_batch(spark: Spark, *, wanted: bool) -> Iterator[None]:
-    """Has jobs that this thread starts inside count rows, not bytes, if that is wanted."""
+    """Makes jobs that this thread starts inside count rows, not bytes, if `wanted`."""
     if not wanted:
         yield
         return

@@ -1,8 +1,8 @@
-"""Intervals of months on their way to Spark and back: as whole numbers.
+"""Converts year-month intervals to whole numbers for the transfer to Spark, and back.
 
-Spark's Python side has no Arrow type for them (`DayTimeIntervalType` it has). So a column of them,
-or with them inside, is an int where rows pass between Arrow and a DataFrame, and is cast on Spark's
-side of the way; everything else passes as it is.
+Spark's Python side has no Arrow type for year-month intervals (`DayTimeIntervalType` it has). A
+column that is or contains such an interval is therefore an int between Arrow and a DataFrame, and
+Spark casts it on its side. All other types are transferred unchanged.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from nosync_nb.rows.ddl import YEAR_MONTHS, quote, quoted
 from nosync_nb.rows.types import is_nested, nested_parts
 
 _COUNTED = "interval month"
-"""What Spark casts from and to an int."""
+"""The type that Spark casts from and to an int."""
 
 
 def transport_type(type_: str) -> str:
-    """The type in which values of a type pass."""
+    """The type in which values of a type are transferred."""
     return _replaced(type_, "int")
 
 
 def to_transport(schema: Schema) -> Schema:
-    """The columns as they pass."""
+    """The columns with their transport types."""
     return Schema((name, transport_type(type_)) for name, type_ in schema.fields)
 
 
@@ -40,21 +40,21 @@ def _replaced(type_: str, months: str) -> str:
 
 
 def sql_from_transport(sql: str, type_: str) -> str:
-    """An expression that makes of what has passed, as `sql` has it, what is meant."""
+    """An expression that converts the transferred value of `sql` to its real type."""
     if transport_type(type_) == type_:
         return sql
     return f"cast(cast({sql} as {_replaced(type_, _COUNTED)}) as {type_})"
 
 
 def sql_to_transport(sql: str, type_: str) -> str:
-    """An expression that makes of a value, as `sql` has it, what passes."""
+    """An expression that converts the value of `sql` to its transport type."""
     if transport_type(type_) == type_:
         return sql
     return f"cast(cast(({sql}) as {_replaced(type_, _COUNTED)}) as {transport_type(type_)})"
 
 
 def from_transport(frame: Any, names: Sequence[str], types: Sequence[str]) -> Any:
-    """A DataFrame of columns that have passed, as what they mean."""
+    """Converts the transferred columns of a DataFrame to their real types."""
     if all(transport_type(type_) == type_ for type_ in types):
         return frame
     pairs = [(quoted(name), type_) for name, type_ in zip(names, types, strict=True)]

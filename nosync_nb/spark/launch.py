@@ -1,14 +1,13 @@
-"""Starting Spark: our own local session, what it leaves behind, and whether one still lives.
+"""Starts our own local Spark session, cleans up after it, and checks whether a session is alive.
 
-A session can end in two ways. It is *stopped*, by `spark.stop()`: PySpark knows, and the next one
-starts in the same JVM. Or its JVM *dies* (out of memory, kill -9): PySpark goes on to hold what is
-left of it, so that every later call fails, and so does starting another; of a Connect server it
-asks again and again for ten minutes. Then what is left has to be forgotten first; nothing in it can
-be used by anybody.
+A session can end in two ways. `spark.stop()` stops it: PySpark knows, and the next session starts
+in the same JVM. Or its JVM dies (out of memory, kill -9). PySpark then keeps its references to the
+JVM, so that every later call fails, and no other session can start. Calls to a dead Connect server
+are retried for ten minutes. So a dead JVM must be forgotten before another session starts.
 
-Our own session is for this user alone: it listens on this machine only, asks for a secret that it
-made up, and keeps its blocks and tables in a folder that nobody else can read and that goes with
-it: nothing of it is left beside a notebook.
+Our own session is for this user alone. It listens on this machine only and requires a random
+secret. It keeps its blocks and tables in a private folder that is deleted at exit, so no files
+remain beside a notebook.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ LOCAL_CONF: Mapping[str, str] = {
 """How a session is started when there is none; the time zone stays the machine's."""
 
 CONNECT_S = 2.0
-"""How long a Connect server is waited for, to see whether it is there."""
+"""How long a connection attempt to a Connect server may take."""
 
 _FOLDER = "nosync-spark-"
 _WAREHOUSE = "spark.sql.warehouse.dir"
@@ -53,16 +52,16 @@ _SAID, _LAST_BYTES = "driver.log", 4096
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?$")
 _ours: WeakSet[Any] = WeakSet()
-_forgotten: WeakSet[Any] = WeakSet()  # of Connect servers that died: another one knows them not
+_forgotten: WeakSet[Any] = WeakSet()  # of Connect servers that died
 
 
 def is_connect(spark: Spark) -> bool:
-    """Tells whether a session talks to a Spark Connect server."""
+    """Returns True if a session talks to a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def is_same(a: Spark, b: Spark) -> bool:
-    """Returns True if two objects of PySpark stand for one session."""
+    """Returns True if two objects of PySpark represent the same session."""
     if a is b:
         return True
     if type(a) is not type(b):
@@ -71,19 +70,19 @@ def is_same(a: Spark, b: Spark) -> bool:
         return bool(a.session_id == b.session_id)
     try:
         return bool(a._jsparkSession == b._jsparkSession)  # the JVM compares them
-    except Exception:  # it may be gone
+    except Exception:  # the JVM may be gone
         return False
 
 
 def is_stopped(spark: Spark) -> bool:
-    """Tells whether a session was stopped in this process, or forgotten; asks nobody."""
+    """Returns True if a session was stopped in this process, or forgotten. Makes no remote call."""
     if is_connect(spark):
         return spark in _forgotten or bool(spark.is_stopped)
     return spark.sparkContext._jsc is None
 
 
 def is_alive(spark: Spark) -> bool:
-    """Tells whether a session can be used: it was not stopped, and its JVM answers.
+    """Returns True if a session can be used: it was not stopped, and its JVM answers.
 
     Cost: one call of the JVM, some 0.3 ms; for a Connect server a connection.
     """
@@ -91,19 +90,19 @@ def is_alive(spark: Spark) -> bool:
 
 
 def has_died(spark: Spark) -> bool:
-    """Tells whether a session was not stopped, but its JVM is gone."""
+    """Returns True if a session was not stopped, but its JVM is gone."""
     return not is_stopped(spark) and not _answers(spark)
 
 
 def spark_location(spark: Spark, place: str) -> tuple[str, str]:
-    """Where a place is for Spark: the scheme of its file system, and the absolute path there.
+    """Returns the scheme of a location's file system in Spark, and the absolute path in it.
 
     Args:
         spark: a classic session.
-        place: a path or a URL, as a user gave it.
+        place: a path or a URL, as the user gave it.
 
     Raises:
-        Exception: Spark's own, of a place that it cannot reach.
+        Exception: Spark's own error, if it cannot reach the location.
     """
     context = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(place)
@@ -113,7 +112,7 @@ def spark_location(spark: Spark, place: str) -> tuple[str, str]:
 
 
 def bytes_of(spark: Spark, sequence: Any) -> bytes:
-    """The bytes of a sequence of Scala's in the JVM of a classic session."""
+    """The bytes of a Scala sequence in the JVM of a classic session."""
     tag = spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()
     return bytes(sequence.toArray(tag))
 
@@ -123,12 +122,12 @@ def _answers(spark: Spark) -> bool:
         return not _refuses(_endpoint(spark.client))
     try:
         return not spark.sparkContext._jsc.sc().isStopped()
-    except Exception:  # py4j's own, of sockets, of whatever was half sent
+    except Exception:  # py4j and sockets raise many classes of errors
         return False
 
 
 def _refuses(endpoint: str) -> bool:
-    """Whether nobody listens there; what else may be wrong is left to gRPC, and to its proxies."""
+    """Returns True if no server listens at an endpoint; gRPC reports all other failures."""
     host, _, port = endpoint.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
@@ -140,12 +139,12 @@ def _refuses(endpoint: str) -> bool:
 
 
 def is_ours(spark: Spark) -> bool:
-    """Tells whether `start` made this session."""
+    """Returns True if `start_session` made this session."""
     return spark in _ours
 
 
 def start_session(conf: Mapping[str, str] | None = None) -> Spark:
-    """Starts a local session of our own, with the workers in this interpreter."""
+    """Starts a local session of our own, whose workers run in this interpreter."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -178,9 +177,9 @@ def start_session(conf: Mapping[str, str] | None = None) -> Spark:
 
 
 def configuration(given: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a session of ours, with a folder of its own that goes at exit."""
+    """The settings of a session of ours, with a folder of its own that is deleted at exit."""
     conf = {**LOCAL_CONF, **given}
-    if _LOCAL.match(conf["spark.master"]):  # elsewhere a secret would have to be handed out
+    if _LOCAL.match(conf["spark.master"]):  # a cluster would need the secret, too
         conf.setdefault("spark.authenticate", "true")
     if "spark.local.dir" not in conf:
         files = Files()
@@ -193,9 +192,9 @@ def configuration(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _launch(settings: Mapping[str, str]) -> None:
-    """Starts the JVM, with all that it says in a file beside its blocks: a cell has its own output.
+    """Starts the JVM and redirects its log to a file, because a cell shows only its own output.
 
-    A server of Connect, and a JVM that somebody else has started, are left as they are.
+    A Connect server, and a JVM that another program started, keep their own output.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -217,10 +216,10 @@ def _launch(settings: Mapping[str, str]) -> None:
 
 
 def _of_jvm(settings: Mapping[str, str]) -> Any:
-    """What a JVM is started with.
+    """The settings with which the JVM is started.
 
-    A session that the user makes in it later inherits that: tables of the user's must not be where
-    ours are, which go.
+    A session that the user later makes in the same JVM inherits these settings. So they omit the
+    warehouse folder: tables of the user must not be in our folder, which is deleted.
     """
     from pyspark import SparkConf
 
@@ -228,7 +227,7 @@ def _of_jvm(settings: Mapping[str, str]) -> Any:
 
 
 def _last_words(settings: Mapping[str, str]) -> str:
-    """What a JVM that did not start said last."""
+    """The last lines in the log of a JVM that did not start."""
     with suppress(NosyncError):
         said = Files().open(os.path.join(settings["spark.local.dir"], _SAID))
         try:
@@ -244,14 +243,14 @@ def _last_words(settings: Mapping[str, str]) -> str:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Hides that PySpark does not know the newest pandas: what we use of it is Arrow's."""
+    """Hides PySpark's warning about new versions of pandas, because we only use its Arrow code."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
         yield
 
 
 def stop_session(spark: Spark) -> None:
-    """Stops a session that was started here; any other goes on."""
+    """Stops a session that was started here; leaves any other running."""
     if is_ours(spark):
         _ours.discard(spark)
         if is_alive(spark):
@@ -259,15 +258,15 @@ def stop_session(spark: Spark) -> None:
 
 
 def forget_dead() -> bool:
-    """Lets PySpark forget a JVM that is gone, so that a session can start again.
+    """Makes PySpark forget a JVM that is gone, so that a session can start again.
 
-    Returns: whether there was one.
+    Returns: True if there was one.
     """
     return _forget_server() | _forget_gateway()
 
 
 def _forget_server() -> bool:
-    """Lets it forget the session of a Connect server that is gone."""
+    """Makes PySpark forget the session of a Connect server that is gone."""
     module = sys.modules.get("pyspark.sql.connect.session")
     if module is None:
         return False
@@ -285,7 +284,7 @@ def _forget_server() -> bool:
 
 
 def _forget_gateway() -> bool:
-    """Lets it forget the JVM of a classic session that is gone."""
+    """Makes PySpark forget the JVM of a classic session that is gone."""
     context = sys.modules.get("pyspark.core.context")
     gateway = None if context is None else context.SparkContext._gateway
     if context is None or gateway is None or _reached(gateway):
@@ -315,10 +314,10 @@ class _Retries:
     """The retry policies of a Connect client while blocks of ours use it.
 
     A client retries for ten minutes a server that does not answer. In our blocks it retries only
-    while something listens at the address: a server that died is reported within seconds.
+    while a server listens at the address, so a server that died is reported within seconds.
 
     Threads: several may use one client; `lock` guards all. The first block replaces the policies,
-    the last one restores them, unless the user has set others meanwhile.
+    and the last one restores them, unless the user has set others meanwhile.
     """
 
     def __init__(self) -> None:
@@ -346,7 +345,7 @@ _retries: WeakKeyDictionary[Any, _Retries] = WeakKeyDictionary()
 
 
 def _while_served(policy: Any, endpoint: str) -> Any:
-    """A copy of a retry policy that does not retry when nothing listens at the address."""
+    """A copy of a retry policy that does not retry when no server listens at the address."""
     own = copy.copy(policy)
     own.can_retry = lambda error: policy.can_retry(error) and not _refuses(endpoint)
     return own
@@ -358,7 +357,7 @@ def _endpoint(client: Any) -> str:
 
 @contextmanager
 def _not_retried(spark: Spark) -> Iterator[None]:
-    """A block in which a Connect server that died is not waited for."""
+    """A block in which calls to a dead Connect server fail at once."""
     if not is_connect(spark):
         yield
         return
@@ -372,10 +371,10 @@ def _not_retried(spark: Spark) -> Iterator[None]:
 
 @contextmanager
 def guarded_use(spark: Spark, what: str) -> Iterator[None]:
-    """A block of ours that uses a session; if its JVM dies meanwhile, one error says so.
+    """A block of ours that uses a session; if its JVM dies meanwhile, one error reports it.
 
     Raises:
-        NosyncError: what could not be done, and that nothing of it was applied.
+        NosyncError: names the operation that failed, and says that no part of it was applied.
     """
     try:
         with without_query_logs(), _not_retried(spark):
@@ -387,10 +386,10 @@ def guarded_use(spark: Spark, what: str) -> Iterator[None]:
 
 
 def spark_off_error(what: str, instead: str = "") -> ExpressionError:
-    """The error of something that needs Spark, where none is to be started.
+    """The error of an operation that needs Spark while Spark is switched off.
 
     Args:
-        instead: an expression near it that needs none, if there is one.
+        instead: a similar expression that needs no Spark, if there is one.
     """
     return ExpressionError(
         f"{what} needs Spark, and it is off",

@@ -1,16 +1,16 @@
-"""Functions that users registered with Spark: identified at a definition, and pinned as they were.
+"""Identifies the functions that users registered with Spark, and pins them for each stage.
 
-An expression names a registered function, and the session may have another one under that name
-tomorrow. So a definition records the identity of the function (`expressions/settings.py`), and the
-evaluation calls the function that was identified, under a name of its own in the session.
+An expression names a registered function, and the user may register another one under that name
+tomorrow. So a definition records the identity of the function (`expressions/settings.py`). The
+evaluation calls the identified function under a name of its own in the session.
 
 Spark reveals a Python function of a classic session: its plan has the pickled function. It reveals
 no function of a Connect server, none written in Java or Scala, and none whose pickle it broadcasts
 (above 1 MB). An expression that calls one of these is refused.
 
-Failure: 1. A stage is defined with `plus(v)`. 2. The user registers another function as `plus`.
-3. A row is inserted, and later an old row removed. The stage would have rows of both functions,
-and the retraction would remove a row that was never there. Hence the pinned name.
+Failure: 1. A stage is defined with `plus(v)`. 2. The user registers another function as `plus`. 3.
+A row is inserted, and later an old row removed. The stage would have rows of both functions, and
+the retraction would remove a row that was never inserted. Hence the pinned name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DIGITS = 12
 
 
 class _Python(NamedTuple):
-    """A Python function as Spark has it: what `spark.udf.register` takes."""
+    """A Python function as Spark has it: the arguments of `spark.udf.register`."""
 
     function: Callable[..., Any]
     type: Any
@@ -62,7 +62,7 @@ class _Pins:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.functions: dict[Registered, _Python] = {}
-        self.named: set[Registered] = set()  # those that have their own name in the session
+        self.named: set[Registered] = set()  # registered under their pinned name
 
 
 _pins: WeakKeyDictionary[Any, _Pins] = WeakKeyDictionary()
@@ -70,7 +70,7 @@ _built_in: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
 
 
 def identified(spark: Spark, sql: str, frame: Any) -> tuple[Registered, ...]:
-    """Returns the registered functions that an expression calls, and keeps them for `pinned`.
+    """Returns the registered functions that an expression calls, and caches them for `pinned`.
 
     Args:
         frame: a DataFrame that Spark has analysed, with the expression as its only column.
@@ -100,7 +100,7 @@ def identified(spark: Spark, sql: str, frame: Any) -> tuple[Registered, ...]:
 
 
 def pinned(spark: Spark, expressions: Iterable[Expression]) -> list[str]:
-    """Returns the texts of expressions, which call registered functions by their pinned names.
+    """Returns the texts of expressions, with the pinned names of registered functions.
 
     Raises:
         ExpressionError: if the session does not have the function that was identified.
@@ -129,7 +129,7 @@ def _pin(spark: Spark, expression: Expression, wanted: Registered) -> None:
         if wanted in pins.named:
             return
         known = wanted in pins.functions
-    if not known:  # another session than the one that the definition was made in
+    if not known:  # the definition was made in another Spark session
         current = spark.createDataFrame([], expression.schema.ddl).selectExpr(expression.sql)
         if wanted not in identified(spark, expression.sql, current):
             raise ExpressionError(
@@ -171,7 +171,7 @@ def called(sql: str) -> Iterator[Word]:
 
 
 def _of_spark(spark: Spark) -> frozenset[str]:
-    """The names of Spark's own functions and of words that may precede a parenthesis."""
+    """The names of Spark's own functions, and of other words that may precede a parenthesis."""
     names = _built_in.get(spark)
     if names is None:
         rows = spark.sql("SHOW SYSTEM FUNCTIONS").collect()
@@ -187,16 +187,16 @@ def _python_functions(spark: Spark, frame: Any) -> Iterator[tuple[str, _Python |
 
 
 def _unpickled(spark: Spark, udf: Any) -> _Python | None:
-    """The function of a PythonUDF of Spark's plan, which this process has pickled itself."""
+    """The function of a PythonUDF in Spark's plan. This process pickled it, so loading is safe."""
     try:
         function, type_ = pickle.loads(bytes_of(spark, udf.func().command()))
-    except Exception:  # a broadcast, or whatever its modules raise
+    except Exception:  # a broadcast, or any error of the user's modules
         return None
     return _Python(function, type_, udf.evalType(), bool(udf.udfDeterministic()))
 
 
 def _expressions(plan: Any) -> Iterator[Any]:
-    """All expressions of a logical plan, and those below them."""
+    """All expressions of a logical plan, with their subexpressions."""
     plans = [plan]
     while plans:
         part = plans.pop()

@@ -1,8 +1,8 @@
-"""Way: what this room asks of the session that it works for.
+"""The protocol between this package and the session that it works for.
 
-The session knows which Spark session is in use, starts one if it has to, and knows the stages. Who
-asks it is handed a `SparkSessionProtocol`, and the log's files beside it; no module of this room
-knows a session.
+The session knows which Spark session is in use, starts one if necessary, and knows the stages.
+Modules that need this receive a `SparkSessionProtocol` and the files of the log. No module of this
+package imports a session.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from nosync_nb.store.store import Store
 
 
 class SparkOptions(NamedTuple):
-    """What who opens a session says of Spark.
+    """The Spark options of a session, set when it is opened.
 
     Attributes:
-        session: to use, or a function that gives one; None: whichever there is.
+        session: the Spark session to use, or a function that returns it; None: the one that exists.
         rows: see `SparkLimits.spark_rows`.
-        bulk: the URL of a place that executors reach which do not see the session's folder.
+        bulk: the URL of a staging location for executors that do not see the session's folder.
     """
 
     session: Any = None
@@ -31,7 +31,7 @@ class SparkOptions(NamedTuple):
 
 
 class PublishedState(Protocol):
-    """What a session shows; `described` are its stages with those that are being defined."""
+    """The published state of a session; `described` also has the stages that are being defined."""
 
     store: Store
     ledger: EpochIndex
@@ -40,7 +40,7 @@ class PublishedState(Protocol):
 
 
 class SparkLimits(Protocol):
-    """What the user of a session allows."""
+    """The limits that the user of a session has set."""
 
     spark_rows: int | None
     spark_off: bool
@@ -48,7 +48,7 @@ class SparkLimits(Protocol):
 
 
 class SparkSessionProtocol(Protocol):
-    """A session's way to Spark."""
+    """The protocol through which this package asks its session about Spark."""
 
     @property
     def conf(self) -> Mapping[str, str]:
@@ -64,35 +64,35 @@ class SparkSessionProtocol(Protocol):
 
     @property
     def off(self) -> bool:
-        """Whether nothing is to run on Spark that this process can do."""
+        """True if this process must do all work that it can do without Spark."""
 
     def state(self, *, asked: bool) -> Literal["absent", "startable", "running"]:
-        """Whether Spark runs, could be started, or could not when that was tried.
+        """Returns the state of Spark: running, not yet started, or not available.
 
         Args:
-            asked: by the user, who is to be told why it does not start.
+            asked: True if the user asked for Spark and must see why it does not start.
         """
 
     def catalog(self) -> Mapping[str, Stage]:
-        """The stages of the log, those that are being defined included."""
+        """The stages of the log, including those that are being defined."""
 
     def present(self) -> Any:
-        """The Spark session that is there; None if there is none, or it was stopped."""
+        """The running Spark session; None if it was stopped, or none was started."""
 
     def require(self, why: str, instead: str = "", *, announce: bool = False) -> Any:
-        """The Spark session that is there, else one that is started.
+        """Returns the running Spark session, or starts one.
 
         Args:
-            why: what needs it, said before it is started.
-            instead: an expression near it that needs none.
-            announce: whether a notice says so too, before Spark starts.
+            why: the operation that needs Spark, for notices and errors.
+            instead: a similar expression that needs no Spark.
+            announce: True to print a notice before Spark starts.
 
         Raises:
-            NosyncError: if there is none and none can be started.
+            NosyncError: there is no Spark session and none can be started.
         """
 
     def able(self, what: str) -> bool:
-        """Whether there is a Spark session, or one can be started, for what need not run there."""
+        """Returns True if Spark runs or can be started, for an operation that may do without."""
 
     def shares(self, why: str) -> bool:
-        """Whether executors see the session's folder; starts Spark if need be."""
+        """Returns True if executors see the session's folder; starts Spark if necessary."""

@@ -1,4 +1,4 @@
-"""The former place of `NosyncSource`: users and logs know it."""
+"""The former module of `NosyncSource`: users and logs refer to it."""
 
 from nosync_nb.spark.views.data_source import NosyncSource
 

@@ -1,8 +1,8 @@
-"""Spark sessions: whose they are, what they are set to, how jobs are named and cancelled.
+"""Finds Spark sessions, reads their settings, and names, tags and cancels jobs.
 
-A user's session is the user's: it is found, never configured, never stopped. Only if Spark is
-needed and there is none, one is started, in the calling thread (starting.py).
-Nothing here imports pyspark before it is needed: while nobody imported it there is no session.
+The user's session belongs to the user: it is found, never configured, never stopped. Only if Spark
+is needed and no session exists, one is started in the calling thread (launch.py). No function
+imports pyspark before it is needed: while pyspark is not imported, no session exists.
 
 Classic and Connect sessions differ in three ways only: how to see that one was stopped, how a job
 gets a description, and whether job numbers can be known.
@@ -33,14 +33,14 @@ TIME_ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
 _ON = {True: "on", False: "off"}
 
 TAG = "nosync"
-"""The tag of every job of ours."""
+"""The tag of all our jobs."""
 
 _SET_UP = re.compile(
     r"spark\.(master|app\.name|driver\.memory|default\.parallelism|sql\.(session\.timeZone"
     r"|ansi\.enabled|caseSensitive|shuffle\.partitions|autoBroadcastJoinThreshold"
     r"|legacy\.timeParserPolicy|adaptive\.[\w.]+))"
 )
-"""Settings that say what a session is like, and nothing of where it gets what, or of who asks."""
+"""Settings that describe a session and contain no locations, secrets or users."""
 _PLAIN = re.compile(r"[\w./:*,\[\]+ -]{1,100}")
 
 _GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
@@ -50,17 +50,17 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 class Jobs:
-    """The Spark jobs of a block; `ids` is known after it, and never on Connect."""
+    """The Spark jobs of a block; `ids` is known after the block, and never on Connect."""
 
     def __init__(self) -> None:
         self.ids: tuple[int, ...] | None = None
 
     def ran(self, ids: Iterable[int] | None) -> None:
-        """Notes their numbers, if they are known."""
+        """Records the numbers of the jobs, if they are known."""
         self.ids = None if ids is None else tuple(sorted(ids))
 
     def joined(self, other: Jobs) -> Jobs:
-        """Those of two blocks."""
+        """The jobs of two blocks."""
         jobs = Jobs()
         if self.ids is not None and other.ids is not None:
             jobs.ran((*self.ids, *other.ids))
@@ -68,7 +68,7 @@ class Jobs:
 
     @property
     def text(self) -> str:
-        """The jobs for people, such as `Spark jobs 3-5`."""
+        """A text for people, such as `Spark jobs 3-5`."""
         if not self.ids:
             return "Spark"
         first, last = self.ids[0], self.ids[-1]
@@ -82,26 +82,26 @@ def _is(value: Any, name: str) -> bool:
 
 
 def is_session(value: Any) -> bool:
-    """Tells whether something is a Spark session, classic or Connect."""
+    """Returns True if a value is a Spark session, classic or Connect."""
     return _is(value, "SparkSession")
 
 
 def is_local(spark: Spark) -> bool:
-    """Tells whether the executors are surely processes of this machine."""
+    """Returns True if the executors are certainly processes of this machine."""
     return not is_connect(spark) and spark.sparkContext.master.startswith("local")
 
 
 def find_session(
     given: Spark | None = None, namespace: Mapping[str, Any] | None = None
 ) -> Spark | None:
-    """Returns the session to use, without starting one; stopped ones do not count.
+    """Returns the session to use, without starting one; stopped sessions are ignored.
 
     Args:
-        given: what `open(spark=)` got.
-        namespace: the user's variables, of which `spark` is looked at.
+        given: the argument of `open(spark=)`.
+        namespace: the user's variables; only `spark` is used.
 
     Raises:
-        TypeError: if `given` is no session.
+        TypeError: if `given` is not a session.
     """
     if given is not None:
         if not is_session(given):
@@ -118,12 +118,12 @@ def find_session(
 
 
 def _active() -> Spark | None:
-    """The session that is active in this thread."""
+    """The active session of this thread."""
     from pyspark.sql import SparkSession
 
     try:
         return SparkSession.getActiveSession()
-    except Exception:  # it asks the JVM, which may be gone
+    except Exception:  # PySpark calls the JVM, which may be gone
         return None
 
 
@@ -144,7 +144,7 @@ def require_session(
     *,
     conf: Mapping[str, str] | None = None,
 ) -> Spark:
-    """Returns the session to use and starts one if there is none.
+    """Returns the session to use, and starts one if necessary.
 
     Args:
         conf: settings for a session that must be started, over `LOCAL_CONF`.
@@ -162,7 +162,7 @@ def sql_settings_of(spark: Spark) -> SqlSettings:
 
 
 def conf_of(wanted: SqlSettings) -> dict[str, str]:
-    """The configuration under which a session has settings, as far as these are known."""
+    """The configuration of a session with these settings; omits settings that are unknown."""
     conf = {}
     if wanted.time_zone is not None:
         conf[TIME_ZONE] = wanted.time_zone
@@ -172,11 +172,11 @@ def conf_of(wanted: SqlSettings) -> dict[str, str]:
 
 
 def restart_conf(spark: Spark) -> dict[str, str]:
-    """The settings by which a local session starts again much as it is; empty: it is of elsewhere.
+    """The settings to start a similar local session again; empty if the session is not local.
 
-    Jars, folders, options of the JVM and what may be a secret come with who makes the session.
+    Jars, folders, JVM options and possible secrets are left out: the user's own code sets them.
 
-    Cost: one question to the JVM, some ms; it raises what PySpark does if that is gone.
+    Cost: one call of the JVM, some ms; raises PySpark's error if the JVM is gone.
     """
     if not is_local(spark):
         return {}
@@ -188,7 +188,7 @@ def check_settings(spark: Spark, expressions: Iterable[Expression]) -> None:
     """Raises if a session would give expressions another meaning than they have.
 
     Raises:
-        ExpressionError: names the expression, both settings, and what to do.
+        ExpressionError: names the expression, both settings, and the remedy.
     """
     asked = [e for e in expressions if e.settings != SqlSettings()]
     if asked:
@@ -198,7 +198,7 @@ def check_settings(spark: Spark, expressions: Iterable[Expression]) -> None:
 
 
 def check_setting(text: str, wanted: SqlSettings, have: SqlSettings) -> None:
-    """Raises if settings are not what an expression needs; None: it does not matter."""
+    """Raises if settings differ from those that an expression needs. None matches any value."""
     for key, what, own, other in (
         (TIME_ZONE, "the time zone is", wanted.time_zone, have.time_zone),
         (ANSI, "ANSI mode is", wanted.ansi, have.ansi),
@@ -220,8 +220,8 @@ def job_tag(spark: Spark, tag: str = TAG) -> Iterator[None]:
     """Tags the jobs that this thread starts inside; an interrupt cancels them.
 
     Raises:
-        KeyboardInterrupt: also if what an interrupt ended failed once more, as Spark's client may
-            while it closes the connection: the jobs would run on, and nobody would know.
+        KeyboardInterrupt: also if Spark's client fails while it handles an interrupt, as it may
+            while it closes the connection. Otherwise the jobs would run on unnoticed.
     """
     new = tag not in _tags(spark)
     if new:
@@ -241,7 +241,7 @@ def job_tag(spark: Spark, tag: str = TAG) -> Iterator[None]:
 
 
 def _interrupt(error: BaseException) -> BaseException | None:
-    """The interrupt that led to an error."""
+    """The interrupt that led to an error, if any."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, KeyboardInterrupt):
         seen = seen.__cause__ or seen.__context__
@@ -249,7 +249,7 @@ def _interrupt(error: BaseException) -> BaseException | None:
 
 
 class RunningJobs(NamedTuple):
-    """The jobs that run now: how many, their tasks, how many are done, and where to look."""
+    """The running jobs: their number, their tasks, the finished tasks, and Spark's UI."""
 
     jobs: int
     tasks: int
@@ -258,7 +258,7 @@ class RunningJobs(NamedTuple):
 
 
 def running_jobs(spark: Spark) -> RunningJobs | None:
-    """What runs now; None if nothing does, or the server is elsewhere and does not tell."""
+    """Returns the running jobs; None if no job runs, or the server is remote."""
     if is_connect(spark):
         return None
     try:
@@ -266,7 +266,7 @@ def running_jobs(spark: Spark) -> RunningJobs | None:
         tracker = context.statusTracker()
         jobs = [job for i in tracker.getActiveJobsIds() if (job := tracker.getJobInfo(i))]
         stages = [tracker.getStageInfo(i) for job in jobs for i in job.stageIds]
-    except Exception:  # whatever py4j makes of a context that stops meanwhile
+    except Exception:  # py4j raises many errors if the context stops meanwhile
         return None
     seen = [stage for stage in stages if stage is not None]
     done = sum(stage.numCompletedTasks for stage in seen)
@@ -275,15 +275,15 @@ def running_jobs(spark: Spark) -> RunningJobs | None:
 
 
 def cancel_jobs(spark: Spark, tag: str = TAG) -> None:
-    """Cancels every running job with a tag, whatever thread started it; all of ours carry `TAG`."""
+    """Cancels every running job with a tag, from any thread; all our jobs carry `TAG`."""
     if is_connect(spark):
         spark.interruptTag(tag)
     else:
         spark.sparkContext.cancelJobsWithTag(tag)
 
 
-# Tags of a classic *session* are known to the thread that set them alone; those of its context
-# are known to all.
+# Tags of a classic *session* are visible only to the thread that set them; tags of its context
+# are visible to all threads.
 
 
 def _tags(spark: Spark) -> set[str]:
@@ -306,7 +306,7 @@ def _remove_tag(spark: Spark, tag: str) -> None:
 
 
 def spark_type_text(type_: Any) -> str:
-    """A type as Spark's `simpleString` writes it, with names of fields that can be read back."""
+    """A type in the form of Spark's `simpleString`, with quoted field names that can be parsed."""
     kind = type_.typeName()
     if kind == "struct":
         fields = (f"{quote(f.name)}:{spark_type_text(f.dataType)}" for f in type_.fields)
@@ -319,34 +319,35 @@ def spark_type_text(type_: Any) -> str:
 
 
 def frame_of(spark: Spark, table: pa.Table, schema: Schema) -> Any:
-    """A DataFrame of Arrow rows; the schema says which timestamps have no zone."""
+    """A DataFrame of Arrow rows; the schema determines which timestamps have no zone."""
     given = table if table.num_rows else []  # without rows pyspark fails on nested types
     frame = spark.createDataFrame(given, schema=interval_transport.to_transport(schema).ddl)
     return interval_transport.from_transport(frame, schema.names, schema.types)
 
 
 def optimized_plan(frame: Any) -> Any:
-    """Spark's plan of a DataFrame in the JVM, which is not executed; None on Connect."""
+    """Spark's optimised plan of a DataFrame, without executing it; None on Connect."""
     classic = getattr(frame, "_jdf", None)
     return None if classic is None else classic.queryExecution().optimizedPlan()
 
 
 def analysed(frame: Any) -> Any:
-    """Spark's plan of a classic DataFrame after its names and types were resolved."""
+    """Spark's plan of a classic DataFrame with resolved names and types."""
     return getattr(frame, "_jdf").queryExecution().analyzed()  # noqa: B009  (PySpark has no other)
 
 
 def estimated_bytes(frame: Any) -> int | None:
-    """How large Spark expects the result of a DataFrame to be, without executing it; None: unknown.
+    """Spark's estimate of the size of a DataFrame, without executing it; None: unknown.
 
-    Cost: some ms. On Connect Spark tells it in a text for people alone, which takes ten times that.
+    Cost: some ms. On Connect the estimate must be parsed from a text, which takes ten times as
+    long.
     """
     try:
         classic = optimized_plan(frame)
         if classic is not None:
             return int(str(classic.stats().sizeInBytes()))
         plan = frame.sparkSession.sql("EXPLAIN COST SELECT * FROM {frame}", frame=frame).collect()
-    except Exception:  # it is not needed; what is wrong with a DataFrame shows when it is executed
+    except Exception:  # the estimate is optional
         return None
     match = _SIZE.search(plan[0][0])
     if match is None:
@@ -356,9 +357,9 @@ def estimated_bytes(frame: Any) -> int | None:
 
 @contextmanager
 def job_description(spark: Spark, stage: str, operator: str) -> Iterator[Jobs]:
-    """Names stage and operator in the jobs that this thread starts inside.
+    """Adds stage and operator to the descriptions of the jobs that this thread starts inside.
 
-    On Connect, which knows no descriptions, they carry a tag of that text.
+    Connect has no descriptions; there the jobs carry a tag of that text.
     """
     jobs = Jobs()
     text = f"nosync: {titled(stage)}: {operator}"
@@ -383,7 +384,7 @@ def job_description(spark: Spark, stage: str, operator: str) -> Iterator[Jobs]:
 
 
 def _job_ids(context: Any, group: str) -> tuple[int, ...]:
-    """The jobs of a group; Spark's own bookkeeping follows its jobs by some milliseconds."""
+    """The jobs of a group; Spark's bookkeeping lags its jobs by some milliseconds."""
     tracker = context.statusTracker()
     deadline = time.monotonic() + _JOBS_WAIT_S
     while True:

@@ -1,8 +1,9 @@
-"""Meaning: under which settings of Spark expressions are described, and which types they have.
+"""Determines the Spark settings under which expressions are described, and their types.
 
-The log knows: the first definition that depends on the time zone or on ANSI mode records it
-(nosync_nb/expressions/settings.py), and what is described later means the same. While the log has
-none, it is the Spark session's; while there is no session, what one would have.
+The log decides: the first definition that depends on the time zone or on ANSI mode records it
+(nosync_nb/expressions/settings.py), and later definitions use the same settings. While the log has
+no recorded settings, those of the Spark session apply. Without a Spark session, the settings that a
+new one would have apply.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from nosync_nb.spark.session_protocol import SparkSessionProtocol
 
 
 class SparkTypes:
-    """What Spark knows of expressions before it evaluates them."""
+    """Resolves types and settings of expressions before Spark evaluates them."""
 
     def __init__(self, way: SparkSessionProtocol) -> None:
         self._way = way
@@ -41,13 +42,13 @@ class SparkTypes:
         self._assumed: dict[tuple[str, Schema], str] = {}
         self._have: SqlSettings | None = None
         self._noted: WeakKeyDictionary[Definition, SqlSettings] = WeakKeyDictionary()
-        self._recorded: tuple[Mapping[str, Stage], SqlSettings] = {}, SqlSettings()  # of a catalog
+        self._recorded: tuple[Mapping[str, Stage], SqlSettings] = {}, SqlSettings()  # for a catalog
 
     def settings(self, depends: SettingsDependency, text: str) -> SqlSettings:
-        """What an expression is described under: what the log's others are, else Spark's own.
+        """Returns the settings of an expression: those recorded in the log, else those of Spark.
 
         Raises:
-            ExpressionError: if a Spark session is there and has others than the log.
+            ExpressionError: if a Spark session runs with other settings than the log's.
         """
         from nosync_nb.spark import spark_session
 
@@ -68,7 +69,7 @@ class SparkTypes:
         return settings
 
     def in_utc(self) -> bool:
-        """Whether what depends on the time zone is described in UTC, as far as that is known."""
+        """Returns True if expressions that depend on the time zone are described in UTC."""
         settings = self.recorded()
         if settings.time_zone is None:
             from nosync_nb.spark import spark_session
@@ -80,11 +81,11 @@ class SparkTypes:
         return settings.time_zone == UTC
 
     def recorded(self) -> SqlSettings:
-        """The settings that the log's definitions were described under, as far as they depend.
+        """The recorded settings of the log's definitions.
 
-        What another key signed decides nothing.
+        Stages that were signed with another key are ignored.
 
-        Cost: in the stages that came since it was asked last.
+        Cost: in proportion to the stages that were added since the last call.
         """
         catalog = self._way.catalog()
         known, settings = self._recorded
@@ -109,7 +110,7 @@ class SparkTypes:
         return [self._analysed(sql, schema)[0] for sql in sqls]
 
     def registered(self, sql: str, schema: Schema) -> tuple[Registered, ...]:
-        """The functions that users registered with Spark and that an expression calls.
+        """The registered functions of the user that an expression calls.
 
         Raises:
             ExpressionError: if Spark does not reveal one of them.
@@ -117,12 +118,12 @@ class SparkTypes:
         return self._analysed(sql, schema)[1]
 
     def _analysed(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
-        """What Spark says of an expression; a known type while there is no session to ask."""
+        """The type of an expression and its registered functions, without Spark if possible."""
         known = self._without_spark(sql, schema)
         return self._asked(sql, schema) if known is None else (known, ())
 
     def _asked(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
-        """What Spark says of an expression; asked once unless it calls a registered function."""
+        """The same from Spark; cached unless the expression calls a registered function."""
         answer = self._known.get((sql, schema))
         if answer is None:
             spark = self.session(sql, schema)
@@ -135,7 +136,7 @@ class SparkTypes:
         return answer
 
     def _without_spark(self, sql: str, schema: Schema) -> str | None:
-        """The type of an expression if it is known before Spark has started, which confirms it."""
+        """The type of an expression if it is known before Spark starts; Spark confirms it later."""
         if (sql, schema) in self._known or self._way.present() is not None:
             return None
         if self.recorded().over(_expected(self._way.conf)).ansi is False:
@@ -146,10 +147,10 @@ class SparkTypes:
         return known
 
     def confirm(self, tree: Definition) -> None:
-        """Asks Spark about the expressions of a definition whose types it did not tell itself.
+        """Checks the types that were assumed for a definition's expressions with Spark.
 
         Raises:
-            ExpressionError: if Spark refuses one, or gives it another meaning.
+            ExpressionError: if Spark refuses one, or gives it another type.
         """
         for sql, schema in [each for each in self._assumed if _is_in(each, tree)]:
             type_, registered = self._asked(sql, schema)
@@ -161,7 +162,7 @@ class SparkTypes:
                 )
 
     def session(self, sql: str, schema: Schema) -> Any:
-        """The Spark session for an expression; if one has to start, a notice says why before."""
+        """Returns the Spark session for an expression; prints a notice before one is started."""
         spark = self._way.present()
         if spark is not None:
             return self._way.require(f"the expression {sql!r}")
@@ -171,7 +172,7 @@ class SparkTypes:
 
 
 def _is_in(asked: tuple[str, Schema], tree: Definition) -> bool:
-    """Returns True if a definition has an expression over these columns that calls the same."""
+    """Returns True if a definition has an expression over these columns with the same functions."""
     sql, schema = asked
     called = set(re.findall(r"\w+(?=\s*\()", sql.lower()))
     for part in tree.walk():
@@ -191,7 +192,7 @@ def _noted(tree: Definition) -> SqlSettings:
 
 
 def _expected(conf: Mapping[str, str]) -> SqlSettings:
-    """The settings of a session that would be started, as far as they are known before."""
+    """The known settings of a Spark session that would be started."""
     from nosync_nb.spark.spark_session import ANSI, TIME_ZONE
 
     named = conf.get(TIME_ZONE) or (UTC if set(time.tzname) == {UTC} else None)

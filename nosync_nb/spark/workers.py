@@ -1,7 +1,7 @@
-"""The Python workers of a session: checked once, given our package if they lack it, kept quick.
+"""Checks a session's Python workers once, sends them our package if needed, and speeds them up.
 
-Our functions run in whatever interpreter Spark starts. In local mode that is `PYSPARK_PYTHON`, or
-the `python3` on the path, which need not be ours; on a cluster it is the cluster's.
+Our functions run in the interpreter that Spark starts. In local mode that is `PYSPARK_PYTHON`, or
+the `python3` on the path, which may differ from this one; on a cluster it is the cluster's.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _PROBES = 1024
 _NEEDED = ("numpy", "xxhash", "sqlglot", "nosync_nb", "nosync_nb.spark.execution.tasks")
 
 Work: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What `mapInArrow` takes."""
+"""The function argument of `mapInArrow`."""
 
 
 class Workers(NamedTuple):
-    """What the workers of a session are.
+    """The properties of a session's workers.
 
-    `slots` is how many tasks Spark runs at a time unless told otherwise.
+    `slots` is the number of tasks that Spark runs at a time by default.
     """
 
     python: str
@@ -53,15 +53,15 @@ _shared: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
 
 def check_workers(spark: Spark) -> Workers:
-    """Returns what a session's workers are; asks them once, and for the slots at each call.
+    """Returns the properties of a session's workers; probes them once, and updates the slots.
 
-    Executors may join and leave, so each bulk run is cut for the slots of the moment.
+    Executors may join and leave, so each bulk run is split for the current number of slots.
 
     Raises:
-        NosyncError: if they run another Python, or lack what our functions need.
+        NosyncError: if the workers run another Python, or lack a package that our functions need.
 
-    Cost: one small job the first time, which also starts the workers; then a call of the JVM, on
-        Connect a job without Python.
+    Cost: one small job the first time, which also starts the workers. Later calls make one call of
+    the JVM; on Connect, a job without Python.
     """
     workers = _known.get(spark)
     if workers is None:
@@ -85,7 +85,7 @@ def check_workers(spark: Spark) -> Workers:
 
 
 def _slots(spark: Spark) -> int:
-    """How many tasks a session runs at a time now."""
+    """The number of tasks that a session currently runs at a time."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
     try:
@@ -96,7 +96,7 @@ def _slots(spark: Spark) -> int:
 
 
 def task_slots(spark: Spark | None) -> int | None:
-    """How many tasks a session runs at a time; None if its workers were not asked yet.
+    """The number of tasks that a session runs at a time; None if its workers were not probed yet.
 
     Cost: a call of the JVM; on Connect nothing: the answer is that of the last bulk run.
     """
@@ -107,7 +107,7 @@ def task_slots(spark: Spark | None) -> int | None:
 
 
 def workers_share_folder(spark: Spark, folder: str) -> bool:
-    """Tells whether the workers see the files of a folder of this machine; asks them once.
+    """Returns True if the workers see the files of a folder of this machine; probes them once.
 
     Cost: nothing for executors on this machine, else one small job for each folder.
     """
@@ -118,15 +118,15 @@ def workers_share_folder(spark: Spark, folder: str) -> bool:
 
 
 def ensure_reachable(spark: Spark, depot: StagingArea, named: str) -> None:
-    """Sees to it that the workers see what is put into a place; asks them once.
+    """Checks that the workers see files in a staging location; probes them once.
 
     Args:
-        named: the URL by which the user has named it.
+        named: the URL that the user gave.
 
     Raises:
-        NosyncError: they do not; DurabilityError: nor does this process.
+        NosyncError: the workers do not see them. DurabilityError: nor does this process.
 
-    Cost: one small job for each place.
+    Cost: one small job for each location.
     """
     places = _shared.setdefault(spark, {})
     if not places.get(depot.url):
@@ -139,12 +139,12 @@ def ensure_reachable(spark: Spark, depot: StagingArea, named: str) -> None:
 
 
 def assume_shared(spark: Spark, folder: str, *, shared: bool) -> None:
-    """Takes it as known whether the workers see a folder."""
+    """Records, without a probe, whether the workers see a folder."""
     _shared.setdefault(spark, {})[folder] = shared
 
 
 def unshared_folder_error(what: str, folder: str) -> NosyncError:
-    """The error of what executors would have to write or read in a folder they do not see."""
+    """The error of an operation whose executors do not see the session's folder."""
     return NosyncError(
         f"{what}: Spark's executors do not see the session's folder '{folder}'",
         hint="open it with bulk=URL, a place that driver and executors reach (file:///mnt/shared,"
@@ -153,10 +153,10 @@ def unshared_folder_error(what: str, folder: str) -> NosyncError:
 
 
 def with_worker_gc_off(work: Work) -> Work:
-    """The same work, for workers that do not look for garbage among their modules afterwards.
+    """Wraps a function so that workers exclude their modules from garbage collection.
 
-    PySpark collects garbage after every task, in all that the worker has ever imported: some 45 ms,
-    more than most tasks take.
+    PySpark collects garbage after every task, over every module that the worker has ever imported:
+    some 45 ms, more than most tasks take.
     """
 
     def run(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -168,17 +168,17 @@ def with_worker_gc_off(work: Work) -> Work:
 
 @cache
 def _settle() -> None:
-    """Sets apart for good what is there when a worker begins its first task of ours."""
+    """Freezes all objects of a worker at its first task of ours."""
     parallel.single_threaded()
     gc.collect()
     gc.freeze()
 
 
 def _seen(spark: Spark, depot: StagingArea) -> bool:
-    """Lays a file into a depot and asks the workers whether they see it."""
+    """Writes a probe file into a staging area, and asks the workers whether they see it."""
     check_workers(spark)
     files = Files()
-    name = f"probe-{uuid.uuid4().hex}.arrow"  # swept, if we are killed
+    name = f"probe-{uuid.uuid4().hex}.arrow"  # swept after a crash
     path = os.path.join(depot.folder, name)
     files.create(path).close()
     try:
@@ -209,7 +209,7 @@ def _looker(depot: StagingArea, name: str) -> Callable[[Iterator[Any]], Iterator
 
 
 def _probe(spark: Spark) -> tuple[str, str, str, int]:
-    """Asks every default partition for Python, pyarrow, and what it cannot import."""
+    """Asks every default partition for its Python, its pyarrow, and the modules that it lacks."""
     frame = spark.range(_PROBES).mapInArrow(_prober(), "python string, arrow string, lacks string")
     try:
         answers = frame.collect()
@@ -221,7 +221,7 @@ def _probe(spark: Spark) -> tuple[str, str, str, int]:
 
 
 def _prober() -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A function that is pickled by value, for workers that do not know this module."""
+    """A function that is pickled by value, for workers that do not have this module."""
     needed = _NEEDED
 
     def probe(records: Iterator[Any]) -> Iterator[Any]:
@@ -248,7 +248,7 @@ def _prober() -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def _unfit(error: Exception) -> NosyncError:
-    """The error of workers that could not even be asked."""
+    """The error of workers that could not be probed."""
     text = str(error)
     wanted = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if "PYTHON_VERSION_MISMATCH" in text:
@@ -265,13 +265,13 @@ def _unfit(error: Exception) -> NosyncError:
 
 
 def _ship(spark: Spark) -> None:
-    """Gives the workers a copy of this package."""
+    """Sends a copy of this package to the workers."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     files = Files()
     folder = os.environ.get("TMPDIR") or "/tmp"
     path = os.path.join(folder, f"nosync_nb-{uuid.uuid4().hex}.zip")
     file = files.create(path)
-    # A classic session hands the file out whenever an executor asks, as long as there is one.
+    # A classic session serves the file to executors until it ends, so it is deleted only at exit.
     atexit.register(files.unlink, path)
     file.append(package_zip(package))
     file.close()

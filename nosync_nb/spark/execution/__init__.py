@@ -1,1 +1,1 @@
-"""Operators on executors: placement, cost, exchange, tasks."""
+"""Runs operators on Spark's executors: where each runs, with which cost, and how."""

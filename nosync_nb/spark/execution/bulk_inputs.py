@@ -1,8 +1,8 @@
-"""Changes: what a bulk run gets of a dataflow's changes, and what it may leave to the next run.
+"""Converts dataflow changes to inputs of a bulk run, and defers operators that can be fused.
 
-An operator that keeps nothing and has one reader is not run by itself: it is `DeferredBulkRun`, and
-the query of its reader has it done on the way, so nothing of what lies between is written or
-counted. Who needs the rows for something else has it run after all.
+A stateless operator with a single consumer does not run by itself. It becomes a `DeferredBulkRun`
+that runs in the query of its consumer, so its output is neither written nor counted. If the rows
+are needed for another purpose, it runs by itself after all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nosync_nb.trace.batch import Layout
 
 
 class BulkOutput(NamedTuple):
-    """What a run by itself left, the rows that it touched, and its Spark jobs."""
+    """The result of a deferred run: its output, the rows that it touched, and its Spark jobs."""
 
     loose: UnarrangedChange | None
     touched: int
@@ -27,13 +27,13 @@ class BulkOutput(NamedTuple):
 
 
 class DeferredBulkRun:
-    """A change that executors give once its reader runs.
+    """A change that executors compute when its consumer runs.
 
     Args:
-        up: what gives it.
-        rows: of the changes that go into it.
-        from_frame: how many of these came as a DataFrame.
-        run: runs it by itself.
+        up: the operator that makes it.
+        rows: the number of rows in its input changes.
+        from_frame: how many of these came from a DataFrame.
+        run: runs the operator by itself.
     """
 
     def __init__(
@@ -51,21 +51,21 @@ class DeferredBulkRun:
 
     @property
     def size_bytes(self) -> int:
-        """Of the changes that go into it."""
+        """The size of its input changes."""
         return self.up.size_bytes
 
     @property
     def settled(self) -> bool:
-        """Whether it was run by itself."""
+        """True if it was run by itself."""
         return self._ran is not None
 
     @property
     def work(self) -> tuple[int, str] | None:
-        """What running it by itself took; see `dataflow.delta.Pending`."""
+        """The work of running it by itself; see `delta.DeferredChange`."""
         return None if self._ran is None else (self._ran.touched, self._ran.jobs)
 
     def settle(self) -> UnarrangedChange | None:
-        """Has it run by itself, once."""
+        """Runs it by itself, once."""
         if self._ran is None:
             try:
                 self._ran = self._run(self.up)
@@ -75,7 +75,7 @@ class DeferredBulkRun:
 
 
 def can_fuse(operator: Operator) -> bool:
-    """Whether an operator may run on the way to its reader: what it does is its output alone."""
+    """Returns True if an operator may run in its consumer's query: it has no other effect."""
     return operator.local and operator.spreads and not operator.state and not operator.global_row
 
 
@@ -86,7 +86,7 @@ def defer_bulk_run(
     step: Step,
     run: Callable[[FusedUpstream], BulkOutput],
 ) -> DeferredBulkRun:
-    """An operator's step over some changes, left to its reader."""
+    """Defers an operator's step over some changes to its consumer."""
     given = [delta for delta in dict.fromkeys(deltas) if delta is not None]
     size = sum(delta.size_bytes for delta in given)
     up = FusedUpstream(operator, inputs, step.stage, step.first, size)
@@ -101,12 +101,12 @@ def bulk_input_of(
     *,
     alone: bool,
 ) -> BulkInput:
-    """An input of a bulk run: files as they are, with the row-wise operators before it.
+    """An input of a bulk run: its files, with the row-wise operators before it.
 
     Args:
-        wanted: the order in which the operator looks at it, None: any.
-        before: what the input held before.
-        alone: the run takes nothing on its way.
+        wanted: the order in which the operator reads it, None: any.
+        before: the trace of the input before the change.
+        alone: True if the run cannot include fused operators.
     """
     if delta is None:
         return BulkInput(None, types, None, None, before)

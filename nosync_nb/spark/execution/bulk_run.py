@@ -1,19 +1,19 @@
-"""Bulk runs: one operator on executors, with the very same kernel as in process.
+"""Bulk runs: one operator on executors, with the same kernel as in process.
 
-    pieces of changes --map--> ranges of the key's hash --kernel--> ranges of each output --write-->
+    slices of changes --map--> ranges of the key's hash --kernel--> ranges of each output --write-->
 
-Spark moves the blocks between the steps (tasks.py says what the steps do), and the driver collects
-once what was written. Only what the driver received counts, so retries and speculation are
-harmless. A change that is already arranged by the operator's key is not exchanged: the kernels
-read their ranges of its files. A change that is no more than `FusedUpstream` comes out of the
-kernels of another operator in the same query, and lies in no file between the two.
+Spark moves the blocks between the steps (tasks.py defines the steps), and the driver collects the
+reports once. Only reports that the driver received count, so retries and speculation are harmless.
+A change that is already arranged by the operator's key is not exchanged: the kernels read their
+ranges of its files. A `FusedUpstream` change comes out of the kernels of another operator in the
+same query, and is not written to files.
 
-A kernel whose expressions only Spark knows (an aggregate of such an argument) cannot ask from
-inside a task. Its changes are arranged by executors; then the driver runs the kernel on one range
-after the other, with at most a range in memory, and asks Spark for the values.
+Some kernels have expressions that only Spark can evaluate (an aggregate of such an argument), and a
+task cannot call Spark. So executors only arrange their changes. The driver then runs the kernel on
+one range after the other, with at most one range in memory, and calls Spark for the values.
 
-Rejected: cogrouped pandas functions, which sort rows in the JVM and hold a whole group; a shuffle
-through files of our own, which somebody must clean up after a lost executor.
+Rejected: cogrouped pandas functions, which sort rows in the JVM and hold a whole group. Also
+rejected: a shuffle through files of our own, which need cleaning up after a lost executor.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ PIECE_ROWS_MIN = 1 << 16
 
 
 class FusedUpstream(NamedTuple):
-    """An operator that was not run yet: who reads what it gives runs it on the way.
+    """An operator that has not run yet; it runs inside the query of its consumer.
 
     Args:
-        stage, name: whom its errors name.
-        size_bytes: of its changes.
+        stage, name: shown in its errors.
+        size_bytes: the size of its changes.
     """
 
     operator: Operator
@@ -70,16 +70,17 @@ class FusedUpstream(NamedTuple):
 
 
 class BulkInput(NamedTuple):
-    """What a bulk run gets of one input.
+    """One input of a bulk run.
 
     Args:
         parts: the change, in part files or in memory; None if the input did not change.
         types: column types of the parts.
-        layout: how every part is arranged; None: loose updates.
-        pre: a linear operator to apply on the way, if any.
-        before: the trace without the change, if the operator looks into it. The trace *with* it
-            is made where the kernel runs.
-        upstream: what gives the change, if it was not run yet; it has no parts then.
+        layout: the layout of every part; None: loose updates.
+        pre: a linear operator to apply first, if any.
+        before: the trace without the change, if the operator looks rows up in it. The trace *with*
+            it is made where the kernel runs.
+        upstream: the operator that makes the change, if it has not run yet; there are no parts
+            then.
     """
 
     parts: Sequence[Source] | None
@@ -108,14 +109,14 @@ def run_bulk(
 
     Args:
         state: the operator's own traces before.
-        outputs: layouts in which the output is written; none: as loose updates, a file a task.
-        carrier: of the session whose parts are read and written.
-        thorough: the log is one that this user has not signed: every value is looked at.
-        ranges: into how many ranges the key hashes are cut; default by slots and bytes.
+        outputs: the layouts of the output; none: loose updates, one file for each task.
+        carrier: the staging service of the session whose parts are read and written.
+        thorough: True if another user signed the log: every value is validated.
+        ranges: the number of ranges of the key hash; by default from slots and bytes.
 
     Raises:
         StageError: a user's function raised; equal to the error of a run in process.
-        NosyncError: whatever else a kernel raises, and failures of Spark itself.
+        NosyncError: any other error of a kernel, and failures of Spark itself.
 
     Cost: one Spark query; every changed row crosses the shuffle at most twice.
     """
@@ -159,7 +160,7 @@ def _run_by_ranges(
     ranges: int,
     thorough: bool = False,
 ) -> BulkResult:
-    """Does what `bulk.run` does, with the kernel in this process; see there."""
+    """Does the work of `run_bulk` with the kernel in this process."""
     depot = carrier.required(spark, f"{titled(stage)} is to run on Spark")
     temporary: list[PartRef] = []
     arrange = functools.partial(
@@ -212,7 +213,7 @@ def _run_ranges(plan: tasks.TaskPlan, spark: Spark) -> list[tuple[int, bytes]]:
 
 
 def upstream_names(inputs: Sequence[BulkInput]) -> list[str]:
-    """The operators that a run does on its way, in the order in which they are done."""
+    """The names of the fused operators of a run, in the order in which they run."""
     names = []
     for each in inputs:
         if each.upstream is not None:
@@ -221,10 +222,10 @@ def upstream_names(inputs: Sequence[BulkInput]) -> list[str]:
 
 
 class ChainedQuery:
-    """Makes the query of one run, with the operators that run on its way.
+    """Builds the query of one run, including its fused operators.
 
     Attributes:
-        ups: these by the numbers of their plans.
+        ups: the fused operators by the numbers of their plans.
     """
 
     def __init__(self, spark: Spark, shipping: PlanPayload, slots: int) -> None:
@@ -236,7 +237,7 @@ class ChainedQuery:
     def written(
         self, plan: TaskPlan, pieces: list[tuple[int, RowSlice]], inputs: Sequence[BulkInput]
     ) -> Any:
-        """The query: a frame of blocks that hold reports and errors alone; None: nothing to do."""
+        """The query: a frame of blocks with reports and errors only; None: there is no work."""
         frame = self._run(plan, pieces, inputs)
         own = range(len(plan.operator.state))
         if frame is not None and (plan.outputs or not all(tasks.keyed_alike(plan, i) for i in own)):
@@ -246,7 +247,7 @@ class ChainedQuery:
     def _run(
         self, plan: TaskPlan, pieces: list[tuple[int, RowSlice]], inputs: Sequence[BulkInput]
     ) -> Any:
-        """A frame of what comes out of a plan's kernels."""
+        """A frame of the blocks from a plan's kernels."""
         ahead = [
             frame
             for port, each in reversed([*enumerate(inputs)])
@@ -256,7 +257,7 @@ class ChainedQuery:
         return _frame(self.spark, plan, pieces, self.slots, ahead)
 
     def _before(self, plan: TaskPlan, port: int, up: FusedUpstream) -> Any:
-        """A frame of what an operator before gives, cut for who reads it."""
+        """A frame of an upstream operator's output, cut for its consumer."""
         number = len(self.ups) + 1
         self.ups[number] = up
         made, pieces = plan_bulk_run(
@@ -269,15 +270,15 @@ class ChainedQuery:
 
 
 def _fused(given: BulkInput, operator: Linear) -> BulkInput:
-    """An input with a linear operator behind its own."""
+    """An input with a linear operator appended to its own."""
     before = () if given.pre is None else given.pre.pieces
     return given._replace(pre=Linear((*before, *operator.pieces), operator.types))
 
 
 def ranges_count(inputs: Sequence[BulkInput], slots: int) -> int:
-    """Into how many ranges to cut: one for each slot, or as many more if they were too large.
+    """The number of ranges: one for each slot, or a multiple if these were too large.
 
-    Hashes are even, so ranges are; and Spark takes some 30 ms for a task that does nothing.
+    Hashes are uniform, so ranges are even; and Spark takes some 30 ms for a task that does nothing.
     """
     size = sum(source_bytes(part) for each in inputs for part in each.parts or ())
     size += sum(each.upstream.size_bytes for each in inputs if each.upstream is not None)
@@ -285,7 +286,7 @@ def ranges_count(inputs: Sequence[BulkInput], slots: int) -> int:
 
 
 def even_ranges(size_bytes: int, most: int, slots: int) -> int:
-    """How many ranges of at most so many bytes: as many for each slot, or some had none at last."""
+    """The number of ranges of at most `most` bytes: a multiple of the slots, so none is idle."""
     return slots * max(1, -(-size_bytes // (most * slots)))
 
 
@@ -308,7 +309,7 @@ def plan_bulk_run(
     stem: str,
     ranges: HashRanges,
 ) -> tuple[TaskPlan, list[tuple[int, RowSlice]]]:
-    """The plan of a run, and the pieces of input that must be exchanged, each with its port."""
+    """The plan of a run, and the slices of input to exchange, each with its port."""
     given = []
     pieces = []
     for port, each in enumerate(inputs):
@@ -335,7 +336,7 @@ def plan_bulk_run(
 
 
 def part_rows(source: Source) -> int:
-    """The rows of a part."""
+    """The number of rows of a part."""
     return source.rows if isinstance(source, PartRef) else len(source.diff)
 
 
@@ -346,10 +347,10 @@ def _frame(
     slots: int,
     ahead: Sequence[Any],
 ) -> Any:
-    """A frame of the blocks that come out of a plan's kernels.
+    """A frame of the blocks from a plan's kernels.
 
     Args:
-        ahead: frames of blocks that are cut for it already.
+        ahead: frames of blocks that are already cut for it.
     """
     count = plan.ranges.count
     asking = {port for port, each in enumerate(plan.inputs) if each.pre and not each.pre.local}
@@ -381,7 +382,7 @@ def _union(frames: Sequence[Any]) -> Any:
 def balanced_groups(
     pieces: Sequence[tuple[int, RowSlice]], slots: int
 ) -> list[list[tuple[int, RowSlice]]]:
-    """Cuts and gathers pieces so that each task has about the same number of rows."""
+    """Splits and groups slices so that each task has about the same number of rows."""
     total = sum(p.stop - p.start for _, p in pieces)
     target = min(max(-(-total // slots), PIECE_ROWS_MIN), PIECE_ROWS_MAX)
     work: list[list[tuple[int, RowSlice]]] = []
@@ -406,7 +407,7 @@ def _marks(spark: Spark, count: int) -> Any:
 
 
 def map_records(frame: Any, function: Any) -> Any:
-    """A frame of blocks made by a function of record batches."""
+    """Applies a function of record batches to a frame of blocks."""
     return frame.mapInArrow(with_worker_gc_off(function), BLOCKS_DDL)
 
 

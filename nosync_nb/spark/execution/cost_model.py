@@ -1,29 +1,30 @@
-"""Costs: whether work is cheaper in this process or on executors; one pure function decides.
+"""The cost model: decides whether work is cheaper in this process or on executors.
 
-`choose` turns an estimate into a place and the reason that `explain()` shows. It reads no clock, no
-file and no session: what it has to know is in the estimate (placement.py makes them), what it
-believes of machines is in the constants below. The rules, in their order:
+`choose_placement` turns an estimate into a place and the reason that `explain()` shows. It reads no
+clock, no file and no session. All its input is in the estimate (placement.py makes it), and its
+assumptions on machines are the constants below. The rules, in their order:
 
-1. What the user said holds: `%%dd --on`, `spark_rows=`; `%config NoSync.spark = "off"` over both.
+1. A request of the user decides: `%%dd --on`, `spark_rows=`; over both,
+   `%config NoSync.spark = "off"`.
 2. A few rows stay in this process.
-3. Rows that came as a DataFrame stay with the executors that hold them, from `FRAME_ROWS` on. They
-   do so while that Spark runs: later, the driver holds their files as well as anybody.
-4. What does not fit this process's memory is for Spark; without Spark it is refused, as the
-   system would end a process that tried.
-5. The rest goes where it is estimated to end first, starting Spark included.
+3. From `FRAME_ROWS` rows on, rows that came as a DataFrame stay with the executors that hold them,
+   while that Spark session runs. Later, the driver reads their files as well as any executor.
+4. A run that does not fit this process's memory goes to Spark. Without Spark it is refused, because
+   the operating system would kill a process that tried.
+5. Any other run goes where it is estimated to end first, starting Spark included.
 
-The figures are those of the machines this was measured on (`make bench ARGS=load` prints them
-again). They need not be exact: between the places lie a second or many, and an estimate that errs
-by half of a difference costs little. What a core does in this process is measured by each session,
-and put in place of what is believed here after several runs (`MeasuredRates`).
+The figures are those of the machines on which this was measured (`make bench ARGS=load` prints them
+again). They need not be exact: the two places differ by a second or by many, and an estimate that
+errs by half of a difference costs little. Each session measures the speed of a core in this
+process, and after several runs replaces the constant (`MeasuredRates`).
 
-One run says little against that: something else may have had the machine, or the rows were odd. So
-a measurement counts once there are `RUNS_MIN` of its kind, each over `ROWS_MIN` rows and more, as
-the median of the last `RUNS_MAX`; and it moves an estimate by at most `FACTOR_MAX`, so that no run
-of bad luck sends everything to the other place.
+A single run proves little: the machine may have been busy, or the rows unusual. So a measurement
+counts once there are `RUNS_MIN` of its kind, each over at least `ROWS_MIN` rows, as the median of
+the last `RUNS_MAX`. It changes an estimate by at most `FACTOR_MAX`, so that a few slow runs cannot
+move all work to the other place.
 
-Loops are not measured, as what a row of theirs costs is not the next one's, nor are expressions
-that Spark computes: what they take is Spark's.
+Loops are not measured, because the cost of a row varies. Expressions that Spark computes are not
+measured, because their time depends on Spark.
 """
 
 from __future__ import annotations
@@ -39,39 +40,39 @@ Forced: TypeAlias = Literal["local", "spark"] | int | None
 HERE, SPARK, NOWHERE = "in process", "Spark", "nowhere"
 
 FEW_ROWS = 4096
-"""So many rows cost milliseconds here; nothing is estimated."""
+"""Up to this number of rows a run takes milliseconds in this process; no estimate is made."""
 
 FRAME_ROWS = 100_000
-"""From so many rows on, what came as a DataFrame is run by the executors that hold it."""
+"""From this number of rows on, the executors that hold a DataFrame's rows process them."""
 
 START_SECONDS = 15.0
-"""Starting a JVM, and the first job in it, which starts its Python workers."""
+"""The time to start a JVM and its first job, which starts the Python workers."""
 
 JOB_SECONDS = 1.0
-"""A Spark query of one operator that has next to no rows."""
+"""The time of a Spark query of one operator over almost no rows."""
 
 ROWS_PER_SECOND: Mapping[str, float] = {
-    "row": 20e6,  # filters, columns of expressions that are computed here
+    "row": 20e6,  # filters, expressions that are computed here
     "key": 1.5e6,  # joins, aggregates, distinct: arranged by key
     "order": 0.45e6,  # top, asof, sessions: ordered inside each key
     "function": 0.2e6,  # one call of a Python function for each row
     "foreign": 0.5e6,  # expressions that Spark alone can compute
     "loop": 0.1e6,  # all rounds together
 }
-"""What one core does in this process, by kind of kernel."""
+"""The speed of one core in this process, by kind of kernel."""
 
 EXECUTOR_FACTOR: Mapping[str, float] = {
-    "row": 6.0,  # a row that costs nothing here is read, turned and written there
+    "row": 6.0,  # a row that costs nothing here is read, converted and written there
     "key": 2.5,  # and exchanged
     "order": 1.5,
     "function": 1.0,
     "foreign": 1.0,
     "loop": 2.5,
 }
-"""What a row costs a core of an executor, by what it costs here."""
+"""The cost of a row on a core of an executor, relative to its cost here."""
 
 SHIPPED_PER_SECOND = 200e6
-"""Bytes that lie in this process and are written for executors to read."""
+"""The rate at which this process writes bytes in memory for executors to read."""
 
 MEMORY_FACTOR: Mapping[str, float] = {
     "row": 2.0,
@@ -80,14 +81,14 @@ MEMORY_FACTOR: Mapping[str, float] = {
     "function": 16.0,  # rows as tuples of Python's own values
     "foreign": 4.0,
     "loop": 8.0,
-    "load": 1.5,  # as columns; the commit that follows is weighed by itself
+    "load": 1.5,  # as columns; the commit that follows has an estimate of its own
 }
-"""Memory that a kernel takes at most beside its changes, by their bytes."""
+"""The most memory that a kernel takes beside its changes, relative to their bytes."""
 
 RUNS_MIN = 5
 RUNS_MAX = 25
 ROWS_MIN = 50_000
-"""From so many rows on the fixed costs of a run do not matter."""
+"""From this number of rows on, the fixed costs of a run do not matter."""
 
 FACTOR_MAX = 4.0
 
@@ -95,20 +96,20 @@ MEASURED = ("row", "key", "order", "function")
 
 
 class CostEstimate(NamedTuple):
-    """What is to be run, and with what.
+    """The estimate of a run.
 
     Args:
-        kind: of the kernel, one of `ROWS_PER_SECOND`; `load`: the rows of one insert.
+        kind: the kind of kernel, one of `ROWS_PER_SECOND`; `load`: the rows of one insert.
         rows: changed rows, of all inputs.
-        size_bytes: what these rows take.
-        from_frame: how many of the rows came as a DataFrame.
-        in_files: how many of the bytes lie in files, where executors can read them.
+        size_bytes: the size of these rows.
+        from_frame: how many of the rows came from a DataFrame.
+        in_files: how many of the bytes are in files that executors can read.
         spark: `absent`: not installed, does not start, or does not see our files; `off`: by the
             user; `startable`; `running`.
         free_bytes: memory that this process may still take.
         slots: tasks that Spark runs, or would run, at a time.
         forced: `local`, `spark`, or the most rows that stay in process; None: by cost.
-        per_second: rows that a core does in this process; 0: as `ROWS_PER_SECOND` has it.
+        per_second: rows per second of a core in this process; 0: from `ROWS_PER_SECOND`.
     """
 
     kind: str
@@ -124,20 +125,20 @@ class CostEstimate(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes in this process, beside what is there."""
+        """The memory that the run takes in this process, beside its changes."""
         return int(self.size_bytes * MEMORY_FACTOR[self.kind])
 
     @property
     def here_seconds(self) -> float:
-        """How long it takes in this process."""
+        """The time of the run in this process."""
         seconds = self.rows / (self.per_second or ROWS_PER_SECOND[self.kind])
-        if self.kind == "foreign":  # it asks Spark all the same
+        if self.kind == "foreign":  # the values still come from Spark
             seconds += self._starting + JOB_SECONDS
         return seconds
 
     @property
     def spark_seconds(self) -> float:
-        """How long it takes on executors."""
+        """The time of the run on executors."""
         here = self.rows / (self.per_second or ROWS_PER_SECOND[self.kind])
         each = EXECUTOR_FACTOR[self.kind] * here
         shipped = (self.size_bytes - self.in_files) / SHIPPED_PER_SECOND
@@ -157,7 +158,7 @@ class PlacementChoice(NamedTuple):
 
     @property
     def there(self) -> bool:
-        """Whether on executors."""
+        """True for executors."""
         return self.place == SPARK
 
 
@@ -166,7 +167,7 @@ LOCAL = PlacementChoice(HERE, "as asked")
 
 
 def choose_placement(estimate: CostEstimate) -> PlacementChoice:
-    """The place of a run, and why. Pure: equal estimates are placed alike."""
+    """Chooses the place of a run, with the reason. Pure: equal estimates get equal results."""
     rows, spark, forced = estimate.rows, estimate.spark, estimate.forced
     there = spark in ("startable", "running")
     if forced == "local":
@@ -193,14 +194,17 @@ def choose_placement(estimate: CostEstimate) -> PlacementChoice:
 
 
 def is_small_run(rows: int, forced: Forced) -> bool:
-    """Whether so many rows run in this process without being weighed; as `choose` says of them."""
+    """Returns True if so many rows run in this process without an estimate.
+
+    It agrees with `choose_placement`.
+    """
     if forced is None:
         return rows <= FEW_ROWS
     return isinstance(forced, int) and rows <= min(forced, FEW_ROWS)
 
 
 def _cheaper(estimate: CostEstimate) -> PlacementChoice:
-    """The place where it ends first; in process if that is about the same."""
+    """The place where the run ends first; in process if both are about equal."""
     here, there = estimate.here_seconds, estimate.spark_seconds
     start = "" if estimate.spark == "running" else " with its start"
     why = f"{estimate.rows:,} rows, about {_seconds(here)} here, {_seconds(there)} on Spark{start}"
@@ -222,18 +226,18 @@ def _free(estimate: CostEstimate) -> str:
 
 
 class MeasuredRates:
-    """What was measured of each kind of kernel; used with the lock under which epochs are run."""
+    """The measured speed of each kind of kernel. The caller holds the lock of epoch execution."""
 
     def __init__(self) -> None:
         self._runs: dict[str, deque[float]] = {kind: deque(maxlen=RUNS_MAX) for kind in MEASURED}
 
     def note(self, kind: str, rows: int, seconds: float) -> None:
-        """Notes a run in this process; one that says nothing is passed over."""
+        """Records a run in this process; ignores one that is too small."""
         if kind in self._runs and rows >= ROWS_MIN and seconds > 0:
             self._runs[kind].append(rows / seconds)
 
     def per_second(self, kind: str) -> float:
-        """The rows a second that an estimate goes by."""
+        """The rows per second that an estimate uses."""
         believed, runs = ROWS_PER_SECOND[kind], self._runs.get(kind, ())
         if len(runs) < RUNS_MIN:
             return believed

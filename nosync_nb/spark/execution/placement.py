@@ -1,11 +1,11 @@
-"""Placement: which operators run on Spark executors, and the way there and back.
+"""Decides which operators run on Spark executors, and runs them there.
 
-The kernels are the same in both places. Where each runs is decided by `costs.choose`; here its
-estimate is made of what is known of the changes, the operator and Spark, and what it decides is
-done. A few rows, which is what most epochs are made of, are not even weighed.
+The kernels are the same in both places. `choose_placement` in cost_model.py decides where each
+runs. This module estimates the run from the changes, the operator and the state of Spark, and
+carries out the decision. Most epochs have few rows; for these nothing is estimated.
 
-A loop itself runs in this process, as each of its rounds needs the one before. What it asks of its
-kernels is placed round by round; few rows, which most rounds have, are not even weighed.
+A loop itself runs in this process, because each of its rounds needs the one before. Its kernels are
+placed round by round, and rounds of few rows stay in this process without an estimate.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
     from nosync_nb.spark.execution.bulk_run import FusedUpstream
 
 ROUND_BYTES = 64
-"""What a row of a loop's round is taken to be."""
+"""The assumed size of a row in a loop's round."""
 
 
 class Placement:
-    """Decides for one session, and runs operators on its Spark session.
+    """Places the operators of one session, and runs them on its Spark session.
 
     Args:
-        way: of the session to Spark.
-        store: whose part files executors read and write.
-        carrier: brings them there, and back.
+        way: the session's connection to Spark.
+        store: the store whose part files executors read and write.
+        carrier: transfers files to executors and back.
 
     Attributes:
-        files: those that a run writes, here or on executors.
+        files: the files that a run writes, here or on executors.
     """
 
     def __init__(self, way: SparkSessionProtocol, store: Store, carrier: StagingService) -> None:
@@ -70,22 +70,22 @@ class Placement:
         self._store = store
         self._installed = importlib.util.find_spec("pyspark") is not None
         self._rates = MeasuredRates()
-        self._asked: tuple[Mapping[str, Any], dict[str, str]] = {}, {}  # of a catalog, by stage
+        self._asked: tuple[Mapping[str, Any], dict[str, str]] = {}, {}  # for a catalog, by stage
         self.files = RunFiles(store)
 
     def apart(self) -> Placement:
-        """The same with files of its own, for a run beside those with the gate's lock."""
+        """A copy with files of its own, for a run that does not hold the writer lock."""
         other = copy.copy(self)
         other.files = RunFiles(self._store)
         return other
 
     def choose(self, node: Node, deltas: Sequence[Delta | None]) -> PlacementChoice:
-        """Where an operator's run over these changes goes, and why.
+        """Chooses where an operator runs over these changes, and gives the reason.
 
         Raises:
-            NosyncError: if the stage was to run on Spark, and that cannot be had, or does not see
+            NosyncError: the stage must run on Spark, and Spark is not available, or does not see
                 the session's folder.
-            OutOfMemoryError: if it fits into no place; nothing was run of it.
+            OutOfMemoryError: the run fits nowhere; no part of it was run.
         """
         operator, forced, rows = node.operator, self._forced(node), 0
         for delta in deltas:
@@ -94,7 +94,7 @@ class Placement:
         if not rows or operator is None or is_small_run(rows, forced):
             return FEW
         if len(deltas) > 1:
-            deltas = [*dict.fromkeys(deltas)]  # one may come in by several ports
+            deltas = [*dict.fromkeys(deltas)]  # one change may arrive at several ports
             rows = sum(len(delta) for delta in deltas if delta is not None)
             if is_small_run(rows, forced):
                 return FEW
@@ -102,7 +102,7 @@ class Placement:
             return LOCAL
         if operator.spreads and any(delta is not None and delta.is_pending for delta in deltas):
             return PlacementChoice(SPARK, "executors have its rows")
-        if isinstance(forced, int) and rows <= forced:  # whatever the machine is
+        if isinstance(forced, int) and rows <= forced:  # independent of the machine
             return choose_placement(CostEstimate("row", rows, forced=forced))
         estimate = self._estimate(_kind(operator), deltas, rows, forced)
         if not operator.spreads:  # its rounds are placed one by one, see `inside`
@@ -111,7 +111,7 @@ class Placement:
         return _admitted(node, self._had(node, estimate))
 
     def _had(self, node: Node, estimate: CostEstimate) -> PlacementChoice:
-        """The place of an estimate, if it is there: Spark may not start, or not see our files."""
+        """The placement of an estimate, checked: Spark may not start, or not see our files."""
         chosen = choose_placement(estimate)
         if chosen.there and estimate.forced == "spark":
             self._reach(node, must=True)
@@ -120,10 +120,10 @@ class Placement:
         return chosen
 
     def admit(self, name: str, rows: int, size_bytes: int) -> None:
-        """Raises if rows of an input do not fit into this process.
+        """Raises if the rows of an insert do not fit into this process.
 
         Raises:
-            OutOfMemoryError: and none of them was taken.
+            OutOfMemoryError: the rows do not fit; none was inserted.
         """
         if rows <= FEW_ROWS or self._way.spark_rows is not None:
             return
@@ -138,7 +138,7 @@ class Placement:
     def _estimate(
         self, kind: str, deltas: Sequence[Delta | None], rows: int, forced: Forced
     ) -> CostEstimate:
-        """What is known of a run."""
+        """The cost estimate of a run."""
         given = [delta for delta in deltas if delta is not None]
         sizes = [delta.size_bytes for delta in given]
         spark = self._state(forced)
@@ -156,12 +156,12 @@ class Placement:
         )
 
     def measured(self, node: Node, rows: int, seconds: float) -> None:
-        """Notes how long a run over so many changed rows took in this process."""
+        """Records the time of a run in this process, and its number of changed rows."""
         if node.operator is not None:
             self._rates.note(_kind(node.operator), rows, seconds)
 
     def _state(self, forced: Forced) -> State:
-        """Whether there is Spark; who asked for it is to see why it does not start."""
+        """The state of Spark; a user who asked for Spark sees why it does not start."""
         if self._way.off:
             return "off"
         if not self._installed:
@@ -169,7 +169,7 @@ class Placement:
         return self._way.state(asked=forced == "spark")
 
     def _slots(self, spark: State) -> int:
-        """How many tasks Spark runs at a time; one that does not run would have all cores."""
+        """The number of tasks that Spark runs at a time; all cores if Spark is not running."""
         if spark == "running":
             from nosync_nb.spark.workers import task_slots
 
@@ -179,11 +179,11 @@ class Placement:
         return os.cpu_count() or 1
 
     def _able(self, node: Node) -> bool:
-        """Whether Spark can be had for what can do without it."""
+        """Returns True if Spark runs or can be started, for a run that may do without."""
         return self._way.able(titled(node.stage))
 
     def _reach(self, node: Node, *, must: bool = False) -> bool:
-        """Whether executors see the files that they would read and write."""
+        """Returns True if executors see the files that they would read and write."""
         what = titled(node.stage)
         if not must:
             return self._way.shares(what)
@@ -195,7 +195,7 @@ class Placement:
         return True
 
     def _forced(self, node: Node) -> Forced:
-        """What the user said of a stage, or of all."""
+        """The placement that the user requested for a stage, or for all stages."""
         catalog = self._way.catalog()
         of, on = self._asked
         if of is not catalog:
@@ -209,7 +209,7 @@ class Placement:
     def inside(
         self, node: Node, deltas: Sequence[Delta | None], step: Step
     ) -> LoopPlacementRun | None:
-        """Where the kernels inside a loop may run: those of large rounds on executors."""
+        """Returns the runner for kernels inside a loop, which places large rounds on executors."""
         forced = self._forced(node)
         if forced == "local" or self._way.off or not self._installed:
             return None
@@ -219,7 +219,7 @@ class Placement:
         return LoopPlacementRun(self, node, step, forced, frames)
 
     def wants_round(self, node: Node, rows: int, frames: int, forced: Forced) -> bool:
-        """Whether a kernel of a loop over so many rows is for executors."""
+        """Returns True if a round of so many rows of a loop's kernel should run on executors."""
         spark = self._state(forced)
         size = rows * ROUND_BYTES
         slots = self._slots(spark)
@@ -234,7 +234,7 @@ class Placement:
         given: Sequence[tuple[str, ...]],
         number: int,
     ) -> tuple[Updates | None, str]:
-        """Runs one kernel of a loop on executors; its output, and the jobs."""
+        """Runs one kernel of a loop on executors; returns its output and the jobs."""
         from nosync_nb.spark.execution import bulk_run
         from nosync_nb.spark.launch import guarded_use
 
@@ -303,7 +303,7 @@ class Placement:
         folder = self._store.parts
         stem = f"bulk{node.id}-{self._way.epoch}"
         if any(delta is not None and delta.from_frame for delta in deltas):
-            stem = FRAME + stem  # what is made of such rows stays there, too
+            stem = FRAME + stem  # results of such rows stay there, too
         with guarded_use(spark, titled(node.stage)):
             result = bulk_run.run_bulk(
                 spark, operator, inputs, step.state, outputs, self._carrier,
@@ -329,7 +329,7 @@ class Placement:
         return OperatorResult(output, emitted, result.touched, result.jobs.text)
 
     def _settled(self, up: FusedUpstream) -> BulkOutput:
-        """Runs an operator that was postponed by itself."""
+        """Runs a deferred operator by itself."""
         from nosync_nb.spark.execution import bulk_run
         from nosync_nb.spark.execution.bulk_inputs import BulkOutput
         from nosync_nb.spark.launch import guarded_use
@@ -355,7 +355,7 @@ class LoopPlacementRun:
     """Runs kernels of one loop in one epoch on executors.
 
     Args:
-        frames: how many rows of the loop's inputs came as a DataFrame.
+        frames: how many rows of the loop's inputs came from a DataFrame.
     """
 
     def __init__(
@@ -369,7 +369,7 @@ class LoopPlacementRun:
         self._number = 0
 
     def wants(self, rows: int) -> bool:
-        """Whether so many rows are for executors."""
+        """Returns True if a round of so many rows should run on executors."""
         if self._forced == "spark":
             return rows > 0
         if is_small_run(rows, self._forced):
@@ -379,7 +379,7 @@ class LoopPlacementRun:
     def run(
         self, operator: Operator, step: Step, types: Sequence[tuple[str, ...]]
     ) -> Updates | None:
-        """Runs one kernel there."""
+        """Runs one kernel on executors."""
         self._number += 1
         updates, jobs = self._placement.run_inside(self._node, operator, step, types, self._number)
         self._step.ran_at(jobs)
@@ -387,10 +387,10 @@ class LoopPlacementRun:
 
 
 def _admitted(node: Node, chosen: PlacementChoice) -> PlacementChoice:
-    """A place that is one.
+    """Returns the placement, unless the run fits nowhere.
 
     Raises:
-        OutOfMemoryError: if there is none.
+        OutOfMemoryError: no place has enough memory.
     """
     if chosen.place == NOWHERE:
         raise OutOfMemoryError(
@@ -402,7 +402,7 @@ def _admitted(node: Node, chosen: PlacementChoice) -> PlacementChoice:
 
 
 def _kind(operator: Operator) -> str:
-    """The kind of a kernel, as `costs` knows it."""
+    """The kind of a kernel in the cost model."""
     if not operator.local:
         return "foreign"
     if operator.asks:

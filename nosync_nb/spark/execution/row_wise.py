@@ -1,7 +1,7 @@
-"""Row-wise chains with expressions that only Spark knows: DataFrame operations before the exchange.
+"""Row-wise operators with expressions of Spark, as DataFrame operations before the exchange.
 
 The pieces that Spark must evaluate become `where` and `selectExpr` on a frame of the rows and their
-diffs; the pieces between them run in Python as ever.
+diffs. The pieces between them run in Python as usual.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def row_wise_frame(
 
 
 def _asked(spark: Spark, frame: Any, piece: RowPiece, types: tuple[str, ...]) -> Any:
-    """The frame after a piece that Spark evaluates."""
+    """Applies a piece that Spark evaluates to a frame."""
     check_settings(spark, piece.expressions)
     names = piece.schema.names
     diff = piece.schema.unused("diff")

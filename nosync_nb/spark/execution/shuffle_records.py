@@ -1,12 +1,12 @@
-"""Blocks: pieces of updates on their way through Spark's shuffle, and the hash ranges they go to.
+"""The records of Spark's shuffle: blocks of updates, and the hash ranges that they belong to.
 
-A block is a Spark row `(place, port, payload)`: the range of the key hash it belongs to, the input
-or output it is part of, and rows as an Arrow stream of one record batch, of at most about
-`BLOCK_BYTES`. Their diffs travel with them unless all are 1, as in every load; the hashes by which
-they are ordered do if the receiver puts them in that order.
+A block is a Spark row `(place, port, payload)`: the range of the key hash, the input or output, and
+rows as an Arrow stream of one record batch, of at most about `BLOCK_BYTES`. The diffs travel with
+the rows unless all are 1, as in every load. The hashes travel with the rows if the receiver orders
+them by hash.
 
-A negative port carries no rows but a `REPORT` or an error, as data: `ERROR` is of the last plan of
-a chain, below `MARK` are those of the plans before.
+A block with a negative port has no rows but a `REPORT` or an error, as data: `ERROR` is of the last
+plan of a chain, below `MARK` are those of the plans before.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _HALF = np.uint64(32)
 _DIFF, _HASH = "diff", "hash"
 _EXTRA = {_DIFF: pa.int64(), _HASH: pa.uint64()}
 _MARGIN = 1 << 10
-"""Bytes of a stream that are neither its schema nor its rows, and more."""
+"""More bytes than a stream takes beside its schema and its rows."""
 
 
 class ShuffleRecord(NamedTuple):
-    """A piece of work or of a result for one range."""
+    """A block: rows, a report or an error of one range."""
 
     place: int
     port: int
@@ -49,7 +49,7 @@ def error_port(number: int) -> int:
 
 
 def is_error(port: int) -> bool:
-    """Whether a port carries errors."""
+    """Returns True if a port carries errors."""
     return port == ERROR or port < MARK
 
 
@@ -60,7 +60,7 @@ class HashRanges:
     count: int
 
     def low(self, place: int) -> int:
-        """The least hash of a range; that of the range after the last is 2**64."""
+        """The least hash of a range; 2**64 for the number after the last range."""
         return -(-(place << 32) // self.count) << 32
 
     def bounds(self, place: int) -> tuple[int, int]:
@@ -74,7 +74,7 @@ class HashRanges:
 
 
 def key_hash(layout: Layout, updates: Updates) -> Hashes:
-    """The hashes by which rows are ordered in a layout."""
+    """The hashes of rows by the key of a layout."""
     columns, types = updates.columns, layout.types
     if layout.key is not None:
         columns = [columns[i] for i in layout.key]
@@ -91,11 +91,11 @@ def cut_by_range(
     *,
     hashed: bool = True,
 ) -> Iterator[ShuffleRecord]:
-    """Sends each row to the range of its key hash, in blocks of about so many bytes at most.
+    """Sends each row to the range of its key hash, in blocks of limited size.
 
     Args:
-        most: `BLOCK_BYTES` unless it is said.
-        hashed: the hashes travel with the rows.
+        most: the approximate limit in bytes; `BLOCK_BYTES` by default.
+        hashed: True to send the hashes with the rows.
 
     Cost: one hash and two copies of the rows.
     """
@@ -142,14 +142,14 @@ def _encoded(record: pa.RecordBatch) -> pa.Buffer:
 
 
 class JoinedRecords(NamedTuple):
-    """The updates of blocks, one after the other; and their hashes, if they have come with them."""
+    """The updates of blocks, concatenated; and their hashes, if the blocks have them."""
 
     updates: Updates
     khash: Hashes | None
 
 
 def join_records(payloads: Sequence[Any], types: Sequence[str]) -> JoinedRecords:
-    """What blocks hold, one after the other."""
+    """Concatenates the updates in blocks."""
     each = [_decoded(payload, types) for payload in payloads]
     hashes = [khash for _, khash in each if khash is not None]
     khash = np.concatenate(hashes) if hashes and len(hashes) == len(each) else None
@@ -173,7 +173,7 @@ def _schema(types: tuple[str, ...], extra: tuple[str, ...]) -> pa.Schema:
 
 
 def to_records(blocks: Iterable[ShuffleRecord]) -> Iterator[pa.RecordBatch]:
-    """Blocks as Spark takes them, one a batch so that few are in memory at a time."""
+    """Converts blocks to record batches, one each, so that few are in memory at a time."""
     for place, port, payload in blocks:
         data = pa.py_buffer(payload)
         ends = pa.py_buffer(np.array([0, data.size], np.int32))
@@ -183,7 +183,7 @@ def to_records(blocks: Iterable[ShuffleRecord]) -> Iterator[pa.RecordBatch]:
 
 
 def from_records(records: Iterable[pa.RecordBatch]) -> Iterator[ShuffleRecord]:
-    """Blocks as Spark hands them out; payloads share memory with the batches."""
+    """Converts record batches to blocks; payloads share memory with the batches."""
     for record in records:
         place, port = record.column(0).to_pylist(), record.column(1).to_pylist()
         payload = record.column(2)

@@ -1,6 +1,6 @@
-"""What travels with a plan: names of part files, small batches as they are, larger ones spilled.
+"""Prepares the data of a plan: references to part files, small batches, and spilled files.
 
-Spilled files serve one run and are deleted after it, or are their reader's to delete.
+Spilled files serve one run and are deleted after it, or their reader deletes them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ INLINE_BYTES_MAX = 8 << 20
 
 
 class PlanPayload:
-    """Makes what a plan holds out of what the driver holds, for the time of a `with` block.
+    """Converts the driver's traces and changes to parts of a plan, for the time of a `with` block.
 
     Args:
-        carrier: brings to the depot what executors are to read there; see `send`.
-        depot: of the run.
-        thorough: the log is one that this user has not signed: see `tasks.looked`.
+        carrier: uploads the files that executors read; see `send`.
+        depot: the staging area of the run.
+        thorough: True if another user signed the log: see `tasks.open_checked_part`.
     """
 
     def __init__(
@@ -58,19 +58,19 @@ class PlanPayload:
 
     @classmethod
     def local(cls, folder: str, stem: str, *, thorough: bool = False) -> PlanPayload:
-        """One for readers that see the folder."""
+        """A payload for readers that see the folder."""
         return cls(StagingService(folder), StagingArea(folder), stem, thorough=thorough)
 
     def send(self) -> None:
-        """Brings to the depot what travels by name: before anybody runs what was made of it.
+        """Uploads all referenced files. Must be called before the plan runs.
 
         Raises:
-            DurabilityError: the place refuses.
+            DurabilityError: the staging location refuses.
         """
         self._carrier.send(self.depot, self._named)
 
     def source(self, part: Source, types: tuple[str, ...]) -> Source:
-        """A part of a change, as it travels."""
+        """Converts a part of a change."""
         if isinstance(part, Batch):
             return self.batch(part)
         if isinstance(part, PartRef):
@@ -81,7 +81,7 @@ class PlanPayload:
         return self._kept(write_updates(self.depot.folder, part, types, self.stem))
 
     def batch(self, part: Batch) -> PartRef | Batch:
-        """A batch, as it travels."""
+        """Converts a batch."""
         if self._fits(part):
             return part
         return self._kept(write_part(self.depot.folder, part, self.stem))
@@ -97,17 +97,17 @@ class PlanPayload:
         return [ref.path for ref in self._spilled]
 
     def trace(self, trace: Trace) -> StoredTrace:
-        """A trace, as it travels; layers in memory alone are spilled unless they are small."""
+        """Converts a trace; layers in memory alone are spilled unless they are small."""
         layers = tuple(self.layer(layer) for layer in trace.layers)
         return StoredTrace(trace.layout, layers, self.thorough)
 
     def layer(self, layer: Layer) -> tuple[PartRef | Batch, ...]:
-        """A layer of a trace, as it travels."""
+        """Converts a layer of a trace."""
         self._named += layer.files
         return layer.files or tuple(self.batch(part) for part in layer.parts if len(part))
 
     def _fits(self, part: Batch | Updates) -> bool:
-        """Whether a part is small enough to travel with the plan, of which there is one copy."""
+        """Returns True if a part is small enough to travel with the plan."""
         size = sum(column_bytes(c) for c in part.columns) + 24 * len(part.diff)
         if size > INLINE_BYTES or size > self._room:
             return False
@@ -116,7 +116,7 @@ class PlanPayload:
 
 
 def column_bytes(column: rows.Column) -> int:
-    """About how many bytes a column takes; Python objects are counted by their pointers."""
+    """The approximate size of a column; Python objects count as pointers."""
     return int(column.nbytes)
 
 
@@ -126,7 +126,7 @@ def spill_batches(parts: Iterable[Batch], folder: str, stem: str = "spill") -> l
 
 
 def delete_parts(refs: Iterable[PartRef], folder: str) -> None:
-    """Deletes part files that nobody names any more."""
+    """Deletes part files that are no longer referenced."""
     files = Files()
     for ref in refs:
         files.unlink(checked_path_within(folder, ref.path, PART))

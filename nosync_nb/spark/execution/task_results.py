@@ -1,7 +1,7 @@
-"""Reports: what a query of ours wrote, as its tasks tell it, or the error that ended it.
+"""Collects the reports of a query's tasks, or raises the error that ended it.
 
-Only what the driver received counts: what an attempt wrote that failed, or was repeated, no report
-names. Of several errors one is raised, always the same.
+Only reports that the driver received count: no report names the files of a failed or repeated
+attempt. If there are several errors, the choice of the one that is raised is deterministic.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from nosync_nb.trace.parts.part_file import PartRef
 
 
 class BulkResult(NamedTuple):
-    """What a bulk run wrote.
+    """The result of a bulk run.
 
     Attributes:
-        outputs: for each layout asked for, parts disjoint and ascending in key hash.
-        loose: if no layout was asked for, the output as loose updates.
-        emitted: the change of each own trace, None if there is none.
+        outputs: for each requested layout, parts disjoint and ascending in key hash.
+        loose: without requested layouts, the output as loose updates.
+        emitted: the change of each own trace, None without a change.
         rows: updates in the output; `touched`: as counted by the kernels.
         jobs: the Spark jobs.
     """
@@ -51,16 +51,16 @@ def collect_reports(
     token: str | None = None,
     blamed: Mapping[int, tuple[str, str]] | None = None,
 ) -> list[tuple[int, bytes]]:
-    """Runs a query, brings what it wrote, and returns its reports, by range.
+    """Runs a query, downloads the files that it wrote, and returns its reports with their ranges.
 
-    After an error what it wrote goes.
+    After an error these files are deleted.
 
     Args:
-        blamed: stage and name of the operators that run on the way, by the numbers of their plans.
+        blamed: stage and name of the fused operators, by the numbers of their plans.
 
     Raises:
-        NosyncError: the error of the first range that sent one, of the operator that is done first
-            if several did: later ones lack rows then. Or Spark's own failure.
+        NosyncError: the error of the first range that sent one. If several operators failed, of the
+            one that runs first, because later ones lack rows then. Or Spark's own failure.
     """
     if frame is None:
         return []
@@ -97,7 +97,7 @@ def _written(payload: bytes) -> list[PartRef]:
 
 
 def combined_result(plan: TaskPlan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> BulkResult:
-    """Adds up what the steps reported."""
+    """Combines the reports of all steps."""
     parts: list[list[PartRef]] = [[] for _ in plan.layouts]
     loose = []
     touched = 0

@@ -1,19 +1,20 @@
-"""What executors do: pure steps of a bulk run, from pieces of input to written part files.
+"""The steps of a bulk run on executors, from slices of input to written part files.
 
-    map      reads a piece of a changed part, applies the fused linear operator, cuts by hash range
-    kernel   opens its range of the state, runs the operator's kernel, cuts what comes out
+    map      reads a slice of a changed part, applies the fused linear operator, cuts by hash range
+    kernel   opens its range of the state, runs the operator's kernel, cuts the output by range
     write    arranges its range of an output and writes it as part files
 
-Plans may be a chain: what comes out of a kernel goes `onward`, to the ranges of the next one.
+Plans may form a chain: the output of a kernel goes `onward`, to the ranges of the next plan.
 
-Nothing here knows Spark: each step is a generator over blocks, so the driver can run it as well.
-Everything a step needs is in the `TaskPlan`. What a step wrote is named in a `REPORT`; files of a
-failed or repeated attempt are named by nobody. An error of ours travels as an `ERROR` block.
+This module does not import Spark: each step is a generator over blocks, so the driver can run it as
+well. The `TaskPlan` has everything that a step needs. A `REPORT` names the files that a step wrote;
+no report names the files of a failed or repeated attempt. An error of ours travels as an `ERROR`
+block.
 
-Of a change only the columns that the operator uses cross the shuffle: a column that is not used is
-sent as nulls, which cost next to nothing. Rows that are equal in what is used are added up first
-where that pays, as for an aggregate of few groups; its kernel cannot tell, since it depends on the
-sum of the diffs alone.
+Only the columns that an operator uses cross the shuffle: any other column is sent as nulls, which
+cost next to nothing. Rows that are equal in these columns are added up first where that pays, as
+for an aggregate of few groups. The result of its kernel is the same, because it depends on the sum
+of the diffs alone.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ GATHER_BYTES = 64 << 20
 SAMPLE_ROWS = 4096
 
 _SUM_MAX = 1 << 62
-"""Counts that add up to as much are added by who says which row has too many."""
+"""Larger sums of counts are left to `arrange`, which names the row whose count overflows."""
 
 
 class RowSlice(NamedTuple):
     """Rows `[start, stop)` of a part file, or of rows that travel with the plan.
 
-    `layout` is how the part is arranged, None for loose updates.
+    `layout` is the layout of the part, None for loose updates.
     """
 
     source: PartRef | Batch | Updates
@@ -58,7 +59,7 @@ class RowSlice(NamedTuple):
     stop: int
 
     def read(self, depot: StagingArea, *, thorough: bool = False) -> Updates:
-        """The rows; those of a file are mapped."""
+        """Reads the rows; those of a file are mapped."""
         source = self.source
         if isinstance(source, PartRef):
             if self.layout is None:
@@ -72,9 +73,9 @@ class RowSlice(NamedTuple):
 
 
 class StoredTrace(NamedTuple):
-    """A trace as a plan holds it: part files, and small batches as they are.
+    """A trace in a plan: references to part files, and small batches by value.
 
-    `thorough`: the files are of a log that this user has not signed; see `looked`.
+    `thorough`: True if another user signed the log of the files; see `open_checked_part`.
     """
 
     layout: Layout
@@ -104,17 +105,17 @@ class StoredTrace(NamedTuple):
 
 LOOKED_MAX = 4096
 _looked: set[tuple[StagingArea, PartRef, bool]] = set()
-"""The files that this process has looked through; they never change."""
+"""The files that this process has validated; files never change."""
 
 
 def open_checked_part(depot: StagingArea, ref: PartRef, layout: Layout, *, thorough: bool) -> Batch:
-    """Maps a part as the session does: it is looked through first, once in a process.
+    """Maps a part as the session does; each process validates a file once.
 
-    Files of this run are not told from those of the log: to look costs less than to write.
+    Files of this run are validated like those of the log, because a check costs less than a write.
 
     Raises:
-        CorruptLogError: it is missing, damaged, or leads outside; DurabilityError if that is so at
-            a place, where it is a copy.
+        CorruptLogError: the file is missing, damaged, or outside the folder. DurabilityError if a
+            copy in a staging location is.
     """
     key = (depot, ref, thorough)
     batch = depot.part(ref, layout, checked=key not in _looked, thorough=thorough)
@@ -129,11 +130,11 @@ class TaskInput:
     """An input of a bulk run.
 
     Attributes:
-        exchange: the layout by which its change is cut, None if any cut will do.
+        exchange: the layout that cuts its change into ranges, None if any cut will do.
         layout: the order in which the kernel wants the change, None for any.
         pre: a linear operator to apply first.
         direct: the change, if it is already arranged by `exchange`: nothing to exchange.
-        before: the trace without the change, if the kernel looks into it.
+        before: the trace without the change, if the kernel looks rows up in it.
     """
 
     exchange: Layout | None
@@ -145,12 +146,12 @@ class TaskInput:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A bulk run of one operator, as its tasks see it.
+    """The plan of a bulk run of one operator, for its tasks.
 
-    `outputs` are the layouts to write the output in; none: loose updates, a file a task. `token` is
-    what errors of this run are known by in Spark's messages. `thorough` is as in `StoredTrace`.
-    `onward` is the plan that takes the output, and at which port, instead of files; `number` tells
-    plans of a chain apart: 0 is the last, and of two others the greater one is done first.
+    `outputs` are the layouts of the output; none: loose updates, one file for each task. `token`
+    identifies errors of this run in Spark's messages. `thorough` is as in `StoredTrace`. `onward`
+    is the plan that receives the output, with its port, instead of files. `number` identifies the
+    plans of a chain: 0 is the last, and of two others the greater one runs first.
     """
 
     stage: str
@@ -169,7 +170,7 @@ class TaskPlan:
 
     @property
     def exchanges(self) -> bool:
-        """Whether the operator needs its rows by ranges of a key."""
+        """True if the operator needs its rows by ranges of a key."""
         return any(each.exchange is not None for each in self.inputs)
 
     @property
@@ -179,7 +180,7 @@ class TaskPlan:
 
 
 def map_task(plan: TaskPlan, items: Sequence[tuple[int, RowSlice]]) -> Iterator[ShuffleRecord]:
-    """Reads pieces of inputs and sends their rows to the ranges of their keys."""
+    """Reads slices of inputs and sends their rows to the ranges of their keys."""
     return guarded_blocks(0, _mapped(plan, items), plan.number)
 
 
@@ -191,7 +192,7 @@ def _mapped(plan: TaskPlan, items: Sequence[tuple[int, RowSlice]]) -> Iterator[S
 
 
 def prepared_rows(plan: TaskPlan, port: int, updates: Updates) -> Updates | None:
-    """Rows of an input after its linear operator."""
+    """Applies the linear operator of an input to its rows."""
     pre = plan.inputs[port].pre
     if pre is None:
         return updates
@@ -200,7 +201,7 @@ def prepared_rows(plan: TaskPlan, port: int, updates: Updates) -> Updates | None
 
 
 def cut_task(plan: TaskPlan, port: int, updates: Updates | None) -> Iterator[ShuffleRecord]:
-    """Sends prepared rows on: to their ranges, or through an operator that needs none."""
+    """Sends prepared rows to their ranges, or through an operator that needs no exchange."""
     if updates is None or not updates:
         return
     exchange = plan.inputs[port].exchange
@@ -219,9 +220,9 @@ def cut_task(plan: TaskPlan, port: int, updates: Updates | None) -> Iterator[Shu
 def pruned_change(
     updates: Updates, types: tuple[str, ...], operator: Operator, port: int
 ) -> Updates:
-    """The same change as far as an operator can tell, with less in it.
+    """Reduces a change to the columns and distinct rows that matter to an operator.
 
-    Cost: a hash of some rows; some 15 ns a row more where at least half of the rows go.
+    Cost: a hash of some rows; some 15 ns a row more where at least half of the rows are merged.
     """
     wanted = operator.used(port)
     if wanted is None:
@@ -239,7 +240,7 @@ def pruned_change(
 def consolidated_change(updates: Updates, types: tuple[str, ...]) -> Updates:
     """The same updates, each row once.
 
-    Cost: 15 ns a row; of nested values, which Arrow does not compare, that of arranging them.
+    Cost: 15 ns a row; for nested values, which Arrow does not compare, the cost of arranging them.
     """
     columns, diff = updates
     if not types or not len(diff) or max(int(diff.max()), -int(diff.min())) * len(diff) >= _SUM_MAX:
@@ -249,7 +250,7 @@ def consolidated_change(updates: Updates, types: tuple[str, ...]) -> Updates:
     table = pa.table([*arrays, diff], names=[*names, "diff"])
     try:
         groups = table.group_by(names, use_threads=False).aggregate([("diff", "sum")])
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # of nested values
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # nested values
         return arrange(Layout(types), updates).updates
     groups = groups.combine_chunks()
     sums = groups.column("diff_sum").to_numpy()
@@ -261,20 +262,20 @@ def consolidated_change(updates: Updates, types: tuple[str, ...]) -> Updates:
 
 
 def _contiguous(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece."""
+    """A column as one chunk."""
     (array,) = column.chunks or [pa.array([], column.type)]
     return array
 
 
 def _has_many_equal_rows(updates: Updates, types: tuple[str, ...]) -> bool:
-    """Whether about half of the rows, or more, are equal to others."""
+    """Returns True if in a sample at least half of the rows are equal to others."""
     n = min(len(updates.diff), SAMPLE_ROWS)
     hashes = rows.hash_columns([rows.slice_(c, 0, n) for c in updates.columns], types, n)
     return 2 * len(np.unique(hashes)) <= n
 
 
 def gathered_updates(given: Iterable[Updates], types: Sequence[str]) -> Iterator[Updates]:
-    """Joins small runs of updates to ones of about `GATHER_BYTES`, worth cutting."""
+    """Joins small runs of updates into runs of about `GATHER_BYTES`, which are worth cutting."""
     held: list[Updates] = []
     size = 0
     for updates in given:
@@ -290,7 +291,7 @@ def gathered_updates(given: Iterable[Updates], types: Sequence[str]) -> Iterator
 def kernel_task(
     plan: TaskPlan, given: Iterable[ShuffleRecord], evaluate: Evaluate | None = None
 ) -> Iterator[ShuffleRecord]:
-    """Runs the kernel on each range that has a change, and sends what comes out on."""
+    """Runs the kernel on each range that has a change, and sends its output on."""
     for place, ports in shuffle_records.by_range_and_port(given).items():
         passing = [port for port in ports if port == REPORT or shuffle_records.is_error(port)]
         for port in passing:
@@ -322,7 +323,7 @@ def _kernel(
 
 
 def _owns_global_row(plan: TaskPlan, place: int) -> bool:
-    """Whether the first row of a global aggregate, which needs no input, is of this range."""
+    """Returns True if the initial row of a global aggregate belongs to this range."""
     if not (plan.first and plan.operator.global_row):
         return False
     return int(plan.ranges.places(rows.hash_columns([], (), 1))[0]) == place
@@ -331,7 +332,7 @@ def _owns_global_row(plan: TaskPlan, place: int) -> bool:
 def _delta(
     plan: TaskPlan, given: TaskInput, payloads: list[Any], low: int, high: int
 ) -> Updates | Batch | None:
-    """The change of an input in a range, in the order the kernel wants."""
+    """The change of an input in a range, in the order that the kernel wants."""
     assert given.exchange is not None
     arranged = []
     if given.direct is not None:
@@ -348,7 +349,7 @@ def _delta(
 
 
 def _arranged(layout: Layout, payloads: Sequence[Any]) -> Batch:
-    """The rows of blocks in the order by which they were sent."""
+    """The rows of blocks, arranged with the hashes that travelled with them."""
     updates, khash = shuffle_records.join_records(payloads, layout.types)
     return arrange(layout, updates, khash=khash)
 
@@ -356,7 +357,7 @@ def _arranged(layout: Layout, payloads: Sequence[Any]) -> Batch:
 def _finished(
     plan: TaskPlan, place: int, output: Updates | None, step: Step
 ) -> Iterator[ShuffleRecord]:
-    """Sends output and emitted state on, writes what needs no further exchange, reports."""
+    """Sends output and state on, writes the batches that need no exchange, and reports."""
     report: dict[str, Any] = {"touched": step.touched, "state": {}}
     if output is not None and output:
         if plan.onward is not None:
@@ -382,7 +383,10 @@ def _finished(
 
 
 def _passed_on(plan: TaskPlan, port: int, place: int, output: Updates) -> Iterator[ShuffleRecord]:
-    """Sends what came out of one plan's kernel on to the next; its errors are the next one's."""
+    """Sends the output of one plan's kernel to the next plan.
+
+    Errors count as errors of this plan.
+    """
 
     def passed() -> Iterator[ShuffleRecord]:
         yield from cut_task(plan, port, prepared_rows(plan, port, output))
@@ -391,7 +395,7 @@ def _passed_on(plan: TaskPlan, port: int, place: int, output: Updates) -> Iterat
 
 
 def keyed_alike(plan: TaskPlan, number: int) -> bool:
-    """Tells whether an own trace has the operator's key, so that ranges of both are the same."""
+    """Returns True if an own trace has the operator's key, so that both have the same ranges."""
     exchange, own = plan.operator.exchange(), plan.operator.state[number]
     return exchange is not None and _key_types(exchange) == _key_types(own)
 
@@ -421,7 +425,7 @@ def _written(plan: TaskPlan, place: int, ports: dict[int, list[Any]]) -> Iterato
 def guarded_blocks(
     place: int, given: Iterator[ShuffleRecord], number: int = 0
 ) -> Iterator[ShuffleRecord]:
-    """The blocks of a step of a plan; an error of ours ends them as a block."""
+    """The blocks of a step of a plan; an error of ours becomes the last block."""
     try:
         yield from given
     except NosyncError as error:

@@ -1,4 +1,4 @@
-"""Rows of a trace as Spark takes them: ranges of the key hash, added up, copies expanded."""
+"""Reads the rows of a trace for Spark: a range of the key hash, consolidated, copies expanded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def range_rows(
     """The rows of one range of a trace.
 
     Raises:
-        NegativeMultiplicityError: a row is there fewer than zero times.
+        NegativeMultiplicityError: the count of a row is below zero.
 
     Cost: O(n log n) in the rows of the range, which is held in memory.
     """
@@ -34,7 +34,7 @@ def range_rows(
 
 
 def expanded_batches(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch as record batches of bounded size, a row as often as it is there."""
+    """The rows of a batch as record batches of bounded size, with copies expanded."""
     if not len(batch):
         return
     if int(batch.diff.min()) < 0:
@@ -64,13 +64,13 @@ def expanded_batches(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
 def range_reader(
     stored: StoredTrace, depot: StagingArea, schema: Schema, ranges: HashRanges, *, kept: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function that turns numbers of ranges into their rows.
+    """Returns a function that turns numbers of ranges into their rows.
 
-    It raises StageError if files were deleted, as nobody kept them for it.
+    The function raises StageError if the files were deleted because no session retained them.
 
     Args:
-        kept: whether the session that made it keeps the files of its last DataFrames; one that is
-            open for reading cannot.
+        kept: True if the session that made it retains the files of its last DataFrames; a session
+            that is open for reading cannot.
     """
     hint = "make it again with to_spark(), or read a view, which follows"
     if not kept:

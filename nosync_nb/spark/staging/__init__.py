@@ -1,1 +1,1 @@
-"""The staging area for executors that do not see the log's folder."""
+"""The staging area: files for executors that do not see the log's folder."""

@@ -1,11 +1,12 @@
-"""Depots: where executors find the part files of a run, and leave those that they write.
+"""The staging area: executors read the part files of a run there, and write their results.
 
-That is the session's folder if they see it. Else it is a place that driver and executors reach
-(places.py). What lies there are copies, for Spark alone: the log names no file that is not in its
-own folder, whatever becomes of the place.
+The area is the session's folder if executors see it. Otherwise it is a location that driver and
+executors reach (location.py). The files there are copies, for Spark alone: the log refers only to
+files in its own folder, and does not depend on the location.
 
-Failure: somebody else writes to the place. A file that comes from there is compared with its
-checksums, and those with the digest that the log, or the task that wrote it, has told.
+Failure: another user writes to the location. So every file from there is verified with its
+checksums. These are compared with the digest in the log, or with the one that the writing task
+reported.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ Some = TypeVar("Some")
 
 PROVEN_MAX = 4096
 _proven: set[tuple[str, PartRef]] = set()
-"""The files of depots that this process has compared with their checksums."""
+"""The staged files whose checksums this process has verified."""
 
 
 class StagingArea(NamedTuple):
-    """A depot, as plans hold it.
+    """A staging area, as plans refer to it.
 
     Attributes:
-        folder: the session's, on the driver's machine.
-        url: of the place that executors reach; empty: they see the folder.
+        folder: the session's folder, on the driver's machine.
+        url: the location that executors reach; empty: they see the folder.
     """
 
     folder: str
@@ -45,10 +46,10 @@ class StagingArea(NamedTuple):
     def part(
         self, ref: PartRef, layout: Layout, *, checked: bool = False, thorough: bool = False
     ) -> Batch:
-        """Maps a part; see `parts.open_part`.
+        """Maps a part; see `part_file.open_part`.
 
         Raises:
-            DurabilityError: the place is not reached, or the file is not what it should be.
+            DurabilityError: the location is not reachable, or the file is not the expected one.
         """
 
         def opens(folder: str) -> Batch:
@@ -57,11 +58,11 @@ class StagingArea(NamedTuple):
         return self._opened(ref, opens)
 
     def updates(self, ref: PartRef, types: Sequence[str]) -> Updates:
-        """Maps loose updates; see `parts.open_updates`, and `part` for what else is raised."""
+        """Maps loose updates; see `part_file.open_updates`, and `part` for the errors."""
         return self._opened(ref, lambda folder: part_file.open_updates(folder, ref, types))
 
     def write_parts(self, batches: Sequence[Batch], stem: str) -> list[PartRef]:
-        """Leaves batches there; see `parts.write_parts`."""
+        """Writes batches; see `part_file.write_parts`."""
         if not self.url:
             return part_file.write_parts(self.folder, batches, stem)
         place = self._place()
@@ -71,7 +72,7 @@ class StagingArea(NamedTuple):
         return refs
 
     def write_updates(self, updates: Updates, types: Sequence[str], stem: str) -> PartRef:
-        """Leaves loose updates there; see `parts.write_updates`."""
+        """Writes loose updates; see `part_file.write_updates`."""
         if not self.url:
             return part_file.write_updates(self.folder, updates, types, stem)
         place = self._place()
@@ -80,15 +81,16 @@ class StagingArea(NamedTuple):
         return ref
 
     def has(self, name: str) -> bool:
-        """Whether a file is there, as this machine sees it."""
+        """Returns True if this machine sees a file of this name."""
         if not self.url:
             return Files().exists(os.path.join(self.folder, name))
         return location_of(self.url).exists(name)
 
     def _opened(self, ref: PartRef, opens: Callable[[str], Some]) -> Some:
-        """A file, once it is on this machine.
+        """Opens a file, after fetching it to this machine.
 
-        Failure: another worker makes room, and takes it away before it is mapped.
+        Failure: another worker makes room in the cache and deletes the file before it is mapped. So
+        the file is fetched a second time.
         """
         if not self.url:
             return opens(self.folder)
@@ -104,7 +106,7 @@ class StagingArea(NamedTuple):
             raise _wrong(self.url, error) from error
 
     def _fetched(self, ref: PartRef) -> str:
-        """The folder of this machine in which a file is, fetched first if it is far off."""
+        """The folder of this machine that has the file, which is fetched first if necessary."""
         place, key = self._place(), (self.url, ref)
         if place.have(ref.path, ref.size_bytes) or key not in _proven:
             verified_file(place.folder, ref, self.url)
@@ -120,10 +122,10 @@ class StagingArea(NamedTuple):
 
 
 def verified_file(folder: str, ref: PartRef, url: str) -> None:
-    """Compares a file of a depot with its checksums; one that is wrong is deleted.
+    """Verifies a staged file with its checksums; deletes it if they do not match.
 
     Raises:
-        DurabilityError: it is not the one that is meant.
+        DurabilityError: the file is not the expected one.
     """
     try:
         open_arrow(folder, ref.path, ref.size_bytes, ref.digest, checked=True)
@@ -133,9 +135,10 @@ def verified_file(folder: str, ref: PartRef, url: str) -> None:
 
 
 def _wrong(url: str, error: Exception) -> DurabilityError:
-    """What is raised of a file that is wrong.
+    """The error of a staged file that is damaged.
 
-    Failure: were that told as damage of the log, the log would be looked through, and mended.
+    Failure: reported as damage of the log, the error would start a check and a repair of the log.
+    So it is a DurabilityError.
     """
     return DurabilityError(
         f"bulk place {url!r}: {error}",

@@ -1,7 +1,7 @@
-"""Places: what driver and executors both reach, and through which files go from one to the other.
+"""Staging locations, through which files go between the driver and the executors.
 
-A folder that every machine has mounted, or a bucket; of what pyarrow has a file system for. Files
-have plain names and are written once. A place is made and cleared by the driver alone.
+A location is a folder that every machine has mounted, or a bucket of any kind that pyarrow
+supports. Files have plain names and are written once. The driver alone makes and clears locations.
 """
 
 from __future__ import annotations
@@ -23,57 +23,57 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.files.safe_names import PART, checked_path_within
 
 FETCHED_BYTES = 4 << 30
-"""So much of a bucket an executor's machine keeps; what came first goes first."""
+"""The size of an executor machine's cache of a bucket; the oldest files are removed first."""
 
 PLACES_MAX = 16
-"""So many a process knows at a time: each session has one."""
+"""The number of locations that a process caches: each session has one."""
 
 _PIECE_BYTES = 8 << 20
 _FORM = "it is file:///absolute/folder, or s3://bucket/prefix or whatever else pyarrow.fs reaches"
 
 
 class StagingLocation(Protocol):
-    """A place that driver and executors reach, from one of their machines.
+    """A location that driver and executors reach, as one of their machines sees it.
 
     Attributes:
-        folder: of this machine, where its files are read and written.
+        folder: the folder of this machine in which its files are read and written.
     """
 
     folder: str
 
     def make(self) -> None:
-        """Makes it, if there is need to."""
+        """Creates the location if necessary."""
 
     def ready(self) -> None:
-        """Makes the folder of this machine, if there is need to."""
+        """Creates the folder of this machine if necessary."""
 
     def have(self, name: str, size_bytes: int) -> bool:
-        """Sees to it that a file is in the folder; whether it came only now."""
+        """Makes sure that a file is in the folder. Returns True if it was fetched only now."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Returns True if the location has this file."""
 
     def put(self, folder: str, name: str) -> None:
-        """Brings a file of a folder there."""
+        """Uploads a file of a folder."""
 
     def get(self, name: str, folder: str) -> None:
-        """Brings a file from there into a folder."""
+        """Downloads a file into a folder."""
 
     def delete(self, name: str) -> None:
-        """Deletes a file; one that is not there is no error."""
+        """Deletes a file; a missing file is no error."""
 
     def beside(self) -> list[str]:
-        """The names of other places in the same one."""
+        """The names of the other locations in the same parent."""
 
     def clear(self, name: str) -> None:
-        """Deletes one of those, with all in it, or itself."""
+        """Deletes one of these, or itself, with all its files."""
 
 
 def checked_url(url: Any) -> str:
-    """A URL under which a place may be.
+    """Returns a valid URL of a staging location.
 
     Raises:
-        SchemaError: it is none; tells what one looks like.
+        SchemaError: it is invalid; shows the form of a valid one.
     """
     try:
         split = urlsplit(url) if isinstance(url, str) else None
@@ -93,17 +93,17 @@ def checked_url(url: Any) -> str:
 
 
 def url_below(url: str, *names: str) -> str:
-    """The URL of a place in another one."""
+    """The URL of a location inside another one."""
     base, mark, query = url.partition("?")
     return "/".join([base.rstrip("/"), *names]) + mark + query
 
 
 @lru_cache(maxsize=PLACES_MAX)
 def location_of(url: str) -> StagingLocation:
-    """What is under a URL, for this process.
+    """The location at a URL, cached in this process.
 
     Raises:
-        SchemaError: pyarrow knows no such place.
+        SchemaError: pyarrow does not support such a location.
     """
     split = urlsplit(url)
     if split.scheme == "file":
@@ -126,7 +126,7 @@ class SharedFolderLocation:
         self._files.make_folder(self.folder)
 
     def ready(self) -> None:
-        """It is there, for everybody."""
+        """The folder exists on all machines."""
 
     def have(self, name: str, size_bytes: int) -> bool:
         return False
@@ -159,23 +159,23 @@ class SharedFolderLocation:
 
 
 class RemoteLocation:
-    """An object store, or whatever else pyarrow has a file system for.
+    """An object store, or another file system that pyarrow supports.
 
     Args:
-        system: pyarrow's.
-        path: in it.
+        system: pyarrow's file system.
+        path: the path in it.
     """
 
     def __init__(self, url: str, system: Any, path: str) -> None:
         self._url, self._system, self._path = url, system, path
         self._files = Files()
         digest = hashlib.sha256(url.encode()).hexdigest()[:16]
-        # Spark names the folders of an executor to its workers, and deletes them at its end.
+        # Spark passes the folders of an executor to its workers, and deletes them when it ends.
         local = os.environ.get("SPARK_LOCAL_DIRS") or os.environ.get("TMPDIR") or "/tmp"
         self.folder = os.path.join(local.split(",")[0], f"nosync-{os.getuid()}-{digest}")
 
     def make(self) -> None:
-        """There are no folders in a bucket."""
+        """Creates the folder; a bucket has none."""
         with self._reached():
             self._system.create_dir(self._path, recursive=True)
 
@@ -235,11 +235,11 @@ class RemoteLocation:
             self._system.delete_dir(f"{self._path.rpartition('/')[0]}/{name}")
 
     def _spare(self, size_bytes: int) -> None:
-        """Makes room on this machine: what came first goes. Who has it mapped keeps it."""
+        """Removes the oldest cached files until there is room; mapped files remain usable."""
         held = []
         for name in self._files.names(self.folder):
             path = os.path.join(self.folder, name)
-            with suppress(DurabilityError):  # another worker was faster
+            with suppress(DurabilityError):  # another worker has removed the file
                 status = self._files.status(path)
                 held.append((status.st_mtime_ns, status.st_size, path))
         room = FETCHED_BYTES - size_bytes - sum(size for _, size, _ in held)
@@ -251,7 +251,7 @@ class RemoteLocation:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """Errors of the place as ours."""
+        """Translates errors of the location into ours."""
         try:
             yield
         except DurabilityError:

@@ -1,9 +1,9 @@
-"""Carrier: brings part files to where a session's executors find them, and back what they wrote.
+"""Transfers part files to the executors of a session, and their results back.
 
-Where executors see the session's folder there is nothing to carry. Else files lie in a place of
-this log and this owner, below the one that the user has named: what an owner left that was killed,
-the next one clears away. A file that the log has let go of is deleted there after the next run.
-Each time that a place is begun it has a name of its own, so that nobody waits for one that hangs.
+Nothing is transferred where executors see the session's folder. Otherwise files are staged in a
+location of this log and this owner, below the URL that the user named. If an owner is killed, the
+next owner clears its location. Files that the log has released are deleted there after the next
+run. Each new location has a name of its own, so that no process waits for a location that hangs.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from nosync_nb.store import interruptible_wait
 from nosync_nb.trace.parts.part_file import PartRef
 
 END_S = 10.0
-"""So long a session that is closed waits for its place to be cleared."""
+"""How long closing a session waits until its staging location is cleared."""
 
 
 class StagingService:
-    """Carries the files of one session; without a place it only tells who sees the folder.
+    """Transfers the files of one session; without a URL it only checks who sees the folder.
 
-    Threads: runs carry one after the other, and DataFrames are made beside them: the names that are
-    known to be at the place have a lock.
+    Threads: runs transfer their files one after the other, and DataFrames are made beside them. A
+    lock guards the names that are known to be in the location.
 
     Args:
-        folder: where the session has its part files.
-        own: names that no other owner of a log has, one below the other.
-        url: of the place that the user has named; empty: none.
+        folder: the session's folder of part files.
+        own: path components that no other owner of a log uses.
+        url: the location that the user named; empty: none.
     """
 
     def __init__(self, folder: str, own: Sequence[str] = (), url: str = "") -> None:
@@ -49,16 +49,16 @@ class StagingService:
         self._begun, self._within, self._turns = "", "", 0
 
     def name(self, url: str) -> None:
-        """Another place from now on."""
+        """Replaces the URL of the staging location."""
         self._url = location.checked_url(url)
 
     def depot(self, spark: Spark) -> StagingArea | None:
-        """Where the executors of a Spark session read and write; None: no place is known.
+        """The staging area for the executors of a Spark session; None: none is known.
 
         Raises:
-            NosyncError: there is a place, and it cannot be used.
+            NosyncError: there is a location, and it cannot be used.
 
-        Cost: what `workers.share` costs.
+        Cost: that of `workers.workers_share_folder`.
         """
         if workers.workers_share_folder(spark, self.folder):
             return StagingArea(self.folder)
@@ -74,10 +74,10 @@ class StagingService:
         return depot
 
     def required(self, spark: Spark, what: str) -> StagingArea:
-        """The same for what cannot be done without one.
+        """The staging area, for operations that need one.
 
         Raises:
-            NosyncError: there is none; names `what` needs it.
+            NosyncError: no area is available; names the operation `what`.
         """
         depot = self.depot(spark)
         if depot is None:
@@ -85,7 +85,7 @@ class StagingService:
         return depot
 
     def serves(self, spark: Spark) -> bool:
-        """Whether there is one, for what need not run on executors; tells why a place is not."""
+        """Returns True if there is a staging area; warns if the named location cannot be used."""
         try:
             return self.depot(spark) is not None
         except NosyncError as error:
@@ -93,12 +93,12 @@ class StagingService:
             return False
 
     def send(self, depot: StagingArea, refs: Iterable[PartRef]) -> None:
-        """Sees to it that files of the session's folder are at a depot.
+        """Uploads files of the session's folder that are not in the staging area yet.
 
         Raises:
-            DurabilityError: the place refuses.
+            DurabilityError: the location refuses.
 
-        Cost: the bytes of those that are not there yet.
+        Cost: the bytes of the files that are missing there.
         """
         if not depot.url:
             return
@@ -113,10 +113,11 @@ class StagingService:
         self._known(depot, wanted)
 
     def bring(self, depot: StagingArea, refs: Iterable[PartRef]) -> None:
-        """Brings what executors wrote into the session's folder; all of it or nothing.
+        """Downloads the files that executors wrote into the session's folder: all of them or none.
 
         Raises:
-            DurabilityError: the place or the disk refuses; a file is not what its writer told.
+            DurabilityError: the location or the disk refuses, or a file differs from its writer's
+                report.
         """
         if not depot.url:
             return
@@ -139,7 +140,7 @@ class StagingService:
         self._delete(depot, [n for n in there if not self._files.exists(here(n))])
 
     def drop(self, depot: StagingArea, refs: Iterable[PartRef]) -> None:
-        """Deletes files that nobody names any more, here and there."""
+        """Deletes unreferenced files in the session's folder and in the staging area."""
         names = [ref.path for ref in refs]
         for name in names:
             self._files.unlink(checked_path_within(self.folder, name, PART))
@@ -147,14 +148,15 @@ class StagingService:
             self._delete(depot, names)
 
     def doubt(self, depot: StagingArea, error: NosyncError) -> None:
-        """Is told why a run has failed: if it is the place, it is begun anew, or done without."""
+        """Gives up the location if it caused an error; the next run makes a new one."""
         if depot.url and depot.url == self._begun and isinstance(error, DurabilityError):
             self.close()
 
     def close(self) -> None:
-        """Clears the place away; what then is left there the next owner clears.
+        """Clears the location; the next owner clears any files that are left.
 
-        Failure: it hangs, as what is mounted does and stores do. Nobody waits longer than `END_S`.
+        Failure: the location hangs, as mounts and object stores do. So no caller waits longer than
+        `END_S`.
         """
         if self._begun:
             ending = threading.Thread(target=self._cleared, name="nosync place", daemon=True)
@@ -162,7 +164,7 @@ class StagingService:
             interruptible_wait.join_thread(ending, END_S)
 
     def _known(self, depot: StagingArea, more: Iterable[str] = ()) -> set[str]:
-        """The files known to be there before, and from now on `more`; none, of a place given up."""
+        """The names known to be in the area, to which `more` is added; empty if it was given up."""
         with self._lock:
             if depot.url != self._begun:
                 return set()
@@ -170,7 +172,7 @@ class StagingService:
             return known
 
     def _cleared(self) -> None:
-        """Gives the place up, and clears it away if it can be reached."""
+        """Gives the location up, and clears it if it can be reached."""
         with self._lock:
             url, self._begun, self._there = self._begun, "", set()
             self._turns += bool(url)
@@ -179,7 +181,7 @@ class StagingService:
                 location.location_of(url).clear(url.partition("?")[0].rpartition("/")[2])
 
     def _begin(self) -> None:
-        """Makes a place, and clears away what owners before have left; with the lock."""
+        """Makes a location, and clears those of former owners. The caller holds the lock."""
         *above, own = self._own
         url = location.url_below(self._url, *above, f"{own}-{self._turns}")
         place = location.location_of(url)
@@ -190,7 +192,7 @@ class StagingService:
         self._begun, self._within = url, self._url
 
     def _delete(self, depot: StagingArea, names: Iterable[str]) -> None:
-        """Deletes files at the place; what cannot be deleted stays until it is cleared."""
+        """Deletes files in the location; files that cannot be deleted stay until it is cleared."""
         place = location.location_of(depot.url)
         for name in names:
             try:

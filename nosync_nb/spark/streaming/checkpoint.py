@@ -1,12 +1,13 @@
-"""Stream folders: where Spark keeps how far a query is, brought to the disk as a log is.
+"""Makes the checkpoint folder of a streaming query as durable as the log.
 
-Spark renames what it writes into place, and syncs none of it. A batch is known by its number, so
-which rows have that number has to be on the disk before its epoch is: the offsets, and what the
-sources note of their own. And what a query keeps between batches has to be there before Spark
-notes that one is done.
+Spark renames its files into place, and syncs none of them. A batch is identified by its number. So
+the mapping from number to rows must be durable before the batch's epoch is: the offsets, and the
+metadata of the sources. The state that a query keeps between batches must be durable before Spark
+records that a batch is done.
 
-Failure: the power goes. What was not synced is missing afterwards, or is there and empty, and Spark
-refuses to begin with an entry that is empty. No epoch was made of such a batch: it is taken away.
+Failure: the power fails. Files that were not synced are missing afterwards, or present and empty,
+and Spark refuses to start with an empty entry. No epoch was made of such a batch, so the entry is
+deleted.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from nosync_nb.spark import error_translation
 from nosync_nb.spark.launch import Spark, spark_location
 
 Held = dict[str, tuple[int, int, int]]
-"""What is in a folder, by name: number, size and time of change."""
+"""The files of a folder by name: inode number, size and modification time."""
 
 _ENTRY_BYTES_MAX = 64
-"""What is longer was written whole: each entry begins with its version and a line of JSON."""
+"""Longer entries were written completely: each entry begins with its version and a line of JSON."""
 
 
 def stream_folder_of(spark: Spark, files: Files, place: str, *, name: str) -> StreamFolder | None:
-    """The folder that is at a place for Spark; None if it is on no disk of this machine.
+    """Returns the folder of a checkpoint location; None if it is on no disk of this machine.
 
     Args:
         place: a path or a URL, as the user gave it.
-        name: of the input, for errors.
+        name: the input's name, for errors.
 
     Raises:
-        NosyncError: Spark has no way to such a place.
+        NosyncError: Spark cannot reach the location.
         DurabilityError: the disk refuses.
     """
     try:
@@ -54,12 +55,12 @@ def stream_folder_of(spark: Spark, files: Files, place: str, *, name: str) -> St
 
 
 class StreamFolder:
-    """The folder of one query; it is there from the query's start on.
+    """The checkpoint folder of one query; it exists as soon as the query has started.
 
-    Threads: one after the other. Meanwhile Spark writes nothing there that it cannot do without.
+    Threads: one after the other. Meanwhile Spark writes no file there that the query needs.
 
     Args:
-        path: absolute, and no link.
+        path: absolute, with links resolved.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -67,7 +68,7 @@ class StreamFolder:
         self._synced: dict[str, Held] = {}
 
     def mend(self) -> None:
-        """Takes away the entries that a loss of power has left empty."""
+        """Deletes the entries that a power failure has left empty."""
         files = self._files
         if not files.exists(self._path):
             return
@@ -84,12 +85,12 @@ class StreamFolder:
                     files.sync_folder(folder)
 
     def sync(self) -> None:
-        """Brings to the disk what Spark has written since the last time.
+        """Syncs all files that Spark has written since the last call.
 
         Raises:
-            DurabilityError: the disk refuses, and nothing may be built on what is there.
+            DurabilityError: the disk refuses, and no epoch may depend on these files.
 
-        Cost: a look at each file, some hundred, and a sync of each new one, all at the same time.
+        Cost: a `stat` of each file, some hundred, and a sync of each new one, all at the same time.
         """
         known, now = self._synced, dict(self._walk())
         changed = [folder for folder, held in now.items() if known.get(folder) != held]
@@ -107,11 +108,14 @@ class StreamFolder:
         self._synced = now
 
     def _sync_file(self, path: str) -> None:
-        """Syncs a file; what was refused once is written anew, as a second sync would not be it."""
+        """Syncs a file.
+
+        Rewrites it if that fails, because a second sync could report a false success.
+        """
         try:
             file = self._files.open(path)
         except DurabilityError as error:
-            if error.errno == errno.ENOENT:  # Spark has taken it away, as it is not needed
+            if error.errno == errno.ENOENT:  # Spark has deleted it because it is not needed
                 return
             raise
         try:
@@ -122,13 +126,13 @@ class StreamFolder:
             file.close()
 
     def _sync_way(self) -> None:
-        """Syncs the folders above, which Spark may have made; those of others are not ours to."""
+        """Syncs the parent folders, which Spark may have made; ignores those of other users."""
         for above in PurePath(self._path).parents:
             with suppress(DurabilityError):
                 self._files.sync_folder(str(above))
 
     def _walk(self) -> Iterator[tuple[str, Held]]:
-        """The folders and what is in each; a folder in one has the size -1."""
+        """The folders and the files in each; a subfolder has the size -1."""
         folders = [self._path]
         while folders:
             folder = folders.pop()

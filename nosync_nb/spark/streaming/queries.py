@@ -1,8 +1,8 @@
-"""Streams: streaming DataFrames, whose micro-batches Spark hands on one by one.
+"""Streaming DataFrames: Spark passes on their micro-batches one by one.
 
-It does so in a thread of its own. What it has handed on is in the checkpoint of the query, which
-Spark writes when who takes a micro-batch has returned: the last one may come twice, after a kill
-between the two, and under the same number.
+Spark does so in a thread of its own. The query's checkpoint records its progress, and Spark writes
+it after the function that takes a micro-batch returns. After a kill between the two, the last
+micro-batch is delivered twice, with the same number.
 
 The DataFrame of a micro-batch belongs to a copy of the user's session, which ends with the query:
 no view is made there.
@@ -21,7 +21,7 @@ from nosync_nb.spark.launch import is_connect
 
 
 class _Handing(threading.local):
-    """Whether this thread takes a micro-batch."""
+    """Records whether this thread is processing a micro-batch."""
 
     on = False
 
@@ -37,15 +37,15 @@ handing = _Handing()
 
 
 TRIGGERS = ("processingTime", "availableNow", "once")
-"""When batches are made; `continuous` makes none."""
+"""The supported triggers; `continuous` makes no batches."""
 
 
 def check_stream(frame: Any, schema: Schema, name: str, trigger: Mapping[str, Any]) -> None:
     """Raises unless the rows of a DataFrame can become those of an input, one batch at a time.
 
     Raises:
-        SchemaError: it is no streaming one, or has other columns; there is no such trigger.
-        NosyncError: it is one of Spark Connect.
+        SchemaError: the DataFrame is not streaming or has other columns, or the trigger is unknown.
+        NosyncError: the DataFrame is one of Spark Connect.
     """
     what = f"stream into '{name}'"
     unknown = [each for each in trigger if each not in TRIGGERS]
@@ -75,16 +75,16 @@ def start_query(
     *,
     name: str,
 ) -> Any:
-    """Starts a query that hands its micro-batches on; Spark's `StreamingQuery`.
+    """Starts a query that passes on its micro-batches. Returns Spark's `StreamingQuery`.
 
     Args:
-        name: of the input, for errors.
-        take: gets the rows of one, and its number; if it raises, the query ends.
-        checkpoint: a folder or a URL where Spark keeps how far it is.
+        name: the input's name, for errors.
+        take: called with the rows of a batch and its number; if it raises, the query ends.
+        checkpoint: a folder or a URL where Spark records its progress.
         trigger: when batches are made, as `DataStreamWriter.trigger` takes it.
 
     Raises:
-        NosyncError: Spark refuses it, and why.
+        NosyncError: Spark refuses the query; has the reason.
     """
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
     try:
@@ -96,5 +96,5 @@ def start_query(
 
 
 def drain_batch(frame: Any) -> None:
-    """Executes a micro-batch whose rows are known: the query keeps what it is told by them."""
+    """Executes a micro-batch whose rows are already committed, so that the query advances."""
     frame.write.format("noop").mode("overwrite").save()

@@ -1,1 +1,1 @@
-"""Stages as DataFrames, temp views and a data source."""
+"""Spark's access to stages: DataFrames, temp views and a data source."""

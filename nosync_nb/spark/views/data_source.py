@@ -2,13 +2,13 @@
 
     spark.read.format("nosync").option("path", folder).option("stage", "slow").option("at", 7)
 
-Without `at` a read sees the stage as of the moment it runs, though Spark plans it once. Sessions of
-another application, which open no log, register it themselves:
+Without `at` a read sees the stage at the moment when it runs, though Spark plans it once. Spark
+sessions of other applications, which open no log, register it themselves:
 
     from nosync_nb.spark.views.data_source import NosyncSource
     spark.dataSource.register(NosyncSource)
 
-Failure: Spark puts the traceback of its worker before the error; what is ours of it is left out.
+Failure: Spark puts the traceback of its worker before the error. So our frames are left out of it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ PARTITIONS_MAX = 16
 class NosyncSource(DataSource):
     """A stage of a folder. Options: `path`, `stage`, and `at`: an epoch, a label, or a time.
 
-    What `at` names is found when Spark asks for the schema, once, and stays that epoch: it is
-    refused after a rewind to before it. One that is counted back from now is found at each read.
+    The epoch of `at` is resolved once, when Spark asks for the schema, and does not change. After a
+    rewind to before that epoch, reads are refused. A negative `at` is resolved at each read.
     Intervals of months are ints, their number.
     """
 
@@ -95,7 +95,7 @@ class StageReader(DataSourceReader):
 
 @contextmanager
 def _short() -> Iterator[None]:
-    """Raises errors of ours as if they came from here: one line of traceback, no causes."""
+    """Raises errors of ours without their causes, as if they came from here."""
     try:
         yield
     except NosyncError as error:
@@ -106,7 +106,7 @@ def _short() -> Iterator[None]:
 
 
 def _asked(options: Any) -> tuple[str, str, Any]:
-    """Folder, stage and epoch of a read."""
+    """The folder, the stage and the epoch of a read."""
     missing = [name for name in ("path", "stage") if not options.get(name)]
     if missing:
         raise SchemaError(
@@ -120,7 +120,7 @@ def _asked(options: Any) -> tuple[str, str, Any]:
 
 
 def _query() -> str | None:
-    """The number of the Spark query this task works for, unique in its application."""
+    """The number of the Spark query of this task, unique in its application."""
     context = TaskContext.get()
     if context is None:
         return None

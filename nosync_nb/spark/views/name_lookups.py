@@ -1,9 +1,10 @@
-"""Reports the names that Spark is asked for, so that only these stages get a temp view.
+"""Reports the names that Spark looks up, so that only these stages get a temp view.
 
 A view costs Spark some 0.1 s. PySpark offers no hook for a table that it does not find. So its
 methods that take a query or the name of a table are wrapped, once in a process and for all
 sessions: `sql` and `table` of a session, `table` of a reader, and those of a catalog. Each calls
-the watchers of its Spark session with the names in its arguments, and then goes on as before.
+the watchers of its Spark session with the names in its arguments, and then calls the original
+method.
 
 A name that reaches the JVM in another way, as from a library in Scala, is not seen: after
 `spark.catalog.listTables()` every stage has its view.
@@ -24,7 +25,7 @@ from weakref import WeakMethod, WeakSet
 from nosync_nb.spark.launch import is_same
 
 Watcher = Callable[[frozenset[str] | None], None]
-"""Gets the names that may be tables, in lower case; None: every table is asked for."""
+"""Called with the names that may be tables, in lower case; None: all tables."""
 
 _CLASSES = (
     ("pyspark.sql.session", "SparkSession", ("sql", "table")),
@@ -34,7 +35,7 @@ _CLASSES = (
     ("pyspark.sql.connect.readwriter", "DataFrameReader", ("table",)),
     ("pyspark.sql.connect.catalog", "Catalog", ()),
 )
-"""Modules, their classes, and the methods that are wrapped; of a catalog those of `_NAMED`."""
+"""Modules, their classes, and the wrapped methods; for a catalog, `_NAMED` and `_EVERY`."""
 
 _NAMED = (
     *("tableExists", "getTable", "listColumns", "isCached", "cacheTable", "uncacheTable"),
@@ -50,7 +51,7 @@ _wrappers: WeakSet[Any] = WeakSet()
 
 
 class _Unwatched(threading.local):
-    """How many blocks of this thread call no watcher."""
+    """The number of blocks of this thread that call no watcher."""
 
     depth = 0
 
@@ -65,14 +66,14 @@ _unwatched = _Unwatched()
 
 
 def watch(spark: Any, watcher: Watcher) -> None:
-    """Has a method called before names are looked up in a Spark session, as long as it lives."""
+    """Registers a method to call before a Spark session looks up names, while its object lives."""
     with _mutex:
         _wrap()
         _watching.append((spark, WeakMethod(watcher)))
 
 
 def unwatch(watcher: Watcher) -> None:
-    """Calls a method no more."""
+    """Unregisters a method."""
     with _mutex:
         _watching[:] = [each for each in _watching if each[1]() not in (None, watcher)]
 
@@ -99,7 +100,7 @@ def _wrap() -> None:
 
 
 def _is_watched(method: Any) -> bool:
-    """Returns True for a wrapper of this module, also if another library has wrapped it again."""
+    """Returns True for a wrapper of this module, also inside a wrapper of another library."""
     return inspect.unwrap(method, stop=_wrappers.__contains__) in _wrappers
 
 
@@ -117,12 +118,12 @@ def _watched(method: Any) -> Any:
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text in lower case: those of a stage's name are in each query for it."""
+    """The words of a text in lower case. A query for a stage has all words of its name."""
     return frozenset(_WORD.findall(text.lower()))
 
 
 def _names(value: Any) -> frozenset[str]:
-    """The words in texts among arguments."""
+    """The words in the texts among arguments."""
     if isinstance(value, str):
         return words(value)
     if isinstance(value, dict):

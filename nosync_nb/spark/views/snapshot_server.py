@@ -1,20 +1,20 @@
-"""Serving snapshots: how Spark's Python processes see a stage as of now, in the driver's memory.
+"""Serves snapshots of stages in the driver's memory to Spark's Python processes.
 
-Spark reads a data source in processes of its own. They ask the session that owns the folder, over
-a socket of this machine and this user, and get the trace: names of part files, and what is in
-memory alone, as bytes. If nobody answers (no session is open, or it is on another machine) they
-read the log in the folder themselves.
+Spark reads a data source in processes of its own. They ask the session that owns the folder, over a
+socket of this machine and this user. The session returns the trace: the names of part files, and
+the layers in memory as bytes. If no session answers (none is open, or it is on another machine),
+the processes read the log in the folder themselves.
 
 Spark plans a view once and runs it many times, so a read asks when it runs. All reads of one Spark
 query get the same epoch: the first one pins it under the query's number.
 
-Nobody is believed but the owner of the log: the socket is named after the folder and the log's
-generation, as the folder has it when the read runs, and a session that was closed or replaced hangs
-up. Who else listens there is another user, or nobody; then the read looks into the folder too.
+A reader trusts only the owner of the log. The name of the socket depends on the folder and on the
+current generation of the log in it, and a session that was closed or replaced closes its
+connections. A socket of another user is ignored; then the reader opens the folder instead.
 
-Layers that a session holds in memory alone are spilled, so that Spark's processes can read them.
-Such a file is needed by the newest answer for its stage, as the tasks of a query ask one after the
-other, and by readers that have not ended. When neither needs it any more, it is deleted.
+Layers in memory are spilled to files, so that Spark's processes can read them. The newest answer
+for a stage needs its files, because the tasks of a query ask one after the other. Readers that have
+not finished need theirs. When neither needs a file any more, it is deleted.
 
 Failure: an error of the session is sent as data and raised where the read runs.
 """
@@ -54,7 +54,7 @@ from nosync_nb.trace.parts.part_file import PartRef
 PINS_MAX = 64
 WAIT_S = 30.0
 NAMES = 4
-"""Names that a server may have: another user can take those that can be guessed."""
+"""The number of names that a server may have, because another user can take names it guesses."""
 
 _SIZE = struct.Struct("<Q")
 _CREDENTIALS = struct.Struct("3i")
@@ -62,14 +62,14 @@ _REQUEST_MAX = 1 << 16
 
 
 Pin = tuple[int, int]
-"""An epoch that is no other one after a rewind: its number, and the incarnation of the log."""
+"""Identifies an epoch also after a rewind: its number, and the incarnation of the log."""
 
 
 class StageSnapshot(NamedTuple):
-    """A stage at an epoch, as a session gives it; `folder` holds the part files.
+    """A stage at an epoch, as a session returns it; `folder` holds the part files.
 
-    `thorough`: this user has not signed the log they are of. `since`: in which incarnation the
-    epoch has that number; `numbering`: what numbers meant when it was had.
+    `thorough`: True if another user signed the log. `since`: the incarnation in which the epoch got
+    its number; `numbering`: the numbering of epochs when the snapshot was taken.
     """
 
     epoch: int
@@ -82,12 +82,12 @@ class StageSnapshot(NamedTuple):
 
     @property
     def pin(self) -> Pin:
-        """Its epoch, by which the same one is asked for again."""
+        """The pin with which the same epoch can be requested again."""
         return self.epoch, self.since
 
 
 class SerializedSnapshot(NamedTuple):
-    """A snapshot as it travels."""
+    """A snapshot in serialised form."""
 
     schema: Schema
     trace: StoredTrace
@@ -99,13 +99,13 @@ class SerializedSnapshot(NamedTuple):
 def snapshot_of(
     store: Store, ledger: EpochIndex, seen: dataflow.Snapshot, stage: str, at: Any, since: int
 ) -> StageSnapshot:
-    """A stage at an epoch, a label or a time, of what is there; `at` None for its last epoch.
+    """A stage at an epoch, a label or a time, from a snapshot; `at` None for its last epoch.
 
     Args:
-        since: the incarnation of the log, taken before `seen` was.
+        since: the incarnation of the log, read before `seen` was taken.
     """
     if isinstance(at, str) and ledger.labelled(at) is None:
-        with contextlib.suppress(ValueError):  # the option of a data source is a text
+        with contextlib.suppress(ValueError):  # an option of a data source is a text
             at = datetime.fromisoformat(at)
     number, trace = trace_at(seen, stage, None if at is None else ledger.resolve(at, seen.epoch))
     is_complete(store.files)
@@ -114,10 +114,10 @@ def snapshot_of(
 
 
 def check_pin(snapshot: StageSnapshot, stage: str, pin: Pin) -> None:
-    """Raises if a snapshot is of another epoch than the one that was pinned under its number.
+    """Raises if a snapshot is of another epoch than the pinned one of the same number.
 
     Raises:
-        TimeError: the log has gone back behind it since.
+        TimeError: the log has been rewound to before the pinned epoch.
     """
     epoch, incarnation = pin
     if snapshot.numbering.has_left(epoch, incarnation):
@@ -128,14 +128,14 @@ def check_pin(snapshot: StageSnapshot, stage: str, pin: Pin) -> None:
 
 
 Provider = Callable[[str, Any], StageSnapshot]
-"""Gives the snapshot of a stage: `(stage, at)`, `at` None for now."""
+"""Returns the snapshot of a stage: `(stage, at)`, `at` None for the current epoch."""
 
 
 def socket_addresses(folder: str, generation: int | None = None) -> list[str]:
-    """The names a folder's socket may have: abstract, so that they end with its process.
+    """The possible names of a folder's socket: abstract, so that they end with its process.
 
     Args:
-        generation: of the log; by default the one that may write it now.
+        generation: the generation of the log; by default the one that may write it now.
     """
     where = os.path.realpath(folder)
     if generation is None:
@@ -145,7 +145,7 @@ def socket_addresses(folder: str, generation: int | None = None) -> list[str]:
 
 
 def _generation(folder: str) -> int:
-    """The generation that may write the log in a folder now; 0 if that cannot be known."""
+    """The generation that may currently write the log in a folder; 0 if it is unknown."""
     try:
         words = ControlBlock(Files().mapped(os.path.join(folder, "generation")))
     except NosyncError:
@@ -157,7 +157,7 @@ def _generation(folder: str) -> int:
 
 
 class SpilledLayer:
-    """A layer of which parts were spilled, and how many answers need them."""
+    """A layer whose parts were spilled to files, with the number of answers that use it."""
 
     def __init__(self, layer: Layer, sources: tuple[PartRef | Batch, ...], folder: str) -> None:
         self.layer = layer
@@ -166,36 +166,36 @@ class SpilledLayer:
         self._users = 0
 
     def take(self) -> None:
-        """Notes one more that needs it."""
+        """Adds a user."""
         self._users += 1
 
     def release(self) -> None:
-        """Notes that one less needs it; after the last one the files are deleted."""
+        """Removes a user; after the last one the files are deleted."""
         self._users -= 1
         if not self._users:
             delete_parts((s for s in self.sources if isinstance(s, PartRef)), self._folder)
 
 
 class SnapshotAnswer(NamedTuple):
-    """An answer, and what must stay as long as it is read."""
+    """An answer, and the spilled layers that it needs."""
 
     trace: StoredTrace
     spills: tuple[SpilledLayer, ...] = ()
 
     def taken(self) -> SnapshotAnswer:
-        """The same answer, needed by one more."""
+        """Returns this answer after adding a user."""
         for spill in self.spills:
             spill.take()
         return self
 
     def end(self) -> None:
-        """Tells that one less needs it."""
+        """Removes a user."""
         for spill in self.spills:
             spill.release()
 
 
 class SnapshotAnswers:
-    """The answers of one server, the newest of each stage; its owner takes care of threads."""
+    """The newest answer for each stage of one server. The caller synchronises threads."""
 
     def __init__(self) -> None:
         self._newest: dict[str, SnapshotAnswer] = {}
@@ -203,9 +203,9 @@ class SnapshotAnswers:
     def answer(
         self, stage: str, trace: Trace, folder: str, *, thorough: bool = False
     ) -> SnapshotAnswer:
-        """An answer for a reader, who ends it.
+        """Returns an answer for a reader, which must end it.
 
-        Cost: layers that were in the stage's answer before are not written again.
+        Cost: layers of the stage's last answer are not written again.
         """
         before = self._newest.get(stage)
         known = {id(spill.layer): spill for spill in before.spills} if before else {}
@@ -235,20 +235,20 @@ class SnapshotAnswers:
             answer.end()
 
     def close(self) -> None:
-        """Drops all answers; what is being read stays until it was."""
+        """Drops all answers; their files stay until their readers have finished."""
         for stage in list(self._newest):
             self.forget(stage)
 
 
 class SnapshotServer:
-    """Answers reads of one folder until it is closed, or its session may not write any more.
+    """Answers reads of one folder until it is closed, or its session is fenced.
 
     Args:
-        generation: the one of the log that the session writes.
+        generation: the generation of the log that the session writes.
         provider: raises FencedError if the session was closed or replaced.
 
     Raises:
-        OSError: all names are taken, by whomever; reads look into the folder.
+        OSError: all names are taken; then reads open the folder.
     """
 
     def __init__(self, folder: str, provider: Provider, generation: int | None = None) -> None:
@@ -267,7 +267,7 @@ class SnapshotServer:
         self._thread.start()
 
     def _bind(self, names: Sequence[str]) -> None:
-        """Takes the first name that is free."""
+        """Binds the first name that is free."""
         for name in names:
             try:
                 self._socket.bind(name)
@@ -278,7 +278,7 @@ class SnapshotServer:
                 return
 
     def close(self) -> None:
-        """Ends serving."""
+        """Stops serving."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -287,7 +287,7 @@ class SnapshotServer:
             self._answers.close()
 
     def forget(self, stage: str) -> None:
-        """Lets go of what was served of a stage."""
+        """Drops the answer for a stage."""
         with self._lock:
             self._answers.forget(stage)
 
@@ -300,7 +300,7 @@ class SnapshotServer:
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        """Answers one request; what it names stays until the reader has hung up."""
+        """Answers one request; its files stay until the reader has closed the connection."""
         answer = None
         with connection, contextlib.suppress(OSError):
             connection.settimeout(WAIT_S)
@@ -324,7 +324,7 @@ class SnapshotServer:
                         answer.end()
 
     def _payload(self, asked: bytes) -> tuple[bytes, SnapshotAnswer | None]:
-        """The answer to a request as it travels: a snapshot, or an error."""
+        """The answer to a request in serialised form: a snapshot, or an error."""
         answer = None
         try:
             request = json.loads(asked)
@@ -350,7 +350,7 @@ class SnapshotServer:
             return pickle.dumps(error_translation.pack_error(text)), answer
 
     def _snapshot(self, request: dict[str, Any]) -> StageSnapshot:
-        """The snapshot for a request; the first one of a query pins its epoch."""
+        """The snapshot for a request; the first request of a query pins its epoch."""
         stage, at, query = request["stage"], request["at"], request["query"]
         pin: Pin | None = request["pin"]
         if at is None and query is not None:
@@ -369,7 +369,7 @@ class SnapshotServer:
 def ask_session(
     folder: str, stage: str, at: Any = None, *, pin: Pin | None = None
 ) -> SerializedSnapshot:
-    """Asks the session of a folder about a stage; the files may be gone when this returns."""
+    """Asks the session of a folder about a stage; the files may be deleted when this returns."""
     with stage_snapshot(folder, stage, at, pin=pin) as served:
         return served
 
@@ -383,13 +383,13 @@ def stage_snapshot(
     *,
     pin: Pin | None = None,
 ) -> Iterator[SerializedSnapshot]:
-    """Asks the session of a folder for a stage, or reads the folder if there is none.
+    """Asks the session of a folder for a stage, or reads the folder if there is no session.
 
-    The files that the answer names stay until the block ends.
+    The files of the answer stay until the block ends.
 
     Args:
-        query: all that one query reads without `at` is of one epoch.
-        pin: the epoch that `at` was when it was asked first.
+        query: the number of a Spark query; all its reads without `at` see one epoch.
+        pin: the epoch to which `at` was resolved first.
 
     Raises:
         NosyncError: as the session would raise it.
@@ -407,13 +407,13 @@ def stage_snapshot(
         try:
             yield served
         finally:
-            with contextlib.suppress(OSError):  # until the other end has heard of it
+            with contextlib.suppress(OSError):  # wait until the server has noticed
                 connection.shutdown(socket.SHUT_WR)
                 connection.recv(1)
 
 
 def _answered(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]:
-    """A connection to the session that owns a folder, and its answer; None if there is none."""
+    """A connection to the session that owns a folder, and its answer; None without a session."""
     for name in socket_addresses(folder):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.settimeout(WAIT_S)
@@ -424,14 +424,14 @@ def _answered(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]
                 with connection.makefile("rb") as stream:
                     (size,) = _SIZE.unpack(stream.read(_SIZE.size))
                     return connection, stream.read(size)
-        except (OSError, struct.error):  # nobody there, or somebody who does not answer
+        except (OSError, struct.error):  # no server, or one that does not answer
             pass
         connection.close()
     return None, b""
 
 
 def _read(folder: str, stage: str, at: Any, pin: Pin | None) -> SerializedSnapshot:
-    """The stage as the log in the folder has it."""
+    """The stage as recorded in the log's folder."""
     store = Store.open(os.path.realpath(folder), mode="r")
     try:
         recovered = log_reader.recover_state(store)
@@ -451,6 +451,6 @@ def _read(folder: str, stage: str, at: Any, pin: Pin | None) -> SerializedSnapsh
 
 
 def _same_user(connection: socket.socket) -> bool:
-    """Whether the other end is a process of this user."""
+    """Returns True if the other end is a process of this user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())

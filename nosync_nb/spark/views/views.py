@@ -1,7 +1,7 @@
-"""Stages as Spark sees them: DataFrames of an epoch, and temp views that follow `now`.
+"""DataFrames of a stage at an epoch, and temp views that follow the current epoch.
 
-A view is a read of the data source `nosync` (source.py) under the stage's name. It is made once and
-asks the session whenever it runs. A view or table of the user's with that name is left alone.
+A view reads the data source `nosync` (data_source.py) under the stage's name. It is made once and
+asks the session whenever it runs. A view or table of the user with that name stays unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMALL_ROWS = 100_000
 
 _registered: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 _holders: WeakKeyDictionary[Any, dict[str, tuple[str, str]]] = WeakKeyDictionary()
-"""Whose the views in a Spark session are: name in lower case -> folder and stage."""
+"""The owners of the views in a Spark session: name in lower case -> folder and stage."""
 
 
 def to_spark(
@@ -42,16 +42,17 @@ def to_spark(
 ) -> Any:
     """The rows as a DataFrame, copies expanded.
 
-    Few rows travel as Arrow. Of more, executors read the part files when the DataFrame is executed:
-    the caller keeps those files, and what `shipping` spills, as long as that may happen, if it can.
+    Few rows travel as Arrow. Larger collections are read from part files when the DataFrame is
+    executed. Until then the caller must retain those files and the files that `shipping` spills, if
+    it can.
 
     Args:
-        kept: whether it does.
+        kept: True if the caller retains the files.
 
     Raises:
-        NegativeMultiplicityError: a row is there fewer than zero times; of many rows, when the
+        NegativeMultiplicityError: the count of a row is below zero; for large collections, when the
             DataFrame is executed.
-        StageError: when the DataFrame is executed, if the caller did not keep the files.
+        StageError: when the DataFrame is executed, if the caller did not retain the files.
     """
     trace = given if isinstance(given, Trace) else Trace.of(given)
     if trace.rows_count <= SMALL_ROWS:
@@ -67,7 +68,7 @@ def to_spark(
 
 
 def register(spark: Spark) -> None:
-    """Makes the data source `nosync` known to a Spark session, once."""
+    """Registers the data source `nosync` in a Spark session, once."""
     if spark in _registered:
         return
     from nosync_nb.spark.views.data_source import NosyncSource
@@ -80,9 +81,9 @@ class Views:
     """The temp views of a session's stages in a Spark session.
 
     Args:
-        folder: the session's folder, by which reads find the session.
-        provider: gives snapshots; called in other threads.
-        generation: of the log that the session writes.
+        folder: the session's folder; reads use it to find the session.
+        provider: returns snapshots; called in other threads.
+        generation: the generation of the log that the session writes.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Views:
 
     @property
     def ended(self) -> bool:
-        """Whether the Spark session was stopped, and the views with it; asks nobody."""
+        """True if the Spark session was stopped, and its views with it. Makes no call."""
         return is_stopped(self.spark)
 
     @property
@@ -108,7 +109,7 @@ class Views:
         return self._made.keys()
 
     def taken(self, stage: str) -> str | None:
-        """Why a stage gets no view, if another stage has its name; Spark knows no case."""
+        """The reason why a stage gets no view: another stage has its name, ignoring case."""
         holder = _holders.get(self.spark, {}).get(stage.lower())
         if holder is None or holder == (self.folder, stage):
             return None
@@ -123,9 +124,9 @@ class Views:
         )
 
     def create(self, stage: str, schema: Schema) -> bool:
-        """Makes the view of a stage; False if the user has something of that name.
+        """Creates the view of a stage; False if the user has a table or view of that name.
 
-        Cost: one look into Spark's catalog, and Spark asks for the schema, some 0.1 s.
+        Cost: one lookup in Spark's catalog, and Spark asks for the schema, some 0.1 s.
         """
         if stage in self._made and not self.drop(stage):
             return False
@@ -141,7 +142,7 @@ class Views:
         return True
 
     def drop(self, stage: str) -> bool:
-        """Drops a view made here; False if the user has put another in its place."""
+        """Drops a view made here; False if the user has replaced it."""
         if self._made.pop(stage, None) is None:
             return True
         _holders.get(self.spark, {}).pop(stage.lower(), None)
@@ -155,7 +156,7 @@ class Views:
         return bool(self.spark.catalog.dropTempView(stage))
 
     def close(self) -> None:
-        """Drops the views made here and ends serving."""
+        """Drops the views made here and stops serving."""
         try:
             for stage in list(self._made) if is_alive(self.spark) else ():
                 self.drop(stage)
