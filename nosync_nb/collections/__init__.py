@@ -1,5 +1,6 @@
-"""Collections: what users write. A description of what to compute; nothing runs here.
+"""Collections: users describe with them what to compute. No computation runs in this package.
 
-Promises: a definition means the same in each process and release: its fingerprint says so. Owns:
-nothing; a collection asks its host. Imports: operators, trace, expressions, rows, files, errors.
+Promises: a definition means the same in each process and release, and its fingerprint shows it.
+Owns: no state; a collection asks its session. Imports: operators, trace, expressions, rows, files,
+errors.
 """

@@ -1,10 +1,10 @@
-"""Streams: how libraries that know nothing of NoSync take a collection as it is.
+"""Gives the rows of a collection to libraries that do not know NoSync.
 
     polars.DataFrame(late); pyarrow.table(late); duckdb.sql("from late"); altair.Chart(late)
     late.hvplot.bar(x="carrier", y="delay")
 
-Each library asks by a method of its protocol, at the time when it reads, and gets the rows of then.
-Nothing is shared with it that it could change.
+Each library calls a method of its protocol when it reads, and gets the rows at that time. The
+library cannot change the rows of the collection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nosync_nb.rows import Schema
 
 
 class ArrowStream(ABC):
-    """What has columns and can give its rows as an Arrow table."""
+    """An object that has columns and can give its rows as an Arrow table."""
 
     @property
     @abstractmethod
@@ -31,36 +31,36 @@ class ArrowStream(ABC):
         """The rows as an Arrow table."""
 
     def __arrow_c_schema__(self) -> Any:
-        """The columns, for whatever takes Arrow's: `pyarrow.schema(late)`; nothing is read."""
+        """The columns for users of Arrow's C interface: `pyarrow.schema(late)`; reads no rows."""
         return self.schema.arrow.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """The rows as of now, for whatever takes an Arrow stream.
+        """The current rows for users of Arrow streams.
 
         Cost: that of `to_arrow`, at every call.
         """
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
-        """The same for whatever takes the interchange protocol of DataFrames."""
+        """The current rows for users of the interchange protocol of DataFrames."""
         return self.to_arrow().__dataframe__(nan_as_null, allow_copy)
 
     def __narwhals_dataframe__(self) -> Any:
-        """The same for what is built on Narwhals, which takes no stream: Altair, Plotly, Bokeh."""
+        """The current rows for Altair, Plotly and Bokeh: Narwhals, their basis, takes no stream."""
         import narwhals
 
-        # What its protocol wants is held by its own wrapper alone; a test with Altair holds this.
+        # Only Narwhals' own wrapper has the object of its protocol; a test with Altair checks this.
         return vars(narwhals.from_native(self.to_arrow(), eager_only=True))["_compliant_frame"]
 
     @property
     def hvplot(self) -> Any:
-        """Charts of the rows as of now, by hvPlot, which takes no stream but has its own property.
+        """Charts of the current rows, by hvPlot, which takes no stream but has its own property.
 
-        `late.hvplot.bar(x="carrier", y="delay")`: the rows are read when the property is. As
-        others', a notebook draws them after `hvplot.extension("bokeh")`.
+        `late.hvplot.bar(x="carrier", y="delay")`: the rows are read when the property is. A
+        notebook draws them after `hvplot.extension("bokeh")`, as for other libraries.
 
         Raises:
-            MisuseError: hvPlot is not installed; for who asks whether there is one it is not.
+            MisuseError: hvPlot is not installed. `hasattr` then returns False.
         """
         try:
             from hvplot import hvPlotTabular

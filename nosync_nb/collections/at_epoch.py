@@ -1,7 +1,8 @@
-"""Dated: a collection as of one epoch, read like the collection itself.
+"""A collection at one epoch, with the same reads as the collection itself.
 
-It holds no rows: each read is one of that epoch. Epochs do not change, so neither does what is
-read; when the session went back behind the epoch, or its past was thinned out, reading raises.
+It holds no rows: each read reads that epoch. Epochs do not change, so the rows of each read are the
+same. Reading raises if the session was rewound to before the epoch, or if the epoch is no longer
+retained.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from nosync_nb.rows import Schema
 
 
 class CollectionAtEpoch(ArrowStream):
-    """What `collection.at(epoch)` gives: an Arrow stream, and the reads of a collection.
+    """The result of `collection.at(epoch)`: an Arrow stream, with the reads of a collection.
 
-    Every read raises TimeError if the epoch cannot be read any more. Costs are those of the
+    Every read raises TimeError if the epoch is no longer readable. Costs are those of the
     collection's own reads with `at`.
     """
 
@@ -33,7 +34,7 @@ class CollectionAtEpoch(ArrowStream):
         """The epoch that is read.
 
         Raises:
-            TimeError: the session has gone back behind it; another one may have its number.
+            TimeError: the session was rewound to before it; another epoch may have its number.
         """
         title = result_title(self._collection.name)
         return session_of(self._collection).still(self._point, title)

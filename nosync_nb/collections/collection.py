@@ -1,7 +1,7 @@
-"""Collection: the lazy, fluent description of a multiset of rows that changes over epochs.
+"""The lazy, fluent description of a multiset of rows that changes over epochs.
 
-Operators describe; nothing runs until a collection is named as a stage or read. Row expressions
-are Spark SQL strings or Python functions of a row. Every method returns a new Collection.
+Operators describe; they run when a collection is named as a stage or read. Row expressions are
+Spark SQL strings or Python functions of a row. Every method returns a new Collection.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Collection(Readable):
     """
 
     def at(self, epoch: Any) -> CollectionAtEpoch:
-        """The collection as of an epoch, which later commits do not change."""
+        """The collection at an epoch, which later commits do not change."""
         return CollectionAtEpoch(self, self._host.pinpoint(epoch))
 
     # -- row-wise ------------------------------------------------------------------------------
 
     def filter(self, predicate: str | Callable[[Any], Any]) -> Collection:
-        """Keeps the rows for which a SQL predicate, or a function of the row, is true.
+        """Keeps the rows that satisfy a SQL predicate or a function of the row.
 
-        A function, here as everywhere, is taken as it is now, with the values it captures: what
-        becomes of them later does not reach it.
+        A function, here as everywhere, is captured in its current state, with the values that it
+        uses: later changes to them have no effect on it.
 
         Raises:
             ExpressionError: if the SQL cannot be understood or is not boolean.
@@ -53,7 +53,8 @@ class Collection(Readable):
         """Computes the output columns; `*` stands for all, `e AS name` names an expression.
 
         One of them may make a row of each element of an array or a map: `explode(a) AS x`,
-        `posexplode(m) AS (pos, k, v)`, `inline(structs)`; with `_outer` also of a row without any.
+        `posexplode(m) AS (pos, k, v)`, `inline(structs)`. With `_outer` it also makes one of a row
+        without elements.
         """
         return self._of(
             row_expressions.select_definition(self._definition, expressions, self._host.types)
@@ -69,7 +70,7 @@ class Collection(Readable):
         )
 
     def drop(self, *columns: str) -> Collection:
-        """The other columns."""
+        """Removes columns."""
         return self._of(row_expressions.drop_columns_definition(self._definition, columns))
 
     def rename(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
@@ -84,7 +85,8 @@ class Collection(Readable):
         """Calls a deterministic function on each row, a named tuple; it returns a tuple.
 
         Args:
-            schema: Spark DDL of the result; if left out, taken from what existing rows give.
+            schema: Spark DDL of the result; if left out, inferred from the results for existing
+                rows.
         """
         output = result_schema(function, schema, self._sample, many=False)
         return self._then("map", output, functions=(function,))
@@ -94,8 +96,8 @@ class Collection(Readable):
     ) -> Collection:
         """Calls a deterministic function on each row; it yields any number of tuples.
 
-        Or Spark SQL that makes rows, `"explode(a) AS x"`: they come beside all columns of the row,
-        as `LATERAL VIEW` has it; see `select`.
+        It also takes Spark SQL that makes rows, `"explode(a) AS x"`: the result has all columns of
+        the row and the new ones, like `LATERAL VIEW`; see `select`.
         """
         if isinstance(function, str):
             return self._of(
@@ -107,14 +109,14 @@ class Collection(Readable):
     # -- multisets -----------------------------------------------------------------------------
 
     def concat(self, *others: Collection) -> Collection:
-        """The sum of collections: a row is there as often as in all of them together."""
+        """The sum of collections: the count of a row is the sum of its counts in all of them."""
         return self._with("concat", *others)
 
     union_all = concat
     union = concat
 
     def negate(self) -> Collection:
-        """Every count with the opposite sign; can be read only after it is added to something."""
+        """Negates every count; the result can be read only after it is added to a collection."""
         return self._then("negate")
 
     def distinct(self) -> Collection:
@@ -133,14 +135,14 @@ class Collection(Readable):
         """Each row `function(count)` times: `threshold(lambda n: n // 2)`, `threshold(bool)`.
 
         Args:
-            function: gets the count of a row, always above 0, and returns an integer, 0 or more
-                (or a truth value: once or not at all). Deterministic.
+            function: gets the count of a row, always above 0, and returns an integer, 0 or more (or
+                a truth value: once or not at all). Deterministic.
         """
         check_callable("threshold", function, "threshold(lambda count: min(count, 3))")
         return self._then("threshold", functions=(function,))
 
     def consolidate(self) -> Collection:
-        """The same collection, kept as state, so that cancelled changes stop here."""
+        """The same collection, stored as state, so that changes that cancel are not passed on."""
         return self._then("consolidate")
 
     def multiplicity(self) -> Collection:
@@ -151,16 +153,16 @@ class Collection(Readable):
         return self._then("multiplicity", schema)
 
     def inspect(self, function: Callable[[int, Any], Any] | None) -> Collection:
-        """Has a function called with the changes of this collection, after each epoch with some.
+        """Calls a function with the changes of this collection, after each epoch that has some.
 
         `function(epoch, changes)` gets an Arrow table as `changes` gives it, consolidated. It is
-        called after the epoch is visible, with the epochs of this kernel alone; what it raises is
-        a warning. Another call replaces it, None removes it. A collection without a name is
+        called after the epoch is visible, with the epochs of this kernel alone; an error in it
+        becomes a warning. Another call replaces it, None removes it. A collection without a name is
         inspected from when it is named as a stage.
 
         Raises:
-            StageError: inside the body of a loop; or later, if a stage uses an inspected
-                collection that has no name.
+            StageError: inside the body of a loop; or later, if a stage uses an inspected collection
+                that has no name.
         """
         self._host.inspect(self._definition, function)
         return self
@@ -170,19 +172,19 @@ class Collection(Readable):
     def iterate(
         self, body: Callable[[Collection], Collection], rounds: int | None = None
     ) -> Collection:
-        """Starts from this collection and applies `body` until nothing changes any more.
+        """Starts from this collection and applies `body` until the result does not change.
 
         Args:
             body: gets the loop's variable and returns its next value, of the same schema. It is
                 called once; other collections may be used inside, and loops nest.
-            rounds: apply it so often instead.
+            rounds: apply it this number of times instead.
 
         Raises:
             StageError: if the body does not use its variable, or `rounds` is below 1.
             SchemaError: if it returns other columns.
-            DivergenceError: at a commit, if the loop does not settle.
+            DivergenceError: at a commit, if the loop does not converge.
 
-        Cost: an epoch costs what changes in each round, not what is there.
+        Cost: an epoch costs the changes of each round, not the size of the collection.
         """
         wrap = partial(Collection, self._host)
         return wrap(loops.iterate_definition(self._host, wrap, self._definition, body, rounds))
@@ -193,11 +195,11 @@ class Collection(Readable):
         """Groups by columns, for `.agg`, `.count`, `.reduce`, `.top` or `.rank` to follow.
 
         Args:
-            keys: columns, `group_by("a", "b")` or `group_by("a, b")`, or Spark SQL expressions
-                with a name, `group_by("cast(x as int) * 5 AS bucket")`, which become columns.
+            keys: columns, `group_by("a", "b")` or `group_by("a, b")`, or Spark SQL expressions with
+                a name, `group_by("cast(x as int) * 5 AS bucket")`, which become columns.
 
         Raises:
-            SchemaError: if there is no such column, a name occurs twice, or a key holds a map.
+            SchemaError: if a column is unknown, a name occurs twice, or a key holds a map.
             ExpressionError: if an expression has no name or cannot be understood.
         """
         definition, places = row_expressions.keyed(self._definition, keys, self._host.types)
@@ -215,15 +217,16 @@ class Collection(Readable):
         Args:
             on: a column, a list of columns, or a dict left -> right whose sides are columns or
                 Spark SQL expressions: `on={"lower(name)": "name"}`. Integers of different width
-                match, as do other types of which one holds all values of the other.
+                match, as do other pairs of types if one holds all values of the other.
             how: inner, left, right, full, semi, anti; or cross, without `on`, which pairs all rows
                 and is refused above 5 million of them in an epoch.
 
         Returns:
-            the left columns (keys under the left name, in right and full with the right key where
-            there is no left row), then the right ones without keys; semi and anti: the left
-            columns. Computed keys do not appear, so the columns they read stay as they are; a
-            right key column matched by a left expression appears in right and full only.
+            the left columns, then the right ones without keys; semi and anti: the left columns.
+                Keys have the left name; in right and full joins, a row without a left partner has
+                the right key there. Computed keys do not appear, so the columns they read stay
+                unchanged; a right key column matched by a left expression appears in right and full
+                only.
 
         Raises:
             SchemaError: if keys differ in type or column names clash.
@@ -245,7 +248,7 @@ class Collection(Readable):
         return self._of(self._definition.then(op, schema, None, functions))
 
     def _with(self, op: str, *others: Any) -> Collection:
-        """An operator over this and others, which are brought to the types of this one."""
+        """An operator over this and others, which are converted to the types of this one."""
         mine = self._definition
         theirs = [definition_of(op, each, self._host) for each in others]
         parts = [row_expressions.aligned_schemas(mine, each, op) for each in theirs]
@@ -281,26 +284,26 @@ class Grouped:
     def agg(self, *unnamed: Any, **named: str) -> Collection:
         """SQL aggregates: `agg(n="count(*)", late="avg(dep_delay)")`.
 
-        Known are count, count_if, sum, avg, try_sum, try_avg, min, max, stddev, variance (`_samp`,
-        `_pop`), skewness, kurtosis, corr, covar_pop, covar_samp, the regr_ functions, min_by,
-        max_by, bool_and, bool_or, bit_and, bit_or, bit_xor, approx_count_distinct (exact),
+        Supported are count, count_if, sum, avg, try_sum, try_avg, min, max, stddev, variance
+        (`_samp`, `_pop`), skewness, kurtosis, corr, covar_pop, covar_samp, the regr_ functions,
+        min_by, max_by, bool_and, bool_or, bit_and, bit_or, bit_xor, approx_count_distinct (exact),
         median, mode, percentile, approx_percentile (exact), percentile_cont, percentile_disc,
-        listagg, product (of doubles), collect_list and collect_set, with
-        their synonyms in Spark; also of `distinct` values and with `filter (where ...)`. What
-        Spark leaves open is fixed: lists are sorted, and of equal orders min_by takes the least
-        value and max_by the greatest.
+        listagg, product (of doubles), collect_list and collect_set, with their synonyms in Spark;
+        also of `distinct` values and with `filter (where ...)`. Results that Spark leaves undefined
+        are fixed: lists are sorted, and of equal orders min_by takes the least value and max_by the
+        greatest.
 
         Returns:
             the keys, then one column for each name. Values may be expressions over aggregates.
 
         Raises:
-            ExpressionError: for an aggregate that is not known, or one over a type it does not
-                take; at a commit if a sum or average leaves the range of its type.
+            ExpressionError: for an unknown aggregate, or one over a type it does not take; at a
+                commit if a sum or average leaves the range of its type.
 
         Cost: O(log rows) for each change, also in a group of a million. Lists, medians, modes,
-            percentiles and products cost their group, and min, max, min_by and max_by of values
-            that begin alike (text of the same 8 bytes, equal orders) a look at their group when
-            the extreme value itself is removed.
+        percentiles and products cost their group. Min, max, min_by and max_by of values that begin
+        alike (text of the same 8 bytes, equal orders) read their group when the extreme value
+        itself is removed.
         """
         if unnamed:
             hints.unnamed_column_error("agg", unnamed[0])
@@ -317,9 +320,9 @@ class Grouped:
         Args:
             function: gets the key (a value, or a named tuple of several) and the group's rows as
                 named tuples in canonical order, copies repeated. Deterministic. A row whose count
-                is negative (removed before it was inserted) is not among them until it is above 0;
-                a group without rows is not asked for.
-            schema: Spark DDL of what it yields; the output has the keys before it.
+                is negative (removed before it was inserted) is left out until its count is above 0.
+                The function is not called for a group without rows.
+            schema: Spark DDL of the tuples; the output has the keys before them.
         """
         return self._of(grouped.reduce_definition(self._source, self._keys, function, schema))
 
@@ -328,15 +331,15 @@ class Grouped:
 
         Args:
             by: `"x desc, y nulls last"`, columns or Spark SQL expressions; nulls come first, and
-                last if descending, unless said otherwise. Ties are broken by the whole row in
-                canonical order, which is also what `by=None` orders by.
+                last if descending, unless the text says otherwise. Ties are broken by the whole row
+                in canonical order, which is also the order for `by=None`.
 
         Returns:
-            the columns as they are; without keys of the group, the first rows of all.
+            the same columns; without keys of the group, the first rows of all.
 
-        Cost: O(k + offset) rows for each group that changes, however large it is, and the rows
-        that share the first 64 bits of the order with the last of them (a bigint, a timestamp, the
-        first 8 bytes of a text).
+        Cost: O(k + offset) rows for each group that changes, whatever its size. Also the rows that
+        share the first 64 bits of the order with the last of them (a bigint, a timestamp, the first
+        8 bytes of a text).
         """
         return self._first(k, by, offset)
 

@@ -1,9 +1,9 @@
-"""Comparison: what two collections have in common, and what only one has, row beside row.
+"""Compares two collections: the rows that both have, and those that only one has.
 
-Two states are one difference: what one has more often counts above 0, what the other has below.
-Rows of one key that are on both sides are one that was changed. So are two collections compared,
-two versions of one, one at two epochs, or in two sessions. The difference is a collection, too,
-which goes on with what goes on.
+The two states give one difference: a row that the second has more often has a positive count, a row
+that the first has more often a negative one. Rows of one key on both sides form one changed row.
+The same code compares two collections, two versions of one, one at two epochs, or collections of
+two sessions. The difference is a collection, too, and follows later commits.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ Places = npt.NDArray[np.int64]
 
 
 class ComparisonSide(NamedTuple):
-    """One of two states: what it is called, and the epoch it is read at."""
+    """One of two states: its name, and the epoch at which it is read."""
 
     name: str
     epoch: int
 
     @property
     def title(self) -> str:
-        """It and its epoch, for people."""
+        """The name with the epoch, for people."""
         return f"{self.name} at epoch {self.epoch}"
 
 
 class RowPair(NamedTuple):
-    """A row that only one side has, None on the other; or one that was changed, as both have it."""
+    """A row that only one side has, with None on the other; or both versions of a changed row."""
 
     a: Any
     b: Any
@@ -58,21 +58,22 @@ class DifferenceCounts(NamedTuple):
 
 
 class Comparison:
-    """Two states beside each other; as of their epochs, whatever is committed later.
+    """Two states compared at their epochs; later commits do not change it.
 
     Args:
-        difference: the rows of b, less those of a.
-        count: how many rows a has.
-        by: the places of the columns that say which row became which; None: rows are equal or not.
-        live: makes the difference as a collection, if it can be one.
-        over: the same at so many epochs at most, up to that of both.
+        difference: the rows of b minus those of a.
+        count: the number of rows of a.
+        by: the places of the columns that pair changed rows; None: rows are equal or not.
+        live: returns the difference as a collection, if that is possible.
+        over: returns comparisons at a limited number of epochs, up to that of both.
 
     Attributes:
         a, b: the two sides.
         schema: the columns.
-        by: the names of those that say which row became which.
-        only_a, only_b, changed: rows that one side has, and pairs of rows of one key that differ.
-        same: rows that both have.
+        by: the names of the columns that pair changed rows.
+        only_a, only_b, changed: the numbers of rows that one side has, and of pairs of rows of one
+            key that differ.
+        same: the number of rows that both have.
     """
 
     def __init__(
@@ -99,30 +100,30 @@ class Comparison:
         self.same = count - self.only_a - self.changed
 
     def called(self, a: str, b: str) -> Comparison:
-        """The same with other names of the sides, where theirs do not tell them apart."""
+        """A copy with other names of the sides, for names that are equal."""
         other = copy.copy(self)
         other.a, other.b = self.a._replace(name=a), self.b._replace(name=b)
         return other
 
     @property
     def equal(self) -> bool:
-        """Whether both sides have the same rows, each as often."""
+        """True if both sides have the same rows, each as often."""
         return not len(self._difference)
 
     @cached_property
     def collection(self) -> Collection:
-        """The rows that differ, as a collection that goes on with both sides.
+        """The rows that differ, as a collection that follows both sides.
 
         It has the columns that are compared and last `side`: "a" for a row that the first has more
-        often, "b" for the second. Of two that go on in this session `session.stage("changed",
-        told.collection)` keeps and maintains it. Else it is a dataflow of this process alone, fed
-        by the commits of both sessions, of which no log has anything: a side with an epoch stays
-        as of it, and it ends when a session of the two is closed.
+        often, "b" for the second. If both sides follow this session, `session.stage("changed",
+        comparison.collection)` stores and maintains it. Otherwise it is a dataflow in memory, fed
+        by the commits of both sessions and not logged. A side with an epoch stays at that epoch. It
+        ends when one of the two sessions is closed.
 
         Raises:
             StageError: a side is such a difference itself.
 
-        Cost: in proportion to what changes; of two sessions, the rows of both in memory.
+        Cost: in proportion to the changes; for two sessions, the rows of both in memory.
         """
         if self._live is None:
             raise StageError(
@@ -132,25 +133,25 @@ class Comparison:
         return self._live()
 
     def counts(self, most: int = 48) -> list[DifferenceCounts]:
-        """How many rows differed at epochs up to that of both, at equal distances.
+        """The numbers of rows that differed at epochs up to that of both, at equal distances.
 
-        None if the sides are of two epochs, or of no name, as these have no past.
+        Empty if the sides are of two epochs, or have no names, because these have no history.
 
         Args:
-            most: so many epochs at most.
+            most: the most epochs.
 
-        Cost: one comparison of the first epoch, and what changed since in both.
+        Cost: one comparison of the first epoch, and the changes since in both.
         """
         every = () if self._over is None else self._over(most)
         return [DifferenceCounts(c.a.epoch, c.only_a, c.only_b, c.changed) for c in every]
 
     def rows(self, limit: int | None = None) -> list[RowPair]:
-        """What differs as pairs of named tuples, by key, or else in canonical order.
+        """The differing rows as pairs of named tuples, by key, or else in canonical order.
 
         Args:
-            limit: so many pairs at most.
+            limit: the most pairs.
 
-        Cost: O(limit), after the order that was made once.
+        Cost: O(limit), after the rows were sorted once.
         """
         pairs: list[RowPair] = []
         bounds = [*self._starts.tolist(), len(self._order)]
@@ -161,7 +162,7 @@ class Comparison:
         return pairs[:limit]
 
     def to_arrow(self) -> pa.Table:
-        """What differs, in no promised order: the columns, and last `diff`, below 0 in a."""
+        """The differing rows, in no promised order: the columns, and last `diff`, below 0 in a."""
         return changes_table(self._difference, self.schema)
 
     def __str__(self) -> str:
@@ -179,7 +180,7 @@ class Comparison:
         return one_line(f"<{self}>")
 
     def _keys(self, by: Sequence[int] | None) -> tuple[Places, npt.NDArray[np.bool_]]:
-        """The rows that differ in order, and where a key begins; without keys each is one."""
+        """The order of the differing rows, and the start of each key; without keys, of each row."""
         columns, types = self._difference.columns, self.schema.types
         first = list(by or ())
         places = [*first, *(i for i in range(len(types)) if i not in first)]
@@ -197,7 +198,7 @@ class Comparison:
         return np.add.reduceat(counts, self._starts) if len(counts) else counts
 
     def _pairs(self, places: Places, limit: int | None) -> list[RowPair]:
-        """The rows of one key: those of both sides in order, one beside the other."""
+        """The rows of one key: those of both sides in order, paired."""
         diff = self._difference.diff[places]
         sides = (self._named(places, np.maximum(each, 0), limit) for each in (-diff, diff))
         return [RowPair(*pair) for pair in zip_longest(*sides)]
@@ -217,15 +218,15 @@ def restricted_comparison(batch: Batch, places: Sequence[int], types: Sequence[s
 
 
 def row_difference(a: Updates, b: Updates, types: Sequence[str]) -> Batch:
-    """The rows of b, less those of a."""
+    """The rows of b minus those of a."""
     return arrange(Layout(tuple(types)), concat_updates([b, a.negated()], types))
 
 
 def differing_counts(a: Collection, b: Collection) -> Collection:
-    """The rows that one of two has more often than the other, with a last column that says which.
+    """The rows that one collection has more often than the other; the last column names the side.
 
     Args:
-        a, b: of one host, with equal columns.
+        a, b: collections of one session, with equal columns.
     """
     name = "side"
     while name in a.schema.names:

@@ -1,8 +1,8 @@
-"""What a stage *is*, as data: operators, expressions and schemas, in parts.
+"""The definition of a stage as data: operators, expressions and schemas, in parts.
 
 A `Definition` can be written to the log, compared by fingerprint and compiled again after a
-restart. Only the user's Python functions are not data; they are kept beside it, as they were when
-they were given, and identified by `nosync_nb.collections.functions.fingerprint`.
+restart. Only the user's Python functions are not data. They are stored beside it in the state in
+which they were given, and identified by `nosync_nb.collections.functions.fingerprint`.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from nosync_nb.collections.functions.fingerprint import definition_fingerprint
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.rows import Field, Schema
 
-SEMANTICS = 2  # raised when an operator starts to compute something else
+SEMANTICS = 2  # incremented when an operator changes its results
 
 OPERATORS_MAX = 10_000
-"""How many operators a description may have; thousands are some machine's work."""
+"""The most operators in a definition; only generated definitions reach thousands."""
 
 NO_LEVELS: frozenset[int] = frozenset()
 
 
 class Definition:
-    """One operator over its inputs; not changed once it is made.
+    """One operator over its inputs; immutable.
 
-    One that is used twice is one part. Nothing here recurses: how deep a description is decides
-    how long it takes, not how deep the stack must be.
+    A definition that is used twice is one part. All methods are iterative, so the depth of a
+    definition affects the time and not the stack.
 
     Args:
         op: the operator's word, e.g. "filter"; "ref" refers to an input or stage by name.
-        schema: of the output.
-        inputs: definitions below.
-        params: what the operator needs, JSON-able.
+        schema: the schema of the output.
+        inputs: the input definitions.
+        params: the operator's parameters, as JSON values.
         functions: the user's functions among the operator's arguments.
 
     Attributes:
@@ -113,7 +113,7 @@ class Definition:
         params: Mapping[str, Any] | None = None,
         functions: tuple[Function, ...] = (),
     ) -> Definition:
-        """An operator over this one; its columns are the same if none are given."""
+        """An operator over this one, with the same columns unless `schema` is given."""
         return Definition(op, self.schema if schema is None else schema, (self,), params, functions)
 
     def columns(self, places: Sequence[int]) -> Definition:
@@ -128,12 +128,12 @@ class Definition:
 
     @property
     def is_ref(self) -> bool:
-        """Whether this stands for a named collection."""
+        """True if it refers to a named collection."""
         return self.op == "ref"
 
     @property
     def name(self) -> str:
-        """The name a reference refers to."""
+        """The name of the collection that a reference refers to."""
         return str(self.params["name"])
 
     @property
@@ -159,13 +159,13 @@ class Definition:
 
     @property
     def uses(self) -> Mapping[int, int]:
-        """How often each part, by `id`, is used in it. Cost: O(size), once."""
+        """The number of uses of each part in it, by `id`. Cost: O(size), once."""
         if self._uses is None:
             self._uses = Counter(id(each) for part in self.walk() for each in part.inputs)
         return self._uses
 
     def walk(self) -> Iterator[Definition]:
-        """This definition and all below it, each once, inputs first."""
+        """Iterates over this definition and all its parts, each once, inputs first."""
         seen: set[int] = set()
         waiting = [(self, False)]
         while waiting:
@@ -178,17 +178,18 @@ class Definition:
                 waiting.extend([(each, False) for each in reversed(part.inputs)])
 
     def fingerprint(self, named: Mapping[str, str]) -> str:
-        """Identifies what is computed; equal for equal computations, also after a restart.
+        """Identifies the computation; equal for equal computations, also after a restart.
 
         Args:
             named: the fingerprints of inputs and stages by name.
 
-        Cost: O(size) at first and when what it reads has another fingerprint, else O(references).
+        Cost: O(size) in the first call and when an input has another fingerprint, else
+        O(references).
         """
         return self.fingerprints(named)[id(self)]
 
     def fingerprints(self, named: Mapping[str, str]) -> Mapping[int, str]:
-        """The fingerprints of this definition and of all below it, by `id`; see `fingerprint`."""
+        """The fingerprints of this definition and of all its parts, by `id`; see `fingerprint`."""
         key = tuple([named[name] for name in self.references])
         if self._known is None or self._known[0] != key:
             prints: dict[int, str] = {}
@@ -235,10 +236,10 @@ class Definition:
     def from_json(
         cls, data: Sequence[Mapping[str, Any]], functions: list[CapturedFunction]
     ) -> Definition:
-        """The definition that `to_json` wrote.
+        """Reads the definition that `to_json` wrote.
 
         Raises:
-            ValueError: if a part refers to one that does not stand before it.
+            ValueError: if a part refers to a later part.
             StageError: if there are more than `OPERATORS_MAX`.
         """
         if not 0 < len(data) <= OPERATORS_MAX:
@@ -266,7 +267,7 @@ def reference_to(name: str, schema: Schema) -> Definition:
 
 
 def with_replaced_parts(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:
-    """The tree with parts (by identity) replaced, sharing what did not change."""
+    """The tree with parts (by identity) replaced; shares the parts that did not change."""
     parts: dict[int, Definition] = {}
     for part in tree.walk():
         other = by_id.get(id(part))
@@ -280,7 +281,7 @@ def with_replaced_parts(tree: Definition, by_id: Mapping[int, Definition]) -> De
 
 
 def check_name(name: str, what: str) -> str:
-    """A name of an input or stage.
+    """Returns a valid name of an input or stage.
 
     Raises:
         SchemaError: if it is not an identifier.

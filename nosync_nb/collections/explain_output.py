@@ -1,7 +1,7 @@
-"""Explained: a plan as people read it, text in a terminal and HTML in a notebook.
+"""Formats a plan for people: as text in a terminal and as HTML in a notebook.
 
-It is a value: what it tells was so when it was asked for. Everything in it is text: what stands in
-names and expressions is shown, and never read as HTML or as an order to a terminal.
+A plan is a value: it shows the state at the time of the call. All its parts are escaped: names and
+expressions are never interpreted as HTML or as control sequences of a terminal.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from nosync_nb.errors import html, one_line
 from nosync_nb.expressions import retained_settings
 
 OPEN_MAX = 60
-"""A part of so many lines is open when a notebook shows it; a longer one opens on demand."""
+"""A part with at most this number of lines is open in a notebook; a longer one opens on demand."""
 
 NAMES_MAX = 12
-"""How many columns are named; of more, how many there are."""
+"""The most columns that are named; of more, only the number is given for the rest."""
 
 _LINES = (
     "font-family:monospace;line-height:1.4;padding:2px 0 4px 1.2em;"
     "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 )
 _HANGING = "padding-left:{0}ch;text-indent:-{0}ch"
-"""A line that is too long goes on to the right of the tree's lines."""
+"""Wraps a long line to the right of the tree's lines."""
 
 
 class PlanLine(NamedTuple):
-    """A line: what it says, behind lines of the tree that is drawn, and what is noted of it."""
+    """A line: its text, a note, and the lines of the tree drawn before it."""
 
     text: str
     note: str = ""
@@ -43,11 +43,11 @@ class PlanSection(NamedTuple):
 
 
 class ExplainOutput(str):
-    """A plan: a text of several lines, which shows itself as it reads.
+    """A plan: a text of several lines, whose `repr` is the text itself.
 
     Args:
-        head: what is explained.
-        sections: what is told of it.
+        head: the title.
+        sections: the sections of the plan.
     """
 
     __slots__ = ("_head", "_sections")
@@ -72,7 +72,7 @@ class ExplainOutput(str):
         return str(self)
 
     def _repr_html_(self) -> str:
-        """The same as HTML: a part of it is an element that opens by mouse and keyboard."""
+        """The plan as HTML: each part is an element that opens by mouse and keyboard."""
         parts = [f"<div><strong>{html(self._head)}</strong></div>"]
         for title, lines in self._sections:
             body = "".join(_marked(line) for line in lines)
@@ -99,7 +99,11 @@ def _marked(line: PlanLine) -> str:
 
 
 def operator_label(part: Definition) -> str:
-    """What an operator does, its settings behind it; may have several lines if its text has."""
+    """Describes an operator with its settings; has several lines if its text has.
+
+    No code parses the label. An operator without a phrase of its own is described by its word and
+    its arguments.
+    """
     said = _PHRASES.get(part.op, _plain)(part)
     given = retained_settings(part.params)
     settings = [f"time_zone={given.time_zone!r}"] if given.time_zone else []
@@ -132,7 +136,7 @@ def _ordered(part: Definition) -> str:
     terms = []
     for place, descending, nulls_first in part.params["by"]:
         name = _names(part, [place])[0] + (" desc" if descending else "")
-        usual = nulls_first is not descending  # Spark's: nulls come first, and last with desc
+        usual = nulls_first is not descending  # Spark's default: nulls first, and last with desc
         terms.append(name if usual else f"{name} nulls {'first' if nulls_first else 'last'}")
     return ", ".join(terms)
 
@@ -207,7 +211,7 @@ def _loop(part: Definition) -> str:
 
 
 def _plain(part: Definition) -> str:
-    """An operator of which nothing else is known here: its word and its arguments."""
+    """The word and the arguments of an operator that has no phrase of its own."""
     given = [f"{key}={value!r}" for key, value in part.params.items() if key != "settings"]
     said = ", ".join([name for name in (_functions(part),) if name] + given)
     return f"{_WORDS.get(part.op, part.op)} {said}".rstrip()

@@ -20,7 +20,7 @@ from nosync_nb.rows import Field, Schema
 
 
 def compiled(source: Definition, sql: Any, types: SparkTypeResolver) -> Expression:
-    """An expression over the columns of a definition."""
+    """Compiles an expression over the columns of a definition."""
     if not isinstance(sql, str):
         raise ExpressionError(
             f"{sql!r} is not a Spark SQL string",
@@ -36,10 +36,10 @@ def compiled(source: Definition, sql: Any, types: SparkTypeResolver) -> Expressi
 
 
 def refuse_unknown(source: Definition, sqls: Iterable[str]) -> None:
-    """Refuses names of columns that are not there, before Spark is asked for any type.
+    """Refuses unknown column names before Spark is asked for any type.
 
     Raises:
-        ExpressionError: for the first one.
+        ExpressionError: names the first unknown one.
     """
     for sql in sqls:
         made = generator(sql)
@@ -48,10 +48,10 @@ def refuse_unknown(source: Definition, sqls: Iterable[str]) -> None:
 
 
 def stable(source: Definition, sql: str, what: str, types: SparkTypeResolver) -> Expression:
-    """An expression to match or to order by, which must give the same for the same row again.
+    """Compiles an expression to match or to order by, which must be deterministic.
 
     Raises:
-        ExpressionError: if it may not.
+        ExpressionError: if it may not be.
     """
     if isinstance(sql, str):
         refuse_windows(sql, what)
@@ -66,10 +66,10 @@ def stable(source: Definition, sql: str, what: str, types: SparkTypeResolver) ->
 def ordered_by(
     source: Definition, by: str | None, what: str, types: SparkTypeResolver
 ) -> tuple[Definition, list[list[Any]]]:
-    """The rows with the values that an order needs as further columns, and the order by places.
+    """Adds the values that an order needs as further columns, and returns the order by places.
 
     Returns:
-        the definition; for each term its column, whether it descends, whether nulls are first.
+        the definition; for each term its column, True if descending, True if nulls are first.
     """
     outputs: list[Any] = list(range(len(source.schema)))
     fields = list(source.schema.fields)

@@ -1,6 +1,6 @@
-"""Groups: what aggregates, functions of groups and the first rows make of a definition.
+"""Builds definitions of aggregates, functions of groups, and first rows of groups.
 
-Keys are places of columns. See `Grouped` for what users are promised.
+Keys are places of columns. `Grouped` documents the behaviour for users.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def reduce_definition(
     function: Callable[[Any, list[Any]], Any],
     schema: str | Schema,
 ) -> Definition:
-    """What a function yields for each group; see `Grouped.reduce`."""
+    """The rows that a function yields for each group; see `Grouped.reduce`."""
     check_callable("reduce", function, "reduce(lambda key, rows: [(len(rows),)], 'n int')")
     if not isinstance(schema, str | Schema):
         raise SchemaError(
@@ -109,7 +109,7 @@ def first_rows_definition(
 
 
 def _check_limits(what: str, k: int, offset: int) -> None:
-    """Refuses numbers of rows that are none."""
+    """Refuses values of `k` and `offset` that are not valid numbers of rows."""
     for name, number, least in (("k", k, 1), ("offset", offset, 0)):
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise SchemaError(

@@ -1,8 +1,8 @@
-"""What people bring from pandas and Spark, and what it is called here.
+"""Hints for names and arguments that users know from pandas and Spark.
 
-A method that a collection does not have is answered with the one that does it; so is an argument
-in the form that those libraries take. The errors are `MisuseError`: an AttributeError where Python
-asks whether something is there, and shown as one line with the remedy.
+An access to a missing method raises an error that names the right method, and so does an argument
+in the form of those libraries. The errors are `MisuseError`: an AttributeError for Python's
+attribute lookup, shown as one line with the remedy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SPARK = "to_spark().{}(...)"
 _NULLS = "with_columns(x=\"coalesce(x, 0)\") or filter('x is not null')"
 
 _TYPO = 0.8
-"""How alike two names are, from 0 to 1, for one to be a typing error of the other."""
+"""The similarity of two names, from 0 to 1, above which one is a typing error of the other."""
 
 ELSEWHERE = {
     **dict.fromkeys(("groupBy", "groupby"), "group_by(...)"),
@@ -99,7 +99,7 @@ ELSEWHERE = {
     "explode": "select('*', 'explode(a) AS x')",
     "value_counts": "group_by('x').count()",
 }
-"""The names of others, with what to write."""
+"""Names from other libraries, with the text to write instead."""
 
 _GROUPED = {
     **dict.fromkeys(("sum", "mean", "avg", "min", "max", "median", "std", "first"), ""),
@@ -113,7 +113,7 @@ _GROUPED = {
 
 
 def missing_attribute_error(name: str, columns: Iterable[str], own: Iterable[str]) -> NoReturn:
-    """Raises for an attribute that a collection of these columns does not have."""
+    """Raises for a missing attribute of a collection with these columns."""
     known = ELSEWHERE.get(name, "").replace("{}", name)
     if name in columns:
         known = f"an SQL string, as in filter('{name} = ...') or select('{name}')"
@@ -121,7 +121,7 @@ def missing_attribute_error(name: str, columns: Iterable[str], own: Iterable[str
 
 
 def missing_grouped_attribute_error(name: str, own: Iterable[str]) -> NoReturn:
-    """Raises for an attribute that a grouped collection does not have."""
+    """Raises for a missing attribute of a grouped collection."""
     known = _GROUPED.get(name)
     if known == "":
         known = f"agg(name='{name}(x)')"
@@ -130,19 +130,19 @@ def missing_grouped_attribute_error(name: str, own: Iterable[str]) -> NoReturn:
 
 
 def unnamed_column_error(call: str, given: Any) -> NoReturn:
-    """Raises for columns that were given to `call` without saying what they are to be called."""
+    """Raises for columns that were passed to `call` without names for the results."""
     raise MisuseError(
         f"{call} takes columns by name, not {str(given)!r}", hint=f"write {_named(call, given)}"
     )
 
 
 def _named(call: str, given: Any) -> str:
-    """What was given in the form of others, in ours."""
+    """An argument in the form of other libraries, converted to ours."""
     if isinstance(given, dict) and all(isinstance(each, str) for each in given.values()):
         named = [f"{column}={f'{how}({column})'!r}" for column, how in given.items()]
         return f"{call}({', '.join(named)})"
     text = str(given)
-    column = re.fullmatch(r"Column<'(.*)'>", text, re.DOTALL)  # PySpark's, as it prints itself
+    column = re.fullmatch(r"Column<'(.*)'>", text, re.DOTALL)  # the text of a PySpark column
     text = column[1] if column else text
     alias = re.fullmatch(r"\s*(.+?)\s+as\s+(\w+)\s*", text, re.IGNORECASE | re.DOTALL)
     if alias:

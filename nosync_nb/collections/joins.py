@@ -1,12 +1,12 @@
-"""Joins as compositions: all kinds are made of the inner join and `distinct`.
+"""Builds all kinds of joins from the inner join and `distinct`.
 
-With D the distinct keys of the right side: semi = left joined with D; anti = left - semi;
-left = inner + (anti padded with nulls). right adds the right rows without a left partner, padded
-in front, and full is both. So a second match never produces a padded row, null keys appear padded,
-and multiplicities on one side do not multiply existence on the other.
+With D the distinct keys of the right side: semi = left joined with D; anti = left - semi; left =
+inner + (anti padded with nulls). right adds the right rows without a left partner, padded on the
+left, and full is both. So a second match never produces a padded row, null keys appear padded, and
+multiplicities on one side do not multiply existence on the other.
 
-A key may be a Spark SQL expression of its side. It is computed into a further column to match by,
-which is not in the result.
+A key may be a Spark SQL expression of its side. It becomes a further column for the match, which is
+not in the result.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class _Sides(NamedTuple):
     """Two definitions ready to be matched.
 
     Attributes:
-        left, right: with computed keys behind their own columns; keys of one type.
+        left, right: with computed keys after their own columns; keys of one type.
         pairs: positions of the keys, pairwise.
         widths: the numbers of own columns.
-        rest: positions of the right columns that the result has.
+        rest: positions of the right columns in the result.
     """
 
     left: Definition
@@ -87,7 +87,7 @@ def _kind(how: str) -> str:
 def _matched(
     left: Definition, right: Definition, on: On, kind: str, types: SparkTypeResolver
 ) -> _Sides:
-    """The sides with their keys found, computed and of one type."""
+    """The two sides with resolved keys of one type."""
     named = _named(on)
     widths = (len(left.schema), len(right.schema))
     _there(left, right, named)
@@ -99,7 +99,7 @@ def _matched(
     if kind in ("semi", "anti"):  # widened keys would change the left columns: match by copies
         left, pairs = _copied(left, right, pairs)
     left, right = _same_types(left, right, pairs, [a for a, _ in named], widths)
-    # A plain right key repeats what the left side tells, but where there may be no left side.
+    # A plain right key equals the left one, but right and full joins have rows without a left side.
     outer = kind in ("right", "full")
     gone = {b for a, b in pairs if not outer or a < widths[0]}
     rest = [i for i in range(widths[1]) if i not in gone]
@@ -128,7 +128,7 @@ def _named(on: On) -> list[tuple[str, str]]:
 
 
 def _there(left: Definition, right: Definition, named: Sequence[tuple[str, str]]) -> None:
-    """Refuses the name of a key that one of the sides does not have, and says which side."""
+    """Refuses the name of a key that one of the sides does not have, and names the side."""
     for a, b in named:
         for key, of, which, other in ((a, left, "left", right), (b, right, "right", left)):
             if not re.fullmatch(r"\w+", key) or key.lower() in map(str.lower, of.schema.names):
@@ -166,7 +166,7 @@ def _clash(name: str) -> SchemaError:
 def _keyed(
     side: Definition, keys: Sequence[str], types: SparkTypeResolver
 ) -> tuple[Definition, list[int]]:
-    """A side with computed keys as further columns, and the positions of all keys."""
+    """Adds computed keys as further columns, and returns the positions of all keys."""
     schema = side.schema
     outputs: list[Any] = list(range(len(schema)))
     fields = list(schema.fields)
@@ -268,7 +268,7 @@ def _inner(sides: _Sides) -> Definition:
 
 
 def _semi(sides: _Sides) -> Definition:
-    """The left rows that have a partner, as often as they are there."""
+    """The left rows that have a partner, with their counts."""
     keys = sides.right.columns(_distinct([b for _, b in sides.pairs])).then("distinct")
     places = {b: i for i, b in enumerate(_distinct([b for _, b in sides.pairs]))}
     outputs = [[0, i] for i in range(len(sides.left.schema))]

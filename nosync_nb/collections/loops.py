@@ -1,7 +1,7 @@
-"""Loops as users write them: a body that gets the loop's variable and returns its next value.
+"""Builds loops from a body: a function of the loop's variable that returns its next value.
 
-The body is called once, with a collection that stands for the variable, and what it returns is the
-description of a round. Levels number loops by nesting, so that equal loops have equal definitions.
+The body is called once, with a collection that represents the variable. Its result describes one
+round. Levels number loops by nesting, so that equal loops have equal definitions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nosync_nb.rows import Field, Schema
 
 
 class _Nesting(threading.local):
-    """The loops in whose bodies a thread is, by their variables, the outermost first."""
+    """The variables of the loops whose bodies this thread is describing, the outermost first."""
 
     around: Sequence[list[Definition]] = ()
 
@@ -31,7 +31,7 @@ Wrap = Callable[[Definition], Any]
 _TAG = "_variable"
 _ALONE = ""  # the name of the only variable of a loop
 _variables: WeakKeyDictionary[Definition, tuple[Definition, ...]] = WeakKeyDictionary()
-"""The variables of each loop, so that those of another loop are told apart from them."""
+"""The variables of each loop, to distinguish them from those of other loops."""
 
 
 def iterate_definition(
@@ -44,7 +44,7 @@ def iterate_definition(
     """Repeats a body on one variable; see `Collection.iterate`.
 
     Args:
-        wrap: makes of a definition the collection that the body gets.
+        wrap: converts a definition to the collection that the body gets.
     """
     _check_body(body, 1, {})
     (loop,) = _traced(host, {_ALONE: source}, lambda v: {_ALONE: body(wrap(v[_ALONE]))}, rounds)
@@ -79,7 +79,7 @@ def mutual_iterate_definitions(
 
 
 def _by_name(values: Any, sources: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a body returned, by the names of its variables."""
+    """The values that a body returned, by the names of its variables."""
     names = ", ".join(sources)
     if isinstance(values, SessionBound) and len(sources) == 1:
         return dict.fromkeys(sources, values)
@@ -104,13 +104,13 @@ def _by_name(values: Any, sources: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _check_body(body: Any, places: int, names: Mapping[str, Any]) -> None:
-    """Raises if a body is none, or cannot be called with its variables."""
+    """Raises if a body is not callable, or cannot be called with its variables."""
     wanted = f"lambda {', '.join(names) or 'value'}: ..."
     if not callable(body):
         raise StageError(f"iterate: {body!r} is no function", hint=f"write iterate({wanted})")
     try:
         signature = inspect.signature(body)
-    except (TypeError, ValueError):  # some of those that are written in C do not tell
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return
     try:
         signature.bind(*(None,) * places, **names)
@@ -126,10 +126,10 @@ def _check_body(body: Any, places: int, names: Mapping[str, Any]) -> None:
 
 
 def refuse_inside(what: str) -> None:
-    """Raises if this thread is in the body of a loop, which must change nothing.
+    """Raises if this thread is in the body of a loop, where changes are not allowed.
 
-    Failure: a body is called once, when the loop is described. What it inserts or commits would
-    be done then, whatever becomes of the loop, and not in its rounds.
+    Failure: a body is called once, when the loop is described. Its inserts and commits would run
+    then, even if the loop is never used, and not in its rounds. So they are refused.
     """
     if _nesting.around:
         raise StageError(
@@ -140,7 +140,7 @@ def refuse_inside(what: str) -> None:
 
 
 def refuse_reading(definition: Definition) -> None:
-    """Raises if the variable of a loop is read where its body is described."""
+    """Raises if the variable of a loop is read while its body is described."""
     if _nesting.around and definition.levels:
         raise StageError(
             "the variable of a loop has no rows in its body, which only describes a round",
@@ -154,7 +154,7 @@ def _traced(
     body: Callable[[Mapping[str, Definition]], Mapping[str, Any]],
     rounds: int | None,
 ) -> list[Definition]:
-    """Calls the body once on variables; the definition of each variable's last value."""
+    """Calls the body once on variables; returns the definition of each variable's last value."""
     if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int)):
         raise StageError(
             f"iterate: rounds={rounds!r} is no whole number", hint="use 1 or more, or None"
@@ -192,7 +192,7 @@ def _traced(
 
 
 def _check_inside(tree: Definition, active: set[int]) -> None:
-    """Raises if a tree uses the variable of a loop that is over."""
+    """Raises if a tree uses the variable of a loop that has ended."""
     seen: set[int] = set()
     waiting = [tree]
     while waiting:
@@ -204,14 +204,14 @@ def _check_inside(tree: Definition, active: set[int]) -> None:
             raise outside_all_loops()
         if each.op == "iterate":
             if each not in _variables:
-                continue  # it came out of a log, whole
+                continue  # a complete loop from a log
             active = active | {id(own) for own in _variables[each]}
         if each.levels:
             waiting += each.inputs
 
 
 def outside_all_loops() -> StageError:
-    """The error for a loop variable that is used where its loop is not."""
+    """The error for a loop variable that is used outside of its loop."""
     return StageError(
         "the variable of a loop is used outside of it",
         hint="use it inside the function that iterate() calls; its last value is what iterate()"

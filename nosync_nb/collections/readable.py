@@ -1,4 +1,4 @@
-"""Reading a collection: rows, Arrow, pandas, Spark, changes and history."""
+"""Reads a collection: rows, Arrow, pandas, Spark, changes and history."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate of them; or .t
 
 
 def _unread(collection: Readable, *_: Any, **__: Any) -> str:
-    """What a read has done that had not enough memory."""
+    """The text for a read that ran out of memory."""
     return f"{collection._title()} could not be read; nothing has changed"
 
 
 class Readable(SessionBound, ArrowStream):
-    """What can be read of a collection, at the last epoch or any readable one.
+    """The reads of a collection, at the last epoch or any readable one.
 
     `at` is an epoch, a label, a datetime, or a negative offset from the last epoch.
     """
@@ -61,11 +61,12 @@ class Readable(SessionBound, ArrowStream):
 
         Raises:
             TimeError: if `at` is not readable.
-            NegativeMultiplicityError: if a row is there fewer than 0 times, among the first
-                `limit` or not.
+            NegativeMultiplicityError: if the count of a row is below 0, among the first `limit` or
+                not.
 
-        Cost: O(n log n). With `limit`: one pass in vectors, 2 to 15 ns a row; after the first call
-        now, only what has changed since, and at an epoch of the past what has until now.
+        Cost: O(n log n). With `limit`: one pass in vectors, 2 to 15 ns a row. A later call at the
+        last epoch costs only the changes since the call before. At a past epoch it costs the
+        changes from that epoch to the last one.
         """
         if limit is not None:
             first = self._first(max(limit, 0), (), at)
@@ -81,10 +82,10 @@ class Readable(SessionBound, ArrowStream):
         """The number of rows, copies counted.
 
         Raises:
-            NegativeMultiplicityError: if a row is there fewer than 0 times.
+            NegativeMultiplicityError: if the count of a row is below 0.
 
-        Cost: that of looking up what was taken away since the last call; at an epoch of the past,
-        also of what has changed since.
+        Cost: a lookup of the rows that were removed since the last call; at a past epoch, also of
+        the rows that have changed since.
         """
         total = self._host.glance(self._definition, stats.row_count, at)
         return _total(self._read(at).diff) if total is None else total
@@ -104,9 +105,9 @@ class Readable(SessionBound, ArrowStream):
                 descending, unless the text says otherwise.
 
         Raises:
-            NegativeMultiplicityError: if a row is there fewer than 0 times, among these or not.
+            NegativeMultiplicityError: if the count of a row is below 0, among these or not.
 
-        Cost: as that of `rows(limit=n)`, with columns in `by` too. With expressions in `by`, or
+        Cost: the same as `rows(limit=n)`, also with columns in `by`. With expressions in `by`, or
         `nulls first` and `nulls last`, all rows are ordered: O(n log n).
         """
         definition, ordering, flags = self._ordered(by)
@@ -131,8 +132,8 @@ class Readable(SessionBound, ArrowStream):
     def _ordered(self, by: str | None) -> tuple[Definition, list[tuple[int, bool]], list[int]]:
         """The rows with all values that an order needs, the order, and the columns of null flags.
 
-        A flag, whether a column is null, is a further column. It precedes its column in the order
-        if nulls are to come first of a descending column, or last of another.
+        A flag, True for nulls of a column, is a further column. It precedes its column in the order
+        if nulls come first in descending order, or last in ascending order.
         """
         own, text = self._definition, by or ""
         plain = _columns(text, self.schema)
@@ -149,7 +150,7 @@ class Readable(SessionBound, ArrowStream):
         return definition, ordering, flags
 
     def _first(self, n: int, ordering: Ordering, at: Any = None) -> list[Any] | None:
-        """The first `n` rows in an order; None if all rows have to be added up for them."""
+        """The first `n` rows in an order; None if all rows would have to be added up for them."""
         host, definition = self._host, self._definition
         batch = host.glance(definition, lambda trace: first_rows(trace, n, ordering), at)
         if batch is None:
@@ -204,18 +205,19 @@ class Readable(SessionBound, ArrowStream):
         return self._host.history(self._definition)
 
     def explain(self) -> ExplainOutput:
-        """How it is computed: the plan from the result down to what it reads, where it ran and why.
+        """Explains the computation: the plan from the result down to its inputs, with the reasons.
 
-        A text, shown as it reads; in a notebook parts of it open and close. It tells which columns
-        are read and no longer carried, which filters were moved, what is kept to be looked up, for
-        which stages, with rows and bytes, and what a change of each input looks up.
+        The result is a text, printed as it reads; in a notebook its parts open and close. It lists
+        the columns that are read and those that are no longer carried, and the filters that were
+        moved. It lists each arrangement that is maintained for lookups, with its stages, rows and
+        bytes. For a change of each input, it lists the lookups.
 
-        Cost: O(operators of it, nodes of the session); no row is read.
+        Cost: O(operators of it, nodes of the session); reads no row.
         """
         return self._host.explain(self._definition)
 
     def _sample(self, limit: int) -> list[Any]:
-        """Some rows, for trying a function on; reads what is there now."""
+        """Some current rows, for trying a function on."""
         batch = self._host.read(self._definition, None)
         index = np.arange(min(limit, len(batch)))
         return named_tuples([rows.take(c, index) for c in batch.columns], self.schema, len(index))
@@ -238,7 +240,7 @@ class Readable(SessionBound, ArrowStream):
         return order.repeat(counts)
 
     def _check_size(self, count: int) -> None:
-        """Raises if so many rows are not to be collected."""
+        """Raises if there are more rows than a read may collect."""
         most = self._host.collect_rows
         if count > most:
             raise StageError(
@@ -247,10 +249,11 @@ class Readable(SessionBound, ArrowStream):
             )
 
     def _check_memory(self, batch: Batch) -> None:
-        """Raises MemoryError before rows are repeated that this machine has no memory for.
+        """Raises MemoryError before copying rows that do not fit into this machine's memory.
 
-        Failure: a row of a log has a count of some millions, which takes a few bytes there. The
-        system gives memory that it does not have, and ends the process when it is written.
+        Failure: a row of a log has a count of some millions, which takes a few bytes in the log.
+        The operating system grants more memory than it has, and kills the process when it writes
+        the copies. So the size is checked first.
         """
         needed = copied_bytes(batch.columns, self.schema.types, batch.diff)
         if needed > _SMALL_BYTES and needed > free_bytes():
@@ -266,14 +269,14 @@ class Readable(SessionBound, ArrowStream):
 
 
 def result_title(name: str | None) -> str:
-    """A collection as an error names it."""
+    """The title of a collection in an error."""
     return f"collection '{name}'" if name else "an unnamed collection"
 
 
 def refuse_negative(
     batch: Batch, title: str, epoch: Callable[[], int], repair: Callable[[], str]
 ) -> None:
-    """Raises if a row of a state is there fewer than 0 times.
+    """Raises if the count of a row of a state is below 0.
 
     Args:
         epoch: returns the epoch that was read.
@@ -290,7 +293,7 @@ def refuse_negative(
 
 
 def changes_table(batch: Batch, schema: Schema) -> pa.Table:
-    """Changes as an Arrow table: the columns, and last `diff`, with `_` where that is taken."""
+    """Changes as an Arrow table: the columns, and last `diff`, with `_` if that name is used."""
     arrays = [rows.to_arrow(c, t) for c, t in zip(batch.columns, schema.types, strict=True)]
     diffs = rows.to_arrow(batch.diff, "bigint")
     last = pa.field(schema.unused("diff"), pa.int64())
@@ -305,9 +308,9 @@ def _total(counts: Any) -> int:
 
 
 def _columns(by: str, schema: Schema) -> list[tuple[int, bool]] | None:
-    """`"x desc, y"` as (column, descending) pairs; None if it is more than columns.
+    """`"x desc, y"` as (column, descending) pairs; None if it has other terms than columns.
 
-    A column is meant by its exact name, also if that reads like an expression.
+    An exact column name always means the column, even if it reads like an expression.
     """
     result = []
     for part in filter(None, map(str.split, by.split(","))):

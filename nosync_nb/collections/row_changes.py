@@ -1,7 +1,7 @@
-"""What changed of a collection between two epochs: the first rows, those of one key side by side.
+"""The first rows that changed between two epochs of a collection, with rows of one key paired.
 
-Of a change of any size only its first rows are put in order: so many of those that came, and of
-those that went, that what is shown of them is as if all had been.
+Only the first inserted and the first removed rows are sorted, however large the change is. Their
+number is chosen so that the result is the same as after sorting all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nosync_nb.trace.first_rows import first_rows
 
 
 class RowChange(NamedTuple):
-    """A row that came (no `a`), went (no `b`), or became another one of its key; `copies` times."""
+    """An inserted row (no `a`), a removed row (no `b`), or a changed row of a key; with copies."""
 
     a: Any
     b: Any
@@ -30,14 +30,15 @@ class RowChange(NamedTuple):
 
 
 class RowChanges(NamedTuple):
-    """What changed.
+    """The first rows of a change.
 
     Attributes:
-        by: the columns that say which row became which; none: rows came or went.
+        by: the columns that pair old and new rows; none: rows were only inserted or removed.
         first: the first changes, by key, or else in canonical order.
-        arrived: the first rows that came, in canonical order.
-        came, went: how many rows came and went, copies counted; those that changed did both.
-        more: whether there are more changes than the first.
+        arrived: the first inserted rows, in canonical order.
+        came, went: how many rows were inserted and removed, copies counted; changed rows count in
+            both.
+        more: True if there are more changes than `first` has.
     """
 
     by: tuple[str, ...]
@@ -49,11 +50,11 @@ class RowChanges(NamedTuple):
 
 
 def first_row_changes(batch: Batch, schema: Schema, by: Sequence[int], limit: int) -> RowChanges:
-    """Tells what a change of a collection changed.
+    """Returns the first rows of a change of a collection.
 
     Args:
-        by: the places of the columns that say which row became which; empty: none do.
-        limit: so many changes, and rows that came, at most.
+        by: the places of the columns that pair old and new rows; empty: no pairs.
+        limit: the most changes, and the most inserted rows.
 
     Cost: one pass over the change, in vectors.
     """
@@ -74,7 +75,7 @@ def first_row_changes(batch: Batch, schema: Schema, by: Sequence[int], limit: in
 
 
 def _side(batch: Batch, sign: int) -> Batch:
-    """The rows of a change that came (1) or went (-1), with how often."""
+    """The inserted (1) or removed (-1) rows of a change, with positive counts."""
     at = (batch.diff * sign > 0).nonzero()[0]
     if len(at) == len(batch) and sign > 0:
         return batch
@@ -101,10 +102,10 @@ def _alone(row: Any, diff: int) -> RowChange:
 
 
 def _paired(listed: Sequence[tuple[Any, int]], by: Sequence[int]) -> Iterator[RowChange]:
-    """Puts the rows of one key side by side; those that are left over came or went."""
+    """Pairs the rows of one key; the rest were only inserted or removed."""
 
     def key(item: tuple[Any, int]) -> list[Any]:
-        # NaN is one key, though it is not equal to itself.
+        # NaN is one key although it does not equal itself.
         return ["NaN" if value != value else (value,) for value in (item[0][i] for i in by)]
 
     for _, group in groupby(listed, key):

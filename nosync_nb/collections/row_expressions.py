@@ -1,6 +1,6 @@
-"""Selections: what row expressions make of a definition, and what makes two fit together.
+"""Builds definitions from row expressions, and aligns the schemas of two definitions.
 
-See `Collection` for what users are promised.
+`Collection` documents the behaviour for users.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nosync_nb.rows.ddl import quoted
 
 
 def filter_definition(source: Definition, predicate: Any, types: SparkTypeResolver) -> Definition:
-    """The rows for which a predicate is true; see `Collection.filter`."""
+    """The rows that satisfy a predicate; see `Collection.filter`."""
     source = _timed(source, [predicate], types)
     condition = compiled(source, predicate, types)
     if condition.type != "boolean":
@@ -42,9 +42,9 @@ def filter_definition(source: Definition, predicate: Any, types: SparkTypeResolv
 
 
 def _timed(source: Definition, sqls: Sequence[Any], types: SparkTypeResolver) -> Definition:
-    """The rows without those of a null time that some expression puts into a window.
+    """Drops the rows whose time is null if an expression puts that time into a window.
 
-    Spark leaves them out of the select or filter that such an expression is part of.
+    Spark drops them from the select or filter that contains such an expression.
     """
     found = [windowed_times(sql) for sql in sqls if isinstance(sql, str)]
     for time in dict.fromkeys(time for times in found for time in times):
@@ -53,7 +53,7 @@ def _timed(source: Definition, sqls: Sequence[Any], types: SparkTypeResolver) ->
 
 
 class _Outputs:
-    """The columns of a select as they are collected, and the one that is taken apart after it."""
+    """Collects the columns of a select, and the generator that expands one of them."""
 
     def __init__(self, source: Definition, types: SparkTypeResolver) -> None:
         self.source = source
@@ -64,12 +64,12 @@ class _Outputs:
         self.apart: list[tuple[int, Generator]] = []
 
     def keep(self) -> None:
-        """Begins with all columns as they are."""
+        """Starts with all columns unchanged."""
         self.outputs += range(len(self.source.schema))
         self.fields += self.source.schema.fields
 
     def add(self, sql: str) -> None:
-        """Adds a column by an expression, which has a name, or those that a generator makes."""
+        """Adds a column by a named expression, or the columns of a generator."""
         made = generator(sql)
         column = compiled(self.source, sql if made is None else made.argument, self.types)
         if made is None and column.name is None:
@@ -82,7 +82,7 @@ class _Outputs:
     def put(
         self, place: int, name: str, sql: str, column: Expression, made: Generator | None
     ) -> None:
-        """Puts an expression in a place, or behind all."""
+        """Puts an expression in a place; at the end, it is appended."""
         output = column.columns[0] if column.is_column else sql
         field = Field(name, column.type)
         if made is not None:
@@ -93,7 +93,7 @@ class _Outputs:
         self.settings.append(column.settings)
 
     def definition(self, op: str) -> Definition:
-        """The select, and what takes a column of it apart."""
+        """The select, with the operator that expands a generator."""
         made = only_one([each for _, each in self.apart])
         params = {"outputs": self.outputs, **recorded_settings(self.settings)}
         if made is None:
@@ -141,7 +141,7 @@ def with_columns_definition(
 
 
 def repeat_definition(source: Definition, sql: str, types: SparkTypeResolver) -> Definition:
-    """The columns beside what a generator makes of each row; see `Collection.flat_map`."""
+    """The columns together with the rows that a generator makes; see `Collection.flat_map`."""
     if generator(sql) is None:
         raise ExpressionError(
             f"flat_map: {sql!r} makes no rows",
@@ -153,10 +153,10 @@ def repeat_definition(source: Definition, sql: str, types: SparkTypeResolver) ->
 def keyed(
     source: Definition, keys: Sequence[Any], types: SparkTypeResolver
 ) -> tuple[Definition, list[int]]:
-    """The rows with computed keys as further columns, and the places of all keys.
+    """Adds computed keys as further columns, and returns the places of all keys.
 
-    See `Collection.group_by`. A text that is the name of a column means that column, also if it
-    reads like a list or an expression.
+    See `Collection.group_by`. An exact column name always means the column, even if it reads like a
+    list or an expression.
     """
     listed = expression_texts(keys, "group_by")
     sqls = [
@@ -174,7 +174,7 @@ def keyed(
 
 
 def _key(outputs: _Outputs, sql: str) -> int:
-    """The place of a key; what is no column is added as one."""
+    """The place of a key; an expression is added as a column."""
     schema = outputs.source.schema
     place = _place(schema, sql)
     if place is not None:
@@ -198,7 +198,7 @@ def _key(outputs: _Outputs, sql: str) -> int:
 
 
 def drop_columns_definition(source: Definition, columns: Sequence[str]) -> Definition:
-    """The other columns; see `Collection.drop`."""
+    """All columns except these; see `Collection.drop`."""
     gone = {source.schema.index(c) for c in columns}
     rest = [i for i in range(len(source.schema)) if i not in gone]
     if not rest:
@@ -217,7 +217,7 @@ def rename_columns_definition(source: Definition, names: Mapping[str, str]) -> D
 
 
 def aligned_schemas(source: Definition, other: Definition, op: str) -> Definition:
-    """The other definition with this one's types, or an error that quotes both schemas."""
+    """Converts another definition to this one's types; the error quotes both schemas."""
     mine, theirs = source.schema, other.schema
     if mine.types == theirs.types:
         return other
@@ -232,7 +232,7 @@ def aligned_schemas(source: Definition, other: Definition, op: str) -> Definitio
 
 
 def expression_texts(expressions: Sequence[Any], op: str) -> list[str]:
-    """Expressions one by one, of which some may come as lists."""
+    """Expressions one by one; some may be given as lists."""
     flat = [e for x in expressions for e in (x if isinstance(x, list | tuple) else [x])]
     for e in flat:
         if not isinstance(e, str):
@@ -252,7 +252,7 @@ def _place(schema: Schema, name: str) -> int | None:
 
 
 def as_entries(name: str, type_: str) -> str:
-    """An expression that can be a key in place of a column with a map in it."""
+    """An expression that can be a key instead of a column that contains a map."""
     column = name if name.isidentifier() else quoted(name)
     if type_.startswith("map<") and type_.count("map<") == 1:
         return f"array_sort(map_entries({column}))"
@@ -260,7 +260,7 @@ def as_entries(name: str, type_: str) -> str:
 
 
 def checked_unambiguous(fields: Sequence[Field], op: str) -> Schema:
-    """A schema, if no column name occurs twice."""
+    """Returns a schema, if no column name occurs twice."""
     seen: set[str] = set()
     for field in fields:
         if field.name.lower() in seen:

@@ -1,7 +1,8 @@
-"""Host: what a collection asks of who made it.
+"""The protocol between a collection and the session that it belongs to.
 
-A collection describes and has no rows. Names, what expressions mean, rows and changes are those of
-its host, which every collection made of it has too. Collections of two hosts do not go together.
+A collection describes and has no rows. Its session provides names, the meaning of expressions, rows
+and changes. Every collection derived from it belongs to the same session. Collections of two
+sessions cannot be combined.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ Seen = TypeVar("Seen")
 
 
 class ResolvedEpoch(NamedTuple):
-    """An epoch that stays itself: its number, and how often the log had gone back by then."""
+    """Identifies an epoch also after a rewind: its number, and the number of rewinds before it."""
 
     epoch: int
     incarnation: int
 
 
 class Stopped(NamedTuple):
-    """That a collection is stale, or reads one that is.
+    """Marks a collection that is stale, or reads one that is.
 
     Attributes:
-        reason: why.
-        epoch: the last one at which it can be read; None: there is none.
+        reason: the reason.
+        epoch: the last epoch at which it can be read; None if it cannot be read.
     """
 
     reason: str
@@ -43,35 +44,35 @@ class Stopped(NamedTuple):
 
 
 class SparkTypeResolver(Protocol):
-    """What Spark knows of expressions before it evaluates them."""
+    """Resolves types and settings of expressions before Spark evaluates them."""
 
     def __call__(self, sqls: Sequence[str], schema: Schema, /) -> list[str]:
         """The types of expressions over columns."""
 
     def settings(self, depends: SettingsDependency, text: str, /) -> SqlSettings:
-        """What an expression is described under, as far as it depends on that.
+        """Returns the settings of an expression, as far as it depends on them.
 
         Raises:
-            ExpressionError: if a Spark session is there and has others than the log.
+            ExpressionError: if a Spark session runs with other settings than the log's.
         """
 
     def registered(self, sql: str, schema: Schema, /) -> tuple[Registered, ...]:
-        """The functions that users registered with Spark and that an expression calls.
+        """The registered functions of the user that an expression calls.
 
         Raises:
             ExpressionError: if Spark does not reveal one of them.
         """
 
     def in_utc(self) -> bool:
-        """Whether what depends on the time zone is described in UTC, as far as that is known."""
+        """Returns True if expressions that depend on the time zone are described in UTC."""
 
 
 class SessionProtocol(Protocol):
-    """Who made a collection, and answers for it. `at` is as in `Readable`, None the last epoch."""
+    """The session of a collection. `at` is as in `Readable`, None the last epoch."""
 
     @property
     def types(self) -> SparkTypeResolver:
-        """What expressions mean."""
+        """Resolves types and settings of expressions."""
 
     @property
     def collect_rows(self) -> int:
@@ -84,28 +85,28 @@ class SessionProtocol(Protocol):
         """The number of an epoch."""
 
     def pinpoint(self, at: Any) -> ResolvedEpoch:
-        """An epoch that is told from any that has its number after a rewind."""
+        """Resolves an epoch so that another epoch of its number, after a rewind, differs."""
 
     def stopped(self, definition: Definition) -> Stopped | None:
-        """Why a collection is stale; None if it is not, or is not there."""
+        """The reason why a collection is stale; None if it is not stale, or does not exist."""
 
     def still(self, point: ResolvedEpoch, title: str) -> int:
-        """The number of an epoch of before.
+        """The number of an epoch that was resolved before.
 
         Raises:
-            TimeError: the log has gone back behind it since; `title` is of what was to be read.
+            TimeError: the log has been rewound to before it; `title` names the collection.
         """
 
     def read(self, definition: Definition, at: Any) -> Batch:
-        """The consolidated rows at an epoch; counts below 0 are among them."""
+        """The consolidated rows at an epoch, including those with negative counts."""
 
     def repair(self, definition: Definition) -> str:
-        """The command that brings the rows that inputs of a collection lack."""
+        """The command that repairs negative counts in a collection's inputs."""
 
     def glance(
         self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None
     ) -> Seen | None:
-        """What a look at the layers whose sum is there gives; None if there are none."""
+        """Applies a function to the layers of a trace, unmerged; None if they are not available."""
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Net changes of the epochs in `(after, upto]`, consolidated."""
@@ -114,17 +115,17 @@ class SessionProtocol(Protocol):
         """The readable epochs, as ranges."""
 
     def explain(self, definition: Definition) -> ExplainOutput:
-        """How a collection is computed, as of now."""
+        """Explains the current computation of a collection."""
 
     def frame(self, definition: Definition, at: Any) -> Any:
         """The rows as a DataFrame of Spark, copies expanded."""
 
     def inspect(self, definition: Definition, function: Callable[[int, Any], Any] | None) -> None:
-        """Has a function called with the changes of each epoch, or (None) no longer."""
+        """Calls a function with the changes of each epoch, or (None) stops doing so."""
 
 
 class SessionBound:
-    """A definition with who answers for it: what each collection is."""
+    """A definition with the session that it belongs to: the base of all collections."""
 
     def __init__(self, host: SessionProtocol, definition: Definition) -> None:
         self._host = host
@@ -132,12 +133,12 @@ class SessionBound:
 
 
 def session_of(collection: SessionBound) -> SessionProtocol:
-    """Who answers for a collection."""
+    """The session of a collection."""
     return collection._host
 
 
 def stopped(collection: SessionBound) -> Stopped | None:
-    """Why a collection is stale, or reads one that is; None if neither."""
+    """The reason why a collection is stale, or reads one that is; None if neither."""
     return collection._host.stopped(collection._definition)
 
 
@@ -149,16 +150,16 @@ def definition_of(
     *,
     stage: str | None = None,
 ) -> Definition:
-    """What a collection that was given somewhere describes.
+    """The definition of a collection that was passed as an argument.
 
     Args:
-        what: where, for messages: the operator, function or stage.
-        host: whose it has to be; None: anybody's.
-        argument: what it is there: the name of an argument, or words for it.
-        stage: the one that it is to become, for the error.
+        what: the operator, function or stage, for messages.
+        host: the session that it must belong to; None: any.
+        argument: the name or a description of the argument.
+        stage: the stage being defined, for the error.
 
     Raises:
-        StageError: if it is no collection, or that of another host.
+        StageError: if it is not a collection, or belongs to another session.
     """
     if not isinstance(given, SessionBound):
         label = f"{argument}=" if argument.isidentifier() else ""

@@ -1,1 +1,1 @@
-"""The functions that users give: captured, identified by what they do, signed, brought back."""
+"""The user's functions: captured, fingerprinted, signed, stored and restored."""

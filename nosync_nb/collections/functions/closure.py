@@ -1,6 +1,7 @@
-"""Functions of the user as they were when they were given, and what stands for lost ones.
+"""Captures functions of the user in their current state, and represents functions that are lost.
 
-Not here: what makes two functions equal (`identity`), bytes (`pickles`), signatures (`trust`).
+Other modules compare functions (`fingerprint`), serialise them (`serializer`) and sign them
+(`signing`).
 """
 
 from __future__ import annotations
@@ -18,24 +19,25 @@ Function = Callable[..., Any]
 
 
 class CapturedFunction:
-    """A function of the user as it was when it was given: code, captured values, identity.
+    """A captured function of the user: code, captured values, identity.
 
-    What runs is a private copy. Its globals, closure cells, defaults and what they hold are those
-    that were identified, whatever becomes of the notebook's own, and a retraction years later
-    cancels what was inserted. A copy may change what it captured: nobody else sees that, it makes
-    no other stage, and it is forgotten at a restart. A function that cannot be copied runs as it
-    is.
+    A private copy runs. Its globals, closure cells, defaults and their contents are those that were
+    identified, whatever the notebook does with its own. So a retraction years later cancels the row
+    that was inserted. A copy may change the values that it captured. No other code sees such a
+    change, it does not affect the identity of the stage, and it is lost at a restart. A function
+    that cannot be copied runs itself.
 
-    Failure: 1. A stage keeps rows above a global LIMIT. 2. LIMIT is set to another value in a
-    later cell. 3. A row is removed, judged by the new value, and does not cancel.
+    Failure: 1. A stage selects rows above a global LIMIT. 2. LIMIT is set to another value in a
+    later cell. 3. A row is removed, judged by the new value, and does not cancel. So a copy is
+    captured.
 
     Args:
-        identity: if it is known, as it is for a function that came back from the log.
-        text: how the log holds it in a `context`: the place that it was signed for.
+        identity: if it is known, as for a function from the log.
+        text: the function as recorded in the log for a `context`: the place that it was signed for.
 
     Attributes:
-        recognition: its fingerprint and what that comes from; None for one of the log.
-        pickle: the bytes of the copy, until the log has them.
+        recognition: its fingerprint and the basis of it; None for a function from the log.
+        pickle: the bytes of the copy, until they are logged.
         why: why there is no copy, in words for the user.
     """
 
@@ -59,15 +61,15 @@ class CapturedFunction:
 
     @property
     def identity(self) -> str:
-        """Equal for equal functions; one that cannot be identified is itself in this kernel."""
+        """Equal for equal functions; a function that cannot be identified equals only itself."""
         if self._identity is None:
-            self._take()  # what it captures may be bound by now
+            self._take()  # a name that was unbound may be bound now
         if self._identity is None:
             self._identity = kernel_identity(self.function)
         return self._identity
 
     def _take(self) -> None:
-        """Identifies the function, and from then on is a copy of it."""
+        """Identifies the function, and replaces it by a copy of it."""
         self.recognition = function_fingerprint(self.function)
         self._identity = self.recognition.fingerprint
         self.why = self.recognition.reason
@@ -77,16 +79,18 @@ class CapturedFunction:
             data = serializer.serialize_function(self.function, self.recognition.modules)
             self.function = serializer.deserialize_function(data)
             self.pickle = data
-        except Exception as error:  # whatever the user's objects raise
+        except Exception as error:  # objects of the user may raise any error
             self.why = f"{type(error).__name__}: {error}"
 
     def text(
         self, context: str | None, seal: Callable[[CapturedFunction, str], str | None]
     ) -> str | None:
-        """How the log holds it in a place: made once by `seal`; None if it cannot be stored.
+        """The function as recorded in the log for a context; None if it cannot be stored.
+
+        `seal` makes the text once for each context.
 
         Args:
-            context: the place; None: wherever it was, as nobody will load it.
+            context: the place; None: any place, if the function will not be loaded.
         """
         known = self._texts
         if context is None or (known and self.sealed is None):
@@ -98,12 +102,12 @@ class CapturedFunction:
 
     @property
     def sealed(self) -> tuple[str, str] | None:
-        """A context that it was signed for, and how the log holds it there; None if nowhere."""
+        """A context that it was signed for, with the recorded text; None if there is none yet."""
         return next(((where, text) for where, text in self._texts.items() if text), None)
 
 
 class UnavailableFunction:
-    """Stands for a function of the log that may not or cannot be loaded; calling it raises."""
+    """Represents a function of the log that may not or cannot be loaded; calling it raises."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -130,15 +134,15 @@ def kernel_identity(function: Function) -> str:
 
 
 def _reference(function: Function) -> Callable[[], Function | None]:
-    """A function as long as it is there, and no longer than it has to be."""
+    """A weak reference to a function, or a strong one if it supports no weak references."""
     key = id(function)
     try:
         return weakref.ref(function, lambda gone: _forget(key, gone))
-    except TypeError:  # some callables cannot be held so
+    except TypeError:  # some callables support no weak references
         return lambda: function
 
 
 def _forget(key: int, gone: object) -> None:
-    """Forgets a function that is gone, unless another one is there by now."""
+    """Forgets a deleted function, unless its id is already used by another one."""
     if key in _kernel_identities and _kernel_identities[key][0] is gone:
         del _kernel_identities[key]

@@ -1,4 +1,4 @@
-"""The former place of `Cached`: users and logs know it."""
+"""The former module of `Cached`: users and logs refer to it."""
 
 from nosync_nb.collections.functions.serializer import Cached
 

@@ -1,4 +1,4 @@
-"""What a function of the user has to be, and the columns of the rows that it returns."""
+"""Checks the user's functions, and determines the columns of the rows that they return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAMPLE_ROWS = 100
 
 
 def check_callable(what: str, function: Any, example: str) -> None:
-    """Refuses what is no function.
+    """Refuses an argument that is not callable.
 
     Raises:
         StageError: names the operator and the value.
@@ -30,13 +30,13 @@ def result_schema(
     *,
     many: bool,
 ) -> Schema:
-    """The schema of a function's rows: given, annotated, or seen on existing rows.
+    """The schema of a function's rows: given, annotated, or inferred from existing rows.
 
     Args:
-        sample: gives some rows that exist.
+        sample: returns some existing rows.
 
     Raises:
-        SchemaError: if none of these tells it.
+        SchemaError: if the schema is given in none of these ways.
     """
     what = "flat_map" if many else "map"
     check_callable(what, function, f"{what}(lambda row: ..., 'name string, n bigint')")

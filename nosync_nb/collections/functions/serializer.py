@@ -1,13 +1,13 @@
-"""Pickles: the user's functions as bytes, by value, with everything they capture.
+"""Serialises the user's functions by value, with everything that they capture.
 
-What is loaded is a private copy: it shares with its origin neither the globals and closure cells
-it names, nor the lists, objects and classes in them, nor the user's own modules. Only installed
-packages are by reference.
+A loaded function is a private copy. It shares no globals and closure cells with its origin, no
+lists, objects and classes in them, and no modules of the user. Only installed packages are stored
+by reference.
 
-Not here: signatures (`trust`), and what makes two functions equal (`identity`).
+Other modules sign the bytes (`signing`) and compare functions (`fingerprint`).
 
-Failure: 1. A class is captured and pickled. 2. Its user sets an attribute. 3. The pickle is loaded
-in the same process. cloudpickle would give back the very class, and set its attribute back; hence
+Failure: 1. A class is captured and pickled. 2. The user sets an attribute of it. 3. The pickle is
+loaded in the same process. cloudpickle would return the same class, and reset its attribute; hence
 its register of classes is not used.
 """
 
@@ -30,13 +30,13 @@ _registering = threading.Lock()
 
 
 def serialize_function(function: Function, modules: tuple[str, ...]) -> bytes:
-    """The bytes of a function.
+    """Returns the bytes of a function.
 
     Args:
         modules: the user's modules it uses, which are stored with it.
 
     Raises:
-        Exception: whatever what it captures raises when it is pickled.
+        Exception: any error that a captured value raises when it is pickled.
     """
     import cloudpickle
 
@@ -46,7 +46,10 @@ def serialize_function(function: Function, modules: tuple[str, ...]) -> bytes:
 
 
 def deserialize_function(data: bytes) -> Function:
-    """The function that `dumps` wrote, a copy at each call; runs what is in the bytes."""
+    """Loads a function from the bytes of `serialize_function`, a new copy at each call.
+
+    It runs code in the bytes, so the caller must have verified them.
+    """
     import cloudpickle
 
     return cloudpickle.loads(data)  # type: ignore[no-any-return]
@@ -71,15 +74,15 @@ def _pickler_class() -> Any:
 
 
 def _is_users(function: Any) -> bool:
-    """Whether a function is of a module of the user."""
+    """Returns True for a function in a module of the user."""
     return code_version(function.__module__ or "__main__") is None
 
 
 class Cached:
-    """A function with a cache of its own, as `functools.lru_cache` makes it, but pickled by value.
+    """A function with a cache of its own, like `functools.lru_cache`, but pickled by value.
 
     Args:
-        parameters: of `lru_cache`.
+        parameters: the parameters of `lru_cache`.
     """
 
     def __init__(self, function: Function, parameters: dict[str, Any]) -> None:

@@ -1,20 +1,19 @@
-"""Trust: functions in the log are signed by their user, and nothing unsigned is ever loaded.
+"""Signs the user's functions in the log; an unsigned function is never loaded.
 
-A log is data that may come from anywhere: a colleague, a replica, a download. Loading a pickle runs
-what is in it, so a function is stored with a signature made by a key that is not in the log but in
-the user's home. Without the key all data can be read, and stages with functions wait for their
-cells.
+A log is data of any origin: a colleague, a replica, a download. Loading a pickle runs the code in
+it. So a function is stored with a signature, made with a key that is not in the log but in the
+user's home. Without the key all data can be read, and stages with functions wait for their cells.
 
-Not here: whether a function is the same as before (`identity`), and where its bytes stand.
+Other modules decide if a function is unchanged (`fingerprint`), and where its bytes are stored.
 
 Layout: magic, key id, HMAC-SHA256, then the signed part: a header in JSON and the pickle. The HMAC
 covers the context as well (the fingerprint of the definition, say), so that a function cannot be
 moved to another stage.
 
 Failure: 1. A notebook calls a helper of a module beside it. 2. The kernel dies and the module is
-edited. 3. The log's function is loaded and calls the new helper, yet its data goes on as that of
-the old one. Hence the user's own modules are stored by value and installed packages by version:
-what runs again is what was identified.
+edited. 3. The log's function is loaded and calls the new helper, yet its data continues that of the
+old one. Hence the user's own modules are stored by value and installed packages by version: the
+code that runs again is the code that was identified.
 """
 
 from __future__ import annotations
@@ -50,7 +49,8 @@ _RUN_CELL = "run the stage's cell"
 def key_path() -> str:
     """The file of the user's key: NOSYNC_KEY_FILE, else in XDG_DATA_HOME, else ~/.local/share.
 
-    A relative XDG_DATA_HOME is none, as its standard says: the key would lie beside the work.
+    A relative XDG_DATA_HOME is ignored, as its standard demands: the key would be in the working
+    folder.
     """
     path = os.path.expanduser(os.environ.get("NOSYNC_KEY_FILE") or "")
     if not path:
@@ -63,11 +63,11 @@ def key_path() -> str:
 
 
 def user_key(files: Files | None = None) -> bytes:
-    """Returns the user's key; the first call ever makes it, once among racing processes.
+    """Returns the user's key. The first call ever makes it, once among racing processes.
 
     Raises:
-        TrustError: if it can be read by others, belongs to somebody else, is damaged, or cannot
-            be made.
+        TrustError: if others can read it, it belongs to another user, is damaged, or cannot be
+            made.
     """
     files = files or Files()
     path = key_path()
@@ -83,7 +83,7 @@ def user_key(files: Files | None = None) -> bytes:
 
 
 def existing_user_key(files: Files | None = None) -> bytes | None:
-    """Returns the user's key if there is one; makes none.
+    """Returns the user's key if it exists; makes none.
 
     Raises:
         TrustError: as `user_key` does.
@@ -102,7 +102,7 @@ def existing_user_key(files: Files | None = None) -> bytes | None:
 
 
 def _unavailable(error: DurabilityError) -> TrustError:
-    """The error of a key that the disk does not give."""
+    """The error of a key that the disk cannot provide."""
     return TrustError(
         f"the key of this user is not available: {error}",
         hint="set NOSYNC_KEY_FILE to a file of yours; until then stages need their cells",
@@ -110,7 +110,7 @@ def _unavailable(error: DurabilityError) -> TrustError:
 
 
 def key_text(key: bytes) -> bytes:
-    """What stands in the file of a key."""
+    """The content of a key's file."""
     return secret_files.secret_text(key)
 
 
@@ -118,7 +118,7 @@ def read_key(files: Files, path: str) -> bytes:
     """Reads a key that only its user can read.
 
     Raises:
-        TrustError: if others can read it, or it is none.
+        TrustError: if others can read it, or it is not a key.
     """
     return secret_files.read_secret(
         files, path, "key", "delete it: a new one is made; then " + _RUN_CELL
@@ -137,12 +137,12 @@ def sign_function(
 
     Args:
         key: from `user_key`.
-        context: what the function belongs to; `unseal` must be given the same.
-        identity: of the function, if it is known already.
-        pickle: what `pickles.dumps` made of it when it had this identity.
+        context: the place that the function belongs to; `load_signed_function` must get the same.
+        identity: the function's identity, if it is known already.
+        pickle: its serialised copy with this identity, if there is one.
 
     Raises:
-        StageError: if the function has no fingerprint or cannot be pickled: no log can hold it.
+        StageError: if the function has no fingerprint or cannot be pickled: no log can store it.
     """
     identity = identity or function_fingerprint(function)
     if identity.fingerprint is None:
@@ -161,15 +161,15 @@ def sign_function(
 def load_signed_function(
     data: bytes, *, key: bytes, context: str = "", fingerprint: str | None = None
 ) -> Function:
-    """Loads a function whose signature holds, made by this Python and these packages.
+    """Loads a function with a valid signature that was made by this Python and these packages.
 
     Args:
-        fingerprint: which function it must be, if that is known.
+        fingerprint: the expected fingerprint, if it is known.
 
     Raises:
-        TrustError: if the bytes were not sealed with this key and context, are damaged, hold
+        TrustError: if the bytes were not signed with this key and context, are damaged, hold
             another function, or come from another minor version of Python, of cloudpickle or
-            another version of a package the function uses. Nothing of them has been loaded then,
+            another version of a package the function uses. No part of them has been loaded then,
             unless the load itself failed.
     """
     signed = _signed(data, key, context)
@@ -191,17 +191,17 @@ def load_signed_function(
 
 
 def resigned_for_log(data: bytes, *, key: bytes, before: str, after: str) -> bytes:
-    """Signs sealed bytes for another context, without loading them.
+    """Signs signed bytes for another context, without loading them.
 
     Raises:
-        TrustError: if they were not sealed with this key for the context before.
+        TrustError: if they were not signed with this key for the context before.
     """
     signed = _signed(data, key, before)
     return _MAGIC + _key_id(key) + _mac(key, after, signed) + signed
 
 
 def _signed(data: bytes, key: bytes, context: str) -> bytes:
-    """What a signature covers, if it holds."""
+    """The signed part, if the signature is valid."""
     start = len(_MAGIC) + ID_BYTES + _MAC_BYTES
     if data[: len(_MAGIC)] != _MAGIC or len(data) < start + 4:
         raise TrustError("these bytes are no sealed function", hint=_RUN_CELL)
@@ -225,7 +225,7 @@ def _mac(key: bytes, context: str, signed: bytes) -> bytes:
 
 
 def key_id(key: bytes) -> str:
-    """Tells keys apart without telling anything about them; for people and catalogs."""
+    """Identifies a key without revealing it; for people and catalogs."""
     return _key_id(key).hex()
 
 
@@ -234,7 +234,7 @@ def _key_id(key: bytes) -> bytes:
 
 
 def _environment() -> dict[str, str]:
-    """What a pickled function depends on, apart from packages."""
+    """The versions, other than those of packages, that a pickled function depends on."""
     import cloudpickle
 
     return {
@@ -262,7 +262,7 @@ def _check_version(name: str, there: str, here: str | None) -> None:
 
 
 def refusal_to_load(function: Function, reason: str) -> StageError:
-    """The error for a function that no log can hold."""
+    """The error for a function that no log can store."""
     name = getattr(function, "__name__", type(function).__name__)
     return StageError(
         f"function '{name}' cannot be stored: {reason}",

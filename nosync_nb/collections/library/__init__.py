@@ -1,1 +1,1 @@
-"""What is written with collections alone: graphs, windows of time, as-of joins."""
+"""Functions that are built from collections alone: graphs, windows of time, as-of joins."""

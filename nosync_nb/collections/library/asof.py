@@ -1,7 +1,7 @@
 """As-of joins: each row with the latest one of another collection at its time.
 
-The right side is brought into the columns (keys, time, others), without nulls in keys and time;
-the rest is the operator's (operators/joins/asof_join.py).
+The right side is converted to the columns (keys, time, others), without nulls in keys and time. The
+operator does the rest (operators/joins/asof_join.py).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def asof_join(
     Args:
         on: key columns, or a dict left -> right; none: one group. Null keys match nothing.
         time: the column of time in both, or a dict left -> right: timestamps, dates or integers.
-        tolerance: how old the right row may be at most, the bound included: "5 minutes", or a
-            number where time is one.
+        tolerance: the greatest age of the right row, the bound included: "5 minutes", or a number
+            where time is one.
 
     Returns:
         the left columns, then the right ones without keys (and without its time, if that has the
-        name of the left one), null where there is no such row. Of several right rows at the same
-        time the last in canonical order counts; copies on the right do not multiply.
+            name of the left one), null where there is no such row. Of several right rows at the
+            same time the last in canonical order counts; copies on the right do not multiply.
 
     Raises:
         SchemaError: if keys or times differ in type, or columns clash.
 
-    Cost: O(layers) rows for each changed row, and the left rows whose match may be another: those
-        from a changed right row up to the next one, or as far as the tolerance.
+    Cost: O(layers) rows for each changed row, and the left rows whose match may change: those from
+    a changed right row up to the next one, or within the tolerance.
     """
     source = definition_of("asof_join", left)
     other = definition_of("asof_join", right, session_of(left))
@@ -83,7 +83,7 @@ def asof_join(
 def _arranged(
     right: Definition, order: Sequence[int], keys: int, types: SparkTypeResolver
 ) -> Definition:
-    """The right side as the operator wants it: columns in order, keys and time not null."""
+    """The right side as the operator needs it: columns in order, keys and time not null."""
     names = [quoted(right.schema.names[i]) for i in order[: keys + 1]]
     there = filter_definition(right, " and ".join(f"{name} is not null" for name in names), types)
     schema = Schema([Field(f"c{n}", right.schema.types[i]) for n, i in enumerate(order)])
@@ -91,7 +91,7 @@ def _arranged(
 
 
 def _tolerance(given: Any, type_: str, name: str) -> int | None:
-    """How far a time may be from another of its type, in its units."""
+    """The greatest distance of two times, in the units of their type."""
     whole = type_.endswith("int")
     if type_ not in (*TIMES, "date") and not whole:
         raise SchemaError(
@@ -128,7 +128,7 @@ def _further(left: Collection, right: Collection, rest: Sequence[int]) -> list[F
     """The right columns that follow the left ones.
 
     Raises:
-        SchemaError: if a left one has the name of one of them.
+        SchemaError: if a left column has the same name.
     """
     taken = {n.lower() for n in left.schema.names}
     for i in rest:

@@ -1,7 +1,7 @@
-"""Edges and nodes as graph algorithms take them: checked, and brought into order once.
+"""Checks the edges and nodes of graph algorithms, and normalises them once.
 
-Every function is told for which algorithm it works, so that what is wrong with an argument is said
-in the words of the call: the algorithm, the argument, what was given, and what to write.
+Every function gets the name of its algorithm, so that an error quotes the call: the algorithm, the
+argument, the value, and the correct form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nosync_nb.rows.types import FLOATS, INTEGERS
 
 
 def whole(what: str, argument: str, given: Any, least: int = 1, most: int | None = None) -> None:
-    """Refuses what is no integer within bounds.
+    """Refuses a value that is not an integer within bounds.
 
     Raises:
         StageError: names the algorithm, the argument and the value.
@@ -67,7 +67,7 @@ def weighted(what: str, edges: Collection, weight: str) -> tuple[Collection, str
 
 
 def nodes_of(what: str, argument: str, edges: Collection, given: Collection) -> Collection:
-    """Given nodes, each once, of the type of the edges' ends."""
+    """Given nodes, each once, with the type of the edges' ends."""
     wanted = _ends(what, edges).schema.types[0]
     nodes = _columns(what, argument, given, ["node"])
     definition_of(what, nodes, session_of(edges), argument)
@@ -108,10 +108,10 @@ def _ends(what: str, edges: Collection, weight: str | None = None) -> Collection
 def _columns(
     what: str, argument: str, given: Any, wanted: list[str], weight: str | None = None
 ) -> Collection:
-    """The columns that an algorithm needs of an argument.
+    """The columns of an argument that an algorithm needs.
 
     Raises:
-        SchemaError: if it has not got them, or is no collection; names what is wrong.
+        SchemaError: if a column is missing, or the argument is not a collection; names the fault.
     """
     further = [] if weight is None else [weight]
     shape = f"({', '.join([*wanted, *further])})"
@@ -140,6 +140,6 @@ def _columns(
 
 
 def _short(given: Any) -> str:
-    """A value for a message."""
+    """The text of a value for a message, shortened."""
     text = repr(given)
     return text if len(text) <= 60 else f"{text[:57]}..."

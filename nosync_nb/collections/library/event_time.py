@@ -1,8 +1,9 @@
-"""Event time: lengths of it as people write them, and columns of it as microseconds.
+"""Lengths of event time in the form that people write them, and columns of it as microseconds.
 
 Windows are computed on bigints of microseconds, so starts and ends are integer arithmetic. For
-`timestamp` the way there and back is an expression, as it is for `timestamp_ntz` in UTC; in another
-time zone that takes a Python function a row, since Spark SQL has no way that leaves the zone out.
+`timestamp` both conversions are expressions, as they are for `timestamp_ntz` in UTC. In another
+time zone they take a Python function for each row, since no expression of Spark SQL ignores the
+zone.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def length(given: Any, what: str) -> int:
     """A fixed length of time in microseconds: "1 hour 30 minutes", or a timedelta.
 
     Raises:
-        SchemaError: if it is none, or not above 0.
+        SchemaError: if it is not a length of time, or not above 0.
     """
     total = None
     if isinstance(given, timedelta):
@@ -125,5 +126,5 @@ class FromMicros:
 
 
 def _utc(collection: Collection) -> bool:
-    """Whether times with and without a zone are the same in the session."""
+    """Returns True if times with and without a zone are the same in the session."""
     return session_of(collection).types.in_utc()

@@ -1,16 +1,16 @@
 """Algorithms on graphs: functions from collections to a collection, in public operators only.
 
-Edges are rows (src, dst) of one type, any that has an order; further columns are ignored. What all
-functions do with odd edges: copies count once; an edge without one of its ends (null) is none.
+Edges are rows (src, dst) of one type, any that has an order; further columns are ignored. All
+functions treat unusual edges alike: copies count once, and an edge with a null end is ignored.
 Nodes are the ends of the edges. A node without edges is known only if it is given: where that
-matters, `nodes` takes rows (node), and the result has those too. A node with no edge but to itself
-is a node like any other. Where directions do not matter, an edge and its reverse are one, and
-edges from a node to itself do nothing.
+matters, `nodes` takes rows (node), and the result has those too. A node whose only edge leads to
+itself is a node like any other. Where directions do not matter, an edge and its reverse are one,
+and edges from a node to itself have no effect.
 
-Nothing runs here. The result is a description like any other: name it as a stage and it follows
-the edges, epoch by epoch. An epoch costs what changes in each round, which is little for most
-edges; the edge that holds half a graph together costs half a graph. What does not depend on a
-round (distinct edges, degrees, who is a neighbour) is outside of the loops and arranged once.
+The functions only describe. The result is a description like any other: as a named stage it follows
+the edges, epoch by epoch. An epoch costs the changes in each round, which are few for most edges;
+an edge that connects the two halves of a graph costs half a graph. Parts that do not depend on a
+round (distinct edges, degrees, neighbours) are outside of the loops and arranged once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MILLION = 1_000_000
 
 
 def reachable(edges: Collection, roots: Collection) -> Collection:
-    """What can be reached from some nodes along edges, the nodes themselves included.
+    """The nodes that can be reached from some nodes along edges, including these nodes.
 
     Args:
         edges: rows (src, dst).
@@ -45,7 +45,7 @@ def reachable(edges: Collection, roots: Collection) -> Collection:
         rows (node), each once.
 
     Cost: the first run follows each edge that can be reached once, in as many rounds as the
-    farthest node is away. An epoch follows the edges of nodes that come, go, or get nearer.
+    distance of the farthest node. An epoch follows the edges of nodes that come, go, or get nearer.
     Ends: yes; no node comes twice.
     Source: McSherry et al., Differential dataflow, CIDR 2013.
     """
@@ -64,18 +64,19 @@ def distances(edges: Collection, roots: Collection, weight: str | None = None) -
         edges: rows (src, dst), with weights (src, dst, weight).
         roots: rows (node), of the type of the ends; they have distance 0.
         weight: a column of integers or doubles, the length of an edge; without it every edge has
-            length 1. The shortest of parallel edges counts; one without a length (null) is none.
+            length 1. The shortest of parallel edges counts; one without a length (null) is ignored.
 
     Returns:
         rows (node, dist), one for each node that can be reached: dist is an int, with weights a
-        bigint or a double.
+            bigint or a double.
 
     Raises:
         SchemaError: if the weight is neither an integer nor a double.
 
-    Cost: as `reachable`; with weights, a node comes again in each round that finds a shorter way
-    with more edges. The way of a node can change with one edge, for all that lie behind it.
-    Ends: with lengths above 0 always, and with others unless a circle shortens the way for ever
+    Cost: as `reachable`; with weights, a node is visited again in each round that finds a shorter
+    path with more edges. One edge can change the path of a node, and of all nodes reached through
+    it.
+    Ends: with lengths above 0 always, and with others unless a circle shortens a path for ever
     (DivergenceError).
     Source: Bellman, On a routing problem, 1958.
     """
@@ -98,7 +99,7 @@ def distances(edges: Collection, roots: Collection, weight: str | None = None) -
 
 
 def connected_components(edges: Collection, nodes: Collection | None = None) -> Collection:
-    """Which nodes hang together, whatever the direction of the edges.
+    """The connected components of a graph, ignoring the direction of edges.
 
     Args:
         edges: rows (src, dst).
@@ -107,12 +108,12 @@ def connected_components(edges: Collection, nodes: Collection | None = None) -> 
     Returns:
         rows (node, component): the component is named by its least node.
 
-    Only nodes that are less than all their neighbours set out with a name, since no other can be
+    Only nodes that are less than all their neighbours start with a name, since no other node can be
     the least of a component.
 
-    Cost: each edge carries each lesser name that comes by; as many rounds as the component is
-    wide. An epoch follows the nodes whose name changes, or comes by another way.
-    Ends: yes; names only get less.
+    Cost: each edge carries each lesser name that arrives; the number of rounds is the diameter of
+    the component. An epoch follows the nodes whose name changes, or arrives by another path.
+    Ends: yes; names only decrease.
     Source: Murray et al., Naiad, SOSP 2013.
     """
     both = neighbours("connected_components", edges)
@@ -122,22 +123,23 @@ def connected_components(edges: Collection, nodes: Collection | None = None) -> 
 
 
 def strongly_connected_components(edges: Collection, nodes: Collection | None = None) -> Collection:
-    """Which nodes can reach each other along edges.
+    """The strongly connected components: sets of nodes that can all reach each other along edges.
 
     Args:
         edges: rows (src, dst).
         nodes: rows (node), for nodes without edges.
 
     Returns:
-        rows (node, component): the component is named by its least node; a node on no circle is
-        a component of its own.
+        rows (node, component): the component is named by its least node; a node on no circle is a
+            component of its own.
 
-    A loop around two loops: an edge goes if the least node from which its ends can be reached is
-    not the same, then if the least node that they reach is not; until all edges stay.
+    An outer loop contains two inner loops. The first computes for each node the least node that
+    reaches it, and removes the edges whose ends differ in it. The second does the same for the
+    least node that each node reaches. The outer loop ends when no edge is removed.
 
-    Cost: two runs of names through the edges that are left, for each round of the loop around;
-    a random graph takes a few. State: what changed in each round of each round.
-    Ends: yes; edges only go.
+    Cost: two propagations of names through the remaining edges, for each round of the outer loop; a
+    random graph takes a few. State: the changes in each round of each round.
+    Ends: yes; edges are only removed.
     Source: Orzan, On distributed verification and verified distribution, 2004 (colouring); as a
     nested loop: McSherry et al., Differential dataflow, CIDR 2013.
     """
@@ -164,26 +166,26 @@ def pagerank(
     rounds: int = 20,
     damping_percent: int = 85,
 ) -> Collection:
-    """How much weight the links of a graph give to each of its nodes, in whole millionths.
+    """The rank that the links of a graph give to each of its nodes, in whole millionths.
 
-    The average page has rank 1 000 000. In each round a page gives `damping_percent` of its rank
-    to the pages it links to, in equal shares, each rounded down to a millionth; all get the rest
-    of 1 000 000 besides. A page without links gives nothing away: its rank is lost to the others,
-    where other definitions spread it over all. Integers are exact, so equal edges give equal ranks
-    whatever came before.
+    The average page has rank 1 000 000. In each round a page gives `damping_percent` of its rank to
+    the pages it links to, in equal shares, each rounded down to a millionth; each page also gets
+    the rest of 1 000 000. A page without links gives no rank away: its rank is lost to the others,
+    where other definitions spread it over all. Integers are exact, so equal edges give equal ranks,
+    independent of earlier epochs.
 
     Args:
         edges: rows (src, dst); an edge to itself is a link like any other.
         nodes: rows (node), for nodes without edges.
-        rounds: so often ranks are passed on; the error shrinks by `damping_percent` each time.
+        rounds: the number of rounds; the error shrinks by `damping_percent` each time.
         damping_percent: 1 to 99.
 
     Returns:
         rows (node, rank bigint).
 
     Cost: each edge once a round at first. An epoch follows the shares that change, up to `rounds`
-    links far, until rounding hides them. NOTE: where all is near all, one link changes all ranks,
-    and an epoch costs as much as the first run; fewer rounds are what helps.
+    links far, until rounding hides them. NOTE: in a graph of small diameter one link changes all
+    ranks, and an epoch costs as much as the first run; fewer rounds help.
     Ends: after `rounds`.
     Source: Page et al., The PageRank citation ranking, 1999.
     """
@@ -207,7 +209,7 @@ def pagerank(
 
 
 def triangles(edges: Collection) -> Collection:
-    """Three nodes of which each is a neighbour of both others, whatever the direction.
+    """The triangles of a graph: three nodes that are all neighbours, ignoring directions.
 
     Args:
         edges: rows (src, dst).
@@ -215,8 +217,8 @@ def triangles(edges: Collection) -> Collection:
     Returns:
         rows (a, b, c), a < b < c, each once.
 
-    Cost: no loop. Pairs of edges a-b, b-c with a < b < c are kept: at a node with m lesser and n
-    greater neighbours m x n. An epoch touches the pairs that an edge is part of.
+    Cost: no loop. Pairs of edges a-b, b-c with a < b < c are stored: m x n at a node with m lesser
+    and n greater neighbours. An epoch touches the pairs that contain a changed edge.
     """
     up = upwards("triangles", edges)
     return (
@@ -227,7 +229,7 @@ def triangles(edges: Collection) -> Collection:
 
 
 def k_core(edges: Collection, k: int) -> Collection:
-    """The largest set of nodes of which each has at least k neighbours in the set.
+    """The k-core: the largest set of nodes that all have at least k neighbours in the set.
 
     Args:
         edges: rows (src, dst); their direction does not matter.
@@ -236,8 +238,9 @@ def k_core(edges: Collection, k: int) -> Collection:
     Returns:
         rows (node).
 
-    Cost: each edge once at first, and once when an end leaves; as many rounds as nodes have to
-    wait for others to leave. An epoch follows the nodes that leave earlier or later, or not.
+    Cost: each edge once at first, and once when an end leaves; the number of rounds is the longest
+    chain of nodes that leave after each other. An epoch follows the nodes that leave earlier or
+    later, or not.
     Ends: yes; nodes only leave.
     Source: Seidman, Network structure and minimum degree, 1983.
     """
@@ -261,24 +264,24 @@ def k_core(edges: Collection, k: int) -> Collection:
 def label_propagation(
     edges: Collection, nodes: Collection | None = None, *, rounds: int = 5
 ) -> Collection:
-    """Communities: each node takes the label that most of its neighbours have, again and again.
+    """Communities: each node repeatedly takes the label that most of its neighbours have.
 
     All nodes choose at once. A node begins with itself as label and has a vote among its
-    neighbours; of labels with equally many votes the least is taken. So the result is a function
-    of the edges, and two nodes that would swap labels for ever do not.
+    neighbours; of labels with equally many votes the least is taken. So the result is a function of
+    the edges, and two nodes do not swap labels for ever.
 
     Args:
         edges: rows (src, dst); their direction does not matter.
         nodes: rows (node), for nodes without edges; they keep their own label.
-        rounds: how often they choose.
+        rounds: the number of rounds.
 
     Returns:
         rows (node, label).
 
-    Cost: each edge once a round at first. An epoch follows the nodes that choose otherwise.
+    Cost: each edge once a round at first. An epoch follows the nodes that choose another label.
     Ends: after `rounds`.
-    Source: Raghavan et al., Near linear time algorithm to detect community structures, 2007; all
-    at once and with a vote of one's own here.
+    Source: Raghavan et al., Near linear time algorithm to detect community structures, 2007; here
+    nodes choose all at once and vote for themselves.
     """
     whole("label_propagation", "rounds", rounds)
     own = all_nodes("label_propagation", edges, nodes)
@@ -301,7 +304,7 @@ def label_propagation(
 
 
 def _least(named: Collection, links: Collection, src: str, dst: str) -> Collection:
-    """The least name that comes to each node along edges from `src` to `dst`."""
+    """The least name that reaches each node along edges from `src` to `dst`."""
     return named.iterate(
         lambda names: (
             names.join(links, on={"node": src})

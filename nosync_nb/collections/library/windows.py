@@ -1,8 +1,8 @@
 """Windows over event time: compositions of the operators of collections.
 
-Every function is a plain expression of what its inputs hold now: a late row changes the windows
-it falls into, a retracted one leaves them, and nothing waits for a clock. `retain` drops windows
-that are old by the newest event time, which makes room and keeps late rows out.
+The result of every function depends only on the current rows of its inputs. A late row changes the
+windows it belongs to, a retracted row leaves them, and no window waits for a clock. `retain` drops
+windows that are old by the newest event time, which frees space and keeps late rows out.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def sliding(
     every: Length,
     retain: Length | None = None,
 ) -> Collection:
-    """Puts each row into all windows of length `size` that hold it; one begins `every` so often.
+    """Puts each row into all windows of length `size` that hold it; one begins every `every`.
 
     Args:
         on, retain: as for `tumbling`; `retain` is rounded up to whole steps of `every`.
@@ -92,7 +92,7 @@ def sliding(
 
 
 def _kept(retain: Length | None, every: Length) -> int | None:
-    """How many steps behind the newest are kept; None: all."""
+    """The number of retained steps before the newest; None: all."""
     return None if retain is None else _grains(retain, every)
 
 
@@ -119,17 +119,17 @@ def _windows(
 def retained(collection: Collection, *, on: str, retain: Length, grain: Length) -> Collection:
     """The rows that are not too old by the newest event time.
 
-    Time is cut into grains. A row is there while its grain begins at most `retain`, rounded up to
-    whole grains, before the grain of the greatest event time in the collection. So a row at most
-    `retain` old is always there, and the rows of a grain come and go together: what is made of a
-    grain is never made of a part of it. Rows that come too late are dropped the same way. If the
-    newest row is retracted, what it had pushed out is back.
+    Time is cut into grains. A row is retained while its grain begins at most `retain`, rounded up
+    to whole grains, before the grain of the greatest event time in the collection. So a row at most
+    `retain` old is always in the result. The rows of a grain come and go together, so a result is
+    never computed from a part of a grain. Rows that come too late are dropped the same way. If the
+    newest row is retracted, the rows that it had pushed out return.
 
     Raises:
         SchemaError: if `retain` is more than 10 000 grains.
 
-    Cost: a changed row costs a join; when the newest time enters another grain, also
-        `retain / grain` numbers and the rows of the grains that leave.
+    Cost: a changed row costs a join; when the newest time enters another grain, also `retain /
+    grain` numbers and the rows of the grains that leave.
     """
     definition_of("retained", collection)
     grains = _grains(retain, grain)
@@ -139,7 +139,7 @@ def retained(collection: Collection, *, on: str, retain: Length, grain: Length) 
 
 
 def _grains(retain: Length, grain: Length) -> int:
-    """How many grains are kept behind the newest."""
+    """The number of grains that are retained before the newest."""
     grains = -(-length(retain, "retain") // length(grain, "grain"))
     if grains > _GRAINS_MAX:
         raise SchemaError(
@@ -150,9 +150,9 @@ def _grains(retain: Length, grain: Length) -> int:
 
 
 def _newest(collection: Collection, micros: str, width: int, grains: int) -> Collection:
-    """The rows whose grain is at most so many behind the last one; a semi-join with their numbers.
+    """The rows whose grain is among the newest, by a semi-join with the numbers of these grains.
 
-    The numbers change only when the last grain does, and all but a few cancel.
+    The numbers change only when the newest grain does, and most of these changes cancel.
     """
     number = collection.schema.unused("grain")
     cut = f"(`{micros}` - pmod(`{micros}`, {width}L)) div {width}L"
@@ -172,10 +172,11 @@ def sessions(
         keys: columns; each combination of their values has its own sessions.
 
     Returns:
-        the columns, then `window_start`, the first event of the session, and `window_end`, its
-        last event plus `gap`.
+        the columns, then `window_start`, the first event of the session, and `window_end`, its last
+            event plus `gap`.
 
-    Cost: the rows of the sessions that a changed row is in or near to; not the others of its key.
+    Cost: the rows of the sessions that contain a changed row or are near it; not the others of its
+    key.
     """
     definition_of("sessions", collection)
     type_ = time_type(collection, on)
@@ -185,7 +186,7 @@ def sessions(
     at = schema.index(on)
     if at in places:
         raise SchemaError(f"sessions: the event time '{on}' cannot be a key as well")
-    collection.group_by(*(schema.names[i] for i in places))  # refuses what is no key
+    collection.group_by(*(schema.names[i] for i in places))  # refuses columns that cannot be keys
     output = Schema([*schema.fields, *(Field(name, type_) for name in names)])
     there = collection.filter(f"{quoted(schema.names[at])} is not null")
     params = {"keys": places, "at": at, "gap": length(gap, "gap")}
@@ -199,7 +200,7 @@ def sessions(
 @library_identity("back_from/1")
 @dataclass(frozen=True)
 class BackFrom:
-    """The number of a grain, and those of so many before it."""
+    """Returns the number of a grain, and those of the `grains` before it."""
 
     grains: int
 

@@ -349,7 +349,7 @@ def test_a_session_whose_workers_were_not_asked_is_taken_to_have_all_cores(
     monkeypatch.setattr(placement.os, "cpu_count", lambda: 5)
     asked = Placement(Way(), None, None)  # type: ignore[arg-type]
     assert (slots_of(asked, "running"), slots_of(asked, "startable")) == (5, 5)
-    monkeypatch.setattr("nosync_nb.spark.workers.slots", lambda spark: 7)
+    monkeypatch.setattr("nosync_nb.spark.workers.task_slots", lambda spark: 7)
     assert (slots_of(asked, "running"), slots_of(asked, "startable")) == (7, 5)
 
 

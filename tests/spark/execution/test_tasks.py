@@ -74,7 +74,7 @@ def run_here(
     for block in made:
         if block.port == ERROR:
             raise error_translation.unpack_error(block.payload)
-    return bulk_run.result(plan, [(b.place, bytes(b.payload)) for b in made], Jobs())
+    return bulk_run.combined_result(plan, [(b.place, bytes(b.payload)) for b in made], Jobs())
 
 
 @given(st.integers(1, 1000), st.lists(st.integers(0, 2**64 - 1), min_size=1))

@@ -1,11 +1,11 @@
-"""Identity: what a definition computes, as a short text that is equal in every kernel.
+"""Identifies the computation of a definition by a short text that is equal in every kernel.
 
-A stage is "unchanged" after a restart when its fingerprint is the one in the log. Operators,
+A stage is "unchanged" after a restart if its fingerprint equals the one in the log. Operators,
 expressions and schemas are data (`definition_fingerprint`); functions of the user are code with
 captured values (`function_fingerprint`). Pickles and marshalled code differ at every restart and
 with every moved line, so neither is used.
 
-Not here: signatures (`trust`), and whether a function is deterministic.
+Signatures are in `signing`. No module checks that a function is deterministic.
 """
 
 from nosync_nb.collections.functions.fingerprint.canonical_values import LRU_CACHED

@@ -1,13 +1,13 @@
 """The canonical form of a function's code: its syntax tree, else its bytecode.
 
-The syntax tree is preferred, because it depends on nothing but what was written: bytecode changes
-with line breaks (jumps are threaded only within a line) and with the minor version of Python.
-Comments, docstrings, formatting, positions, file names and the function's own name are left out.
+The syntax tree is preferred, because it depends only on the source text: bytecode changes with line
+breaks (jumps are threaded only within a line) and with the minor version of Python. Comments,
+docstrings, formatting, positions, file names and the function's own name are left out.
 
 Failure: 1. A module is imported. 2. Its file is edited. 3. A cell is run again: the text found by
-file name and line is not the code that runs, and data of the old code would be taken for data of
-the new one. Hence a tree counts only if compiling its text gives exactly the code in memory;
-else the form is the bytecode, without line numbers: stable on one minor version of Python.
+file name and line is not the code that runs. Data of the old code would be taken for data of the
+new one. Hence a tree counts only if compiling its text gives exactly the code in memory; else the
+form is the bytecode, without line numbers: stable on one minor version of Python.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 class ExternalNames(NamedTuple):
-    """What code takes from outside itself.
+    """The names that code takes from outside itself.
 
     Args:
-        names: global names, each with the attributes that are read from it at once.
+        names: global names, each with the attributes that are read directly from it.
         imports: (level, module, names) of import statements.
         assigned: global names that the code binds or deletes.
     """
@@ -71,7 +71,7 @@ def _scan(
     imports: set[tuple[int, str, tuple[str, ...]]],
     assigned: set[str],
 ) -> None:
-    """Adds what the instructions of one code object use."""
+    """Adds the names in the instructions of one code object."""
     instructions = [i for i in dis.get_instructions(code) if i.opname not in _UNSTABLE]
     constants: list[Any] = []
     for at, instruction in enumerate(instructions):
@@ -102,7 +102,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 @lru_cache(maxsize=16)
 def _parsed(text: str, flags: int) -> tuple[ast.Module, dict[tuple[int, str], list[CodeType]]]:
-    """The tree of a text and the code it compiles to, by first line and name."""
+    """The tree of a text and its compiled code objects, by first line and name."""
     tree = ast.parse(text)
     code = compile(tree, "<text>", "exec", flags=flags, dont_inherit=True)
     index: dict[tuple[int, str], list[CodeType]] = {}
@@ -112,12 +112,12 @@ def _parsed(text: str, flags: int) -> tuple[ast.Module, dict[tuple[int, str], li
 
 
 def _find(code: CodeType, module_globals: dict[str, Any]) -> _FunctionNode | None:
-    """The syntax tree that this very code was compiled from, or None."""
+    """The syntax tree that exactly this code was compiled from, or None."""
     text = "".join(linecache.getlines(code.co_filename, module_globals))
     if not text:
         return None
     if text.startswith("%%"):
-        text = "#" + text  # a cell whose magic runs its body as it stands
+        text = "#" + text  # a cell whose magic runs its body unchanged
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | (code.co_flags & _FUTURES)
     try:
         tree, index = _parsed(text, flags)
@@ -132,7 +132,7 @@ def _find(code: CodeType, module_globals: dict[str, Any]) -> _FunctionNode | Non
 
 
 def _same(one: CodeType, other: CodeType) -> bool:
-    """Whether two code objects come from the same text at the same place.
+    """Returns True if two code objects come from the same text at the same place.
 
     NOTE: Python's own `==` also compares the counters of code that has run (3.11).
     """
@@ -153,7 +153,7 @@ def _same(one: CodeType, other: CodeType) -> bool:
 
 
 def _starts(node: ast.AST, code: CodeType) -> bool:
-    """Whether a function of this name begins at this line."""
+    """Returns True if a function of this name begins at this line."""
     if isinstance(node, ast.Lambda):
         return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -163,7 +163,7 @@ def _starts(node: ast.AST, code: CodeType) -> bool:
 
 
 def _innermost(nodes: list[ast.AST], code: CodeType) -> list[ast.AST]:
-    """Of several lambdas on a line, the smallest whose body holds every instruction of `code`."""
+    """Selects the smallest of several lambdas on a line that contains all instructions."""
     spans = [
         (line, column, end_line, end_column)
         for line, end_line, column, end_column in code.co_positions()
@@ -188,7 +188,7 @@ def _innermost(nodes: list[ast.AST], code: CodeType) -> list[ast.AST]:
 
 
 def _function_text(node: _FunctionNode) -> str:
-    """The text of a function: its arguments and body; decorators show in what they made of it."""
+    """The text of a function: its arguments and body. Decorators appear in their results."""
     kind = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
     body = [_tree_text(node.body)] if isinstance(node, ast.Lambda) else _body_texts(node)
     form = "lambda" if isinstance(node, ast.Lambda) else "def"
@@ -233,7 +233,7 @@ def _bytecode_text(code: CodeType) -> str:
     number = {}
     kept: list[dis.Instruction] = []
     for instruction in instructions:
-        number[instruction.offset] = len(kept)  # that of a dropped one: of the next
+        number[instruction.offset] = len(kept)  # a dropped one: that of the next
         if instruction.opname not in _UNSTABLE:
             kept.append(instruction)
     jumps = {*dis.hasjrel, *dis.hasjabs}

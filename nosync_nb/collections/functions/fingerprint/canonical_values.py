@@ -1,8 +1,8 @@
 """Canonical bytes of captured values of a closed list of types.
 
 Equal values give equal bytes in every process; the type is part of the value (1, True and 1.0
-differ). A subclass of a listed type is not listed: it may do anything. Containers, functions and
-classes are the business of `functions`, since they may hold one another.
+differ). A subclass of a listed type is not listed: its behaviour is unknown. Containers, functions
+and classes are in `code`, since they may contain one another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LRU_CACHED: Any = type(functools.lru_cache(len))
 
 
 class UnsupportedValue(Exception):  # noqa: N818 - a verdict, not an error
-    """A value cannot be compared across kernels; the text is a predicate that says why."""
+    """A value cannot be compared across kernels; the text is a predicate with the reason."""
 
 
 def framed_bytes(tag: str, payload: bytes = b"") -> bytes:
@@ -88,7 +88,7 @@ def scalar_bytes(value: Any) -> bytes | None:
     """The canonical bytes of a value without parts; None if its type is not listed here.
 
     Raises:
-        Unlisted: if the type is listed and this value still has no canonical form.
+        UnsupportedValue: if the type is listed and this value still has no canonical form.
     """
     encode = _SCALARS.get(type(value))
     if encode is not None:
@@ -101,7 +101,7 @@ def scalar_bytes(value: Any) -> bytes | None:
 
 
 def _is_annotation(value: Any) -> bool:
-    """Whether the value is a type expression such as `list[int]` or `int | None`."""
+    """Returns True if the value is a type expression such as `list[int]` or `int | None`."""
     name = type(value).__name__
     return name.strip("_").endswith(("GenericAlias", "UnionType", "SpecialForm", "TypeVar"))
 
@@ -120,7 +120,7 @@ def array_bytes(value: Any) -> bytes | None:
 def arrow_parts(value: Any) -> Iterator[tuple[str, Any]] | None:
     """The type and the Python values of an Arrow value, piece by piece; None for anything else.
 
-    Chunks, offsets and the bytes under nulls do not show.
+    Chunks, offsets and the bytes under nulls have no effect.
     """
     if type(value).__module__.partition(".")[0] != "pyarrow":
         return None

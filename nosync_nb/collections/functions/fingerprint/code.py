@@ -1,12 +1,14 @@
-"""Fingerprints of functions: their code, what they capture, and the code of what they call.
+"""Fingerprints of functions: their code, their captured values, and the code of their callees.
 
-The walk starts at the function and follows closures, defaults, attributes and the globals that
-its code names, through the user's own modules. It writes one self-delimiting text; a function or
-class met again is written as its number, so recursion ends. Installed code is a name and version.
-Captured values come from a closed list (`values`), or the function has no fingerprint.
+The walk starts at the function and follows closures, defaults, attributes and the globals that its
+code names, through the user's own modules. It writes one self-delimiting text. A function or class
+that was visited before is written as its number, so recursion ends. Installed code is a name and
+version. Captured values come from a closed list (`canonical_values`), or the function has no
+fingerprint.
 
-The list beyond plain values: tuple, list, dict, set, frozenset and their kin in `collections`,
-enums, named tuples and dataclasses of the user, objects of the user's classes that are called.
+The list also has these containers and objects: tuple, list, dict, set, frozenset and their kin in
+`collections`, enums, named tuples and dataclasses of the user, callable objects of the user's
+classes.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ _NATIVE = (
 _REDUCED = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _PLAIN_BASES = frozenset({object, tuple, ABC, typing.Generic, typing.Protocol})
 _PLAIN_METACLASSES = frozenset({"abc", "builtins", "enum", "typing"})
-_BOOKKEEPING = frozenset(  # what Python keeps in a class, beside what the user wrote
+_BOOKKEEPING = frozenset(  # attributes that Python adds to a class
     """
     __module__ __qualname__ __name__ __doc__ __dict__ __weakref__ __firstlineno__ __slots__
     __static_attributes__ __annotations__ __annotate__ __annotate_func__
@@ -66,11 +68,11 @@ _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 @dataclass(frozen=True)
 class FunctionIdentity:
-    """Whether a function is recognised in another kernel.
+    """The identity of a function; another kernel recognises the function by it.
 
     Args:
         fingerprint: equal in every kernel for equal code and captured values; None: the function
-            is only itself, and only in this kernel.
+            equals only itself, and only in this kernel.
         reason: why there is no fingerprint, in words for the user.
         versions: the installed packages it uses.
         modules: the user's modules it uses, `__main__` left out.
@@ -83,17 +85,16 @@ class FunctionIdentity:
 
 
 def function_fingerprint(function: Callable[..., Any]) -> FunctionIdentity:
-    """Identifies a function by what it does.
+    """Identifies a function by its behaviour.
 
     Comments, docstrings, formatting, names of the function and its file, moved lines and the hash
     seed do not matter; code, defaults, captured values and globals, helpers of the user and
     versions of installed packages do.
 
-    Returns: a `FunctionIdentity` without fingerprint if something captured is outside the closed
-    list,
-        a global is not yet defined, or the code looks up names that cannot be known (`eval`).
+    Returns: a `FunctionIdentity` without fingerprint if a captured value is outside the closed
+    list, a global is not yet defined, or the code looks up names that cannot be known (`eval`).
 
-    Cost: milliseconds for code met first, plus O(size) of what is captured.
+    Cost: milliseconds for new code, plus O(size) of the captured values.
     """
     walk = FingerprintWriter()
     try:
@@ -112,7 +113,7 @@ def function_fingerprint(function: Callable[..., Any]) -> FunctionIdentity:
 
 
 class FingerprintWriter:
-    """One traversal; `out` is the text, `path` where it is."""
+    """One traversal; `out` is the text, `path` the current position."""
 
     def __init__(self) -> None:
         self.out: list[bytes] = []
@@ -120,7 +121,7 @@ class FingerprintWriter:
         self.versions: dict[str, str] = {}
         self.modules: set[str] = set()
         self._numbers: dict[int, int] = {}
-        self._held: list[object] = []  # keeps ids from being used again
+        self._held: list[object] = []  # prevents ids from being reused
         self._open: set[int] = set()
 
     def write(self, tag: str, text: str = "") -> None:
@@ -129,7 +130,7 @@ class FingerprintWriter:
 
     @contextmanager
     def at(self, name: str) -> Iterator[None]:
-        """Says in errors what is being looked at; the path stays where an error left it."""
+        """Adds a name to the path for errors; the path stays unchanged after an error."""
         depth = len(self.path)
         self.path.append(name)
         yield
@@ -139,7 +140,7 @@ class FingerprintWriter:
         """Writes any value of the closed list.
 
         Raises:
-            Unlisted: if it is not of the list.
+            UnsupportedValue: if it is not of the list.
         """
         piece = canonical_values.scalar_bytes(value)
         if piece is None:
@@ -252,7 +253,7 @@ class FingerprintWriter:
         return False
 
     def _object(self, value: Any, *, called: bool = False) -> bool:
-        """Writes enums, named tuples, dataclasses, our own functions, objects that are called."""
+        """Writes enums, named tuples, dataclasses, our own functions and callable objects."""
         ours = library.library_identity_of(value)
         if ours is not None:
             identity, parts = ours
@@ -279,7 +280,7 @@ class FingerprintWriter:
         return True
 
     def seen(self, value: object) -> bool:
-        """Writes the number of something met before; numbers it otherwise."""
+        """Writes the number of an object that was visited before; numbers it otherwise."""
         number = self._numbers.get(id(value))
         if number is not None:
             self.write("again", str(number))
@@ -362,7 +363,7 @@ class FingerprintWriter:
                 self._import(function, level, name, wanted)
 
     def _global(self, function: types.FunctionType, path: tuple[str, ...]) -> None:
-        """Writes what a global name stands for, or the attribute of a module it leads to."""
+        """Writes the value of a global name, or of the attribute of a module that it leads to."""
         name, *attributes = path
         space = function.__globals__
         if name not in space:
@@ -395,7 +396,7 @@ class FingerprintWriter:
     def _import(
         self, function: types.FunctionType, level: int, name: str, wanted: tuple[str, ...]
     ) -> None:
-        """Writes what an import statement inside a function brings."""
+        """Writes the objects that an import statement inside a function imports."""
         if level:
             package = function.__globals__.get("__package__") or ""
             name = importlib.util.resolve_name("." * level + name, package)
@@ -441,7 +442,7 @@ def _write_class(walk: FingerprintWriter, cls: type) -> None:
     """Writes a class: installed ones by name and version, the user's with all they define.
 
     Raises:
-        Unlisted: if an attribute or the metaclass is outside the closed list.
+        UnsupportedValue: if an attribute or the metaclass is outside the closed list.
     """
     version = code_origin.code_version(cls.__module__)
     if version is not None and cls.__module__ != "__main__":
@@ -477,7 +478,7 @@ def _write_class(walk: FingerprintWriter, cls: type) -> None:
 
 
 def _write_fields(walk: FingerprintWriter, cls: Any) -> None:
-    """Writes what the generated methods of a dataclass depend on."""
+    """Writes the fields that the generated methods of a dataclass depend on."""
     walk.write("dataclass", repr(cls.__dataclass_params__))
     for each in dataclasses.fields(cls):
         flags = (each.init, each.repr, each.compare, each.hash, each.kw_only)
@@ -506,7 +507,7 @@ def _write_attribute(walk: FingerprintWriter, value: Any) -> None:
 
 
 def _is_generated(cls: type, name: str, value: Any) -> bool:
-    """Whether Python made this attribute from what was already written."""
+    """Returns True if Python made this attribute from parts that are already written."""
     if isinstance(value, _SLOTS) or type(value).__name__ == "_tuplegetter":
         return True
     if issubclass(cls, enum.Enum):
@@ -524,7 +525,7 @@ def _is_generated(cls: type, name: str, value: Any) -> bool:
 
 
 def _is_user_code(function: Any) -> bool:
-    """Whether a function of a class was written by the user."""
+    """Returns True if the user wrote a function of a class."""
     if not isinstance(function, types.FunctionType):
         return False
     name, version = code_origin.version_of_globals(function.__globals__)
@@ -537,10 +538,10 @@ def _annotation_text(note: Any) -> str:
 
 
 def _object_fields(value: Any, *, called: bool = False) -> list[tuple[str, Any]] | None:
-    """The fields of an object that is nothing but its fields; None for any other object.
+    """The fields of an object that consists of its fields only; None for any other object.
 
-    These are named tuples and dataclasses of the user's classes, and objects of the user's
-    classes that are called: those with `__call__`, or with `called` the owner of a method.
+    These are named tuples and dataclasses of the user's classes, and callable objects of the user's
+    classes: those with `__call__`, or with `called` the owner of a method.
     """
     cls = type(value)
     classes = [c for c in cls.__mro__ if c not in _PLAIN_BASES]

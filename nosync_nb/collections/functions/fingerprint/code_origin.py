@@ -1,7 +1,7 @@
-"""Where code comes from: the user's own modules, installed packages, Python, or this project.
+"""The origin of code: the user's own modules, installed packages, Python, or this project.
 
-Installed code is identified by its version, the user's by its text. What is imported from a
-folder outside site-packages is the user's, also a package installed for editing.
+Installed code is identified by its version, the user's by its text. A module in a folder outside
+site-packages is the user's, also a package installed for editing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _ENGINE = frozenset({"nosync", "nosync_nb", "nosync_widgets"})
 def code_version(module: str, file: str | None = None) -> str | None:
     """The version that identifies a module's code; None if the code is the user's.
 
-    Returns: "python" for the standard library, "engine" for this project (what it computes is
-        versioned with each definition), "unknown" for a package that states no version.
+    Returns: "python" for the standard library, "engine" for this project (each definition records
+    the version of its semantics), "unknown" for a package that states no version.
     """
     top = module.partition(".")[0]
     if top == "__main__" or module == "__mp_main__":
@@ -43,7 +43,7 @@ def code_version(module: str, file: str | None = None) -> str | None:
 
 
 def version_of_globals(namespace: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The name and the version of the module whose globals these are."""
+    """The name and the version of the module that has these globals."""
     name = str(namespace.get("__name__") or "__main__")
     file = namespace.get("__file__")
     return name, code_version(name, file if isinstance(file, str) else None)
@@ -56,7 +56,7 @@ def version_of_module(module: ModuleType) -> str | None:
 
 
 def _file(module: str) -> str | None:
-    """The file, or for a namespace package the folder, of a module that need not be loaded."""
+    """The file of a module, or the folder of a namespace package; does not import it."""
     loaded = sys.modules.get(module)
     if loaded is not None:
         file = getattr(loaded, "__file__", None)

@@ -15,7 +15,7 @@ def definition_fingerprint(definition: Any) -> str:
     Returns: 16 hexadecimal digits.
 
     Raises:
-        TypeError: if the value is not JSON; keys must be strings, or 1 and "1" were one.
+        TypeError: if the value is not JSON; keys must be strings, because 1 and "1" would be equal.
         ValueError: if a number is infinite or NaN.
     """
     _check(definition)
@@ -26,7 +26,7 @@ def definition_fingerprint(definition: Any) -> str:
 
 
 def definition_digest(data: bytes) -> str:
-    """The short hexadecimal digest that fingerprints are."""
+    """The short hexadecimal digest of all fingerprints."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 
 

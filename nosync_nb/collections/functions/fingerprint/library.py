@@ -1,12 +1,13 @@
-"""Identities of what is this project's own, which outlive every move of its code.
+"""Identities of this project's own functions, which do not change when their code moves.
 
-A function that an operator of the library puts into a stage is an object of a class that says what
-it computes: `identified("back_from/1")` over a frozen dataclass. Its identity is that text and its
-fields; the number is raised when it starts to compute something else. Everything else of this
-project has the name by which it is offered to users, or none.
+A function that an operator of the library puts into a stage is an object of a class with a named
+identity: `library_identity("back_from/1")` over a frozen dataclass. The identity of the object is
+that text and its fields. The number is raised when the function changes its results. Any other
+object of this project is identified by its public name, if it has one.
 
-Failure: 1. An inner function is known by module and line. 2. A comment is written above it. 3. Each
-user's stage that holds it is "changed" and computed anew.
+Failure: 1. An inner function is known by module and line. 2. A comment is inserted above it. 3.
+Each user's stage that contains it is "changed" and recomputed. So identities do not depend on the
+place.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def library_identity_of(value: Any) -> tuple[str, tuple[Any, ...]] | None:
 
 
 def public_name(module: str, qualname: str) -> str | None:
-    """The name by which something of this project is offered, None if it is not.
+    """The public name of an object of this project; None if it is not public.
 
     Args:
         qualname: "" for the module itself.
@@ -52,7 +53,7 @@ def public_name(module: str, qualname: str) -> str | None:
 
 @cache
 def _public() -> dict[tuple[str, str], str]:
-    """What is offered: by where it is now, its name."""
+    """The public names by module and qualified name."""
     package = sys.modules[_PACKAGE]
     names = {(_PACKAGE, ""): "the package"}
     for name in package.__all__:
