@@ -70,7 +70,7 @@ def test_a_shared_part_is_one_in_size_fingerprint_plan_and_log(
     tall = diamonds(session.inputs["numbers"], 14)
     assert definition_of("test", tall).size == 14 * 3 + 1
     assert len(definition_of("test", tall).to_json([])) == 14 * 3 + 1
-    counted = _counting(monkeypatch, definitions, "digest")
+    counted = _counting(monkeypatch, definitions, "definition_digest")
     assert definition_of("test", tall).fingerprint({"numbers": "0"})
     assert len(counted) == 14 * 3
     session.stage("tall", tall)
@@ -195,9 +195,9 @@ def test_defining_costs_what_is_new(
 ) -> None:
     """Another 50 stages take as much work as the 50 before them."""
     places = [
-        (definitions, "digest"),
-        (compiler, "operator"),
-        (compiler, "chain"),
+        (definitions, "definition_digest"),
+        (compiler, "build_operator"),
+        (compiler, "linear_chain"),
         (payloads, "_stage_json"),
         (payloads, "_node_json"),
     ]
@@ -224,7 +224,7 @@ def test_a_cell_run_again_compiles_its_own_stage_only(
 ) -> None:
     for i in range(20):
         session.stage(f"s{i}", session["numbers"].filter(f"x > {i}").distinct())
-    called = _counting(monkeypatch, compiler, "chain")
+    called = _counting(monkeypatch, compiler, "linear_chain")
     session.stage("s3", session["numbers"].filter("x > 3").distinct())
     assert called == []  # nothing is new
     session.stage("s3", session["numbers"].filter("x > 4").distinct())

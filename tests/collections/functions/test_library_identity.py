@@ -132,7 +132,7 @@ def test_no_fingerprint_holds_a_module_a_path_or_a_line_of_the_library(
         return hashlib.blake2b(data, digest_size=8).hexdigest()
 
     monkeypatch.setattr(definitions, "definition_digest", digest)
-    monkeypatch.setattr(code, "digest", digest)
+    monkeypatch.setattr(code, "definition_digest", digest)
     with nosync_nb.open(tmp_path / "log") as session:
         assert _prints(session, LIBRARY)
         for tree in _stages(session, LIBRARY).values():
@@ -155,7 +155,7 @@ def test_what_a_function_uses_of_the_library_has_the_name_that_it_is_offered_by(
     monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], written: bytes
 ) -> None:
     seen: list[bytes] = []
-    monkeypatch.setattr(code, "digest", lambda data: seen.append(data) or "0")
+    monkeypatch.setattr(code, "definition_digest", lambda data: seen.append(data) or "0")
     assert function_fingerprint(function).fingerprint == "0"
     assert b"own:%d:%s;" % (len(written), written) in seen[0]
 

@@ -53,7 +53,7 @@ def test_views_are_made_and_dropped_by_one_thread_at_a_time(
         session.input("numbers", "x int")
         session.input("others", "x int")
         link = inside(session).link
-        monkeypatch.setattr("nosync_nb.spark.spark_session.find", lambda user: spark)
+        monkeypatch.setattr("nosync_nb.spark.spark_session.find_session", lambda user: spark)
         monkeypatch.setattr("nosync_nb.spark.views.views.Views", lambda *_: views)
         monkeypatch.setattr(link, "_given", spark)
         link.follow()
@@ -83,7 +83,7 @@ def test_no_views_are_made_for_a_session_that_has_ended(
     session.input("numbers", "x int")
     session.close()
     link = inside(session).link
-    monkeypatch.setattr("nosync_nb.spark.spark_session.find", lambda user: spark)
+    monkeypatch.setattr("nosync_nb.spark.spark_session.find_session", lambda user: spark)
     monkeypatch.setattr("nosync_nb.spark.views.views.Views", lambda *_: views)
     monkeypatch.setattr(link, "_given", spark)
     link.follow()

@@ -30,7 +30,7 @@ def test_the_users_session_is_found_and_never_stopped(spark: Any) -> None:
     assert spark_session.is_session(other)
     assert not spark_session.is_connect(other)
     launch.stop_session(other)
-    assert spark_session.alive(other)
+    assert spark_session.is_alive(other)
     with pytest.raises(TypeError, match="must be a SparkSession, not int"):
         spark_session.find_session(3)
 
@@ -41,11 +41,11 @@ def test_another_thread_finds_the_session(spark: Any) -> None:
     thread.start()
     thread.join()
     assert found[0] is not None
-    assert spark_session.alive(found[0])
+    assert spark_session.is_alive(found[0])
 
 
 def test_settings_are_those_that_change_meaning(spark: Any) -> None:
-    assert spark_session.sql_settings_of(spark) == spark_session.Settings("UTC", True)
+    assert spark_session.sql_settings_of(spark) == spark_session.SqlSettings("UTC", True)
 
 
 def test_workers_look_for_garbage_among_what_tasks_made_alone(spark: Any) -> None:

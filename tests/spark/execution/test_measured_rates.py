@@ -78,7 +78,7 @@ def test_a_session_measures_what_it_weighs_and_goes_by_it(
 ) -> None:
     estimates: list[CostEstimate] = []
     runs: list[tuple[str, int]] = []
-    note, chosen_for = MeasuredRates.note, placement.chosen_for
+    note, chosen_for = MeasuredRates.note, placement.choose_placement
 
     def noting(rates: MeasuredRates, kind: str, rows: int, seconds: float) -> None:
         assert seconds > 0
@@ -90,7 +90,7 @@ def test_a_session_measures_what_it_weighs_and_goes_by_it(
         return chosen_for(estimate)
 
     monkeypatch.setattr(MeasuredRates, "note", noting)
-    monkeypatch.setattr(placement, "chosen_for", weighing)
+    monkeypatch.setattr(placement, "choose_placement", weighing)
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "k int, x int")
         session.stage("counts", numbers.group_by("k").agg(n="count(*)"))

@@ -28,8 +28,8 @@ builder = SparkSession.builder
 for key, value in conf.items():
     builder = builder.config(f"spark.{key}", value)
 spark = builder.getOrCreate()
-before = workers.check(spark).slots
-assert workers.slots(spark) == before == spark.sparkContext.defaultParallelism, before
+before = workers.check_workers(spark).slots
+assert workers.task_slots(spark) == before == spark.sparkContext.defaultParallelism, before
 busy = spark.range(6, numPartitions=6).selectExpr(
     "reflect('java.lang.Thread', 'sleep', bigint(3000))"
 )
@@ -38,7 +38,7 @@ while spark.sparkContext.defaultParallelism == before and time.monotonic() < dea
     busy.collect()  # Spark requests executors for tasks that wait
 now = spark.sparkContext.defaultParallelism
 assert now > before, (before, now)
-assert workers.check(spark).slots == workers.slots(spark) == now
+assert workers.check_workers(spark).slots == workers.task_slots(spark) == now
 spark.stop()
 print("all slots are used")
 """

@@ -405,7 +405,7 @@ def test_what_is_served_says_whose_log_it_is_of(log: Path, monkeypatch: pytest.M
                 found = inside(session).link.snapshot("rows", None)
                 assert found.thorough is foreign
         assert served(str(log), "rows").trace.thorough is foreign
-    answers = snapshot_server.Answers()
+    answers = snapshot_server.SnapshotAnswers()
     answer = answers.answer("rows", found.trace, found.folder, thorough=True)
     assert answer.trace.thorough
     answer.end()
