@@ -42,8 +42,8 @@ class Collection(Readable):
             ExpressionError: if the SQL cannot be understood or is not boolean.
         """
         if callable(predicate):
-            return self._then("filter", functions=(predicate,))
-        return self._of(
+            return self._apply("filter", functions=(predicate,))
+        return self._collection(
             row_expressions.filter_definition(self._definition, predicate, self._host.types)
         )
 
@@ -56,7 +56,7 @@ class Collection(Readable):
         `posexplode(m) AS (pos, k, v)`, `inline(structs)`. With `_outer` it also makes one of a row
         without elements.
         """
-        return self._of(
+        return self._collection(
             row_expressions.select_definition(self._definition, expressions, self._host.types)
         )
 
@@ -65,17 +65,17 @@ class Collection(Readable):
         if isinstance(columns, str):
             hints.unnamed_column_error("with_columns", columns)
         columns = {**(columns or {}), **named}
-        return self._of(
+        return self._collection(
             row_expressions.with_columns_definition(self._definition, columns, self._host.types)
         )
 
     def drop(self, *columns: str) -> Collection:
         """Removes columns."""
-        return self._of(row_expressions.drop_columns_definition(self._definition, columns))
+        return self._collection(row_expressions.drop_columns_definition(self._definition, columns))
 
     def rename(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
         """Renames columns: `rename({"old": "new"})`."""
-        return self._of(
+        return self._collection(
             row_expressions.rename_columns_definition(
                 self._definition, {**(columns or {}), **named}
             )
@@ -89,7 +89,7 @@ class Collection(Readable):
                 rows.
         """
         output = result_schema(function, schema, self._sample, many=False)
-        return self._then("map", output, functions=(function,))
+        return self._apply("map", output, functions=(function,))
 
     def flat_map(
         self, function: str | Callable[[Any], Any], schema: str | Schema | None = None
@@ -100,36 +100,36 @@ class Collection(Readable):
         the row and the new ones, like `LATERAL VIEW`; see `select`.
         """
         if isinstance(function, str):
-            return self._of(
+            return self._collection(
                 row_expressions.repeat_definition(self._definition, function, self._host.types)
             )
         output = result_schema(function, schema, self._sample, many=True)
-        return self._then("flat_map", output, functions=(function,))
+        return self._apply("flat_map", output, functions=(function,))
 
     # -- multisets -----------------------------------------------------------------------------
 
     def concat(self, *others: Collection) -> Collection:
         """The sum of collections: the count of a row is the sum of its counts in all of them."""
-        return self._with("concat", *others)
+        return self._combine("concat", *others)
 
     union_all = concat
     union = concat
 
     def negate(self) -> Collection:
         """Negates every count; the result can be read only after it is added to a collection."""
-        return self._then("negate")
+        return self._apply("negate")
 
     def distinct(self) -> Collection:
         """Each row once."""
-        return self._then("distinct")
+        return self._apply("distinct")
 
     def except_all(self, other: Collection) -> Collection:
         """Counts minus the other's counts, never below 0 (Spark's EXCEPT ALL)."""
-        return self._with("except_all", other)
+        return self._combine("except_all", other)
 
     def subtract(self, other: Collection) -> Collection:
         """The distinct rows that are not in the other (Spark's EXCEPT)."""
-        return self._with("subtract", other)
+        return self._combine("subtract", other)
 
     def threshold(self, function: Callable[[int], int]) -> Collection:
         """Each row `function(count)` times: `threshold(lambda n: n // 2)`, `threshold(bool)`.
@@ -139,18 +139,18 @@ class Collection(Readable):
                 a truth value: once or not at all). Deterministic.
         """
         check_callable("threshold", function, "threshold(lambda count: min(count, 3))")
-        return self._then("threshold", functions=(function,))
+        return self._apply("threshold", functions=(function,))
 
     def consolidate(self) -> Collection:
         """The same collection, stored as state, so that changes that cancel are not passed on."""
-        return self._then("consolidate")
+        return self._apply("consolidate")
 
     def multiplicity(self) -> Collection:
         """Each row once, with its count as a last column `count`."""
         schema = row_expressions.checked_unambiguous(
             [*self.schema.fields, Field("count", "bigint")], "multiplicity"
         )
-        return self._then("multiplicity", schema)
+        return self._apply("multiplicity", schema)
 
     def inspect(self, function: Callable[[int, Any], Any] | None) -> Collection:
         """Calls a function with the changes of this collection, after each epoch that has some.
@@ -203,7 +203,7 @@ class Collection(Readable):
             ExpressionError: if an expression has no name or cannot be understood.
         """
         definition, places = row_expressions.keyed(self._definition, keys, self._host.types)
-        return Grouped(self._of(definition), places)
+        return Grouped(self._collection(definition), places)
 
     groupBy = group_by  # noqa: N815 - the spelling Spark users bring
 
@@ -232,27 +232,29 @@ class Collection(Readable):
             SchemaError: if keys differ in type or column names clash.
         """
         right = definition_of("join", other, self._host)
-        return self._of(joins.join_definition(self._definition, right, on, how, self._host.types))
+        return self._collection(
+            joins.join_definition(self._definition, right, on, how, self._host.types)
+        )
 
     # -- helpers -------------------------------------------------------------------------------
 
-    def _of(self, definition: Definition) -> Collection:
+    def _collection(self, definition: Definition) -> Collection:
         return Collection(self._host, definition)
 
-    def _then(
+    def _apply(
         self,
         op: str,
         schema: Schema | None = None,
         functions: tuple[Callable[..., Any], ...] = (),
     ) -> Collection:
-        return self._of(self._definition.then(op, schema, None, functions))
+        return self._collection(self._definition.then(op, schema, None, functions))
 
-    def _with(self, op: str, *others: Any) -> Collection:
+    def _combine(self, op: str, *others: Any) -> Collection:
         """An operator over this and others, which are converted to the types of this one."""
         mine = self._definition
         theirs = [definition_of(op, each, self._host) for each in others]
         parts = [row_expressions.aligned_schemas(mine, each, op) for each in theirs]
-        return self._of(Definition(op, self.schema, (mine, *parts)))
+        return self._collection(Definition(op, self.schema, (mine, *parts)))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -308,7 +310,9 @@ class Grouped:
         if unnamed:
             hints.unnamed_column_error("agg", unnamed[0])
         types = self._host.types
-        return self._of(grouped.aggregate_definition(self._source, self._keys, named, types))
+        return self._collection(
+            grouped.aggregate_definition(self._source, self._keys, named, types)
+        )
 
     def count(self) -> Collection:
         """The number of rows of each group, as column `count`."""
@@ -324,7 +328,9 @@ class Grouped:
                 The function is not called for a group without rows.
             schema: Spark DDL of the tuples; the output has the keys before them.
         """
-        return self._of(grouped.reduce_definition(self._source, self._keys, function, schema))
+        return self._collection(
+            grouped.reduce_definition(self._source, self._keys, function, schema)
+        )
 
     def top(self, k: int, by: str | None = None, offset: int = 0) -> Collection:
         """The first `k` rows of each group, copies counted, after the first `offset`.
@@ -356,9 +362,9 @@ class Grouped:
         rows = grouped.first_rows_definition(
             self._source, self._keys, k, by, offset, types, rank=rank
         )
-        return self._of(rows)
+        return self._collection(rows)
 
-    def _of(self, definition: Definition) -> Collection:
+    def _collection(self, definition: Definition) -> Collection:
         return Collection(self._host, definition)
 
 

@@ -91,7 +91,7 @@ class Comparison:
         self.a, self.b, self.schema = a, b, schema
         self.by = tuple(schema.names[place] for place in by or ())
         self._difference = difference
-        self._order, new = self._keys(by)
+        self._order, new = self._sorted_keys(by)
         self._starts = new.nonzero()[0]
         diff = difference.diff[self._order]
         more, less = (self._sums(np.maximum(each, 0)) for each in (diff, -diff))
@@ -179,7 +179,7 @@ class Comparison:
     def __repr__(self) -> str:
         return one_line(f"<{self}>")
 
-    def _keys(self, by: Sequence[int] | None) -> tuple[Places, npt.NDArray[np.bool_]]:
+    def _sorted_keys(self, by: Sequence[int] | None) -> tuple[Places, npt.NDArray[np.bool_]]:
         """The order of the differing rows, and the start of each key; without keys, of each row."""
         columns, types = self._difference.columns, self.schema.types
         first = list(by or ())
@@ -200,10 +200,10 @@ class Comparison:
     def _pairs(self, places: Places, limit: int | None) -> list[RowPair]:
         """The rows of one key: those of both sides in order, paired."""
         diff = self._difference.diff[places]
-        sides = (self._named(places, np.maximum(each, 0), limit) for each in (-diff, diff))
+        sides = (self._named_rows(places, np.maximum(each, 0), limit) for each in (-diff, diff))
         return [RowPair(*pair) for pair in zip_longest(*sides)]
 
-    def _named(self, places: Places, counts: Places, limit: int | None) -> list[Any]:
+    def _named_rows(self, places: Places, counts: Places, limit: int | None) -> list[Any]:
         """Rows as named tuples, each as often as its count says."""
         if limit is not None:
             counts = np.minimum(counts, limit)

@@ -60,7 +60,7 @@ class ExplainOutput(str):
         for each in sections:
             lines += [""] if each.title else []
             lines += [one_line(each.title)] if each.title else []
-            lines += [_flat(line) for line in each.lines]
+            lines += [_line_text(line) for line in each.lines]
         made = super().__new__(cls, "\n".join(lines))
         made._head, made._sections = one_line(head), tuple(each for each in sections if each.lines)
         return made
@@ -75,7 +75,7 @@ class ExplainOutput(str):
         """The plan as HTML: each part is an element that opens by mouse and keyboard."""
         parts = [f"<div><strong>{html(self._head)}</strong></div>"]
         for title, lines in self._sections:
-            body = "".join(_marked(line) for line in lines)
+            body = "".join(_line_html(line) for line in lines)
             state = " open" if len(lines) <= OPEN_MAX else ""
             shown = html(one_line(title)) or "plan"
             parts.append(
@@ -85,12 +85,12 @@ class ExplainOutput(str):
         return f'<div class="nosync-plan">{"".join(parts)}</div>'
 
 
-def _flat(line: PlanLine) -> str:
+def _line_text(line: PlanLine) -> str:
     note = f"  · {one_line(line.note)}" if line.note else ""
     return f"  {line.rail}{one_line(line.text)}{note}"
 
 
-def _marked(line: PlanLine) -> str:
+def _line_html(line: PlanLine) -> str:
     note = html(one_line(line.note))
     dim = f'  <span style="opacity:.7">· {note}</span>' if note else ""
     rail = f'<span style="opacity:.5">{html(line.rail)}</span>' if line.rail else ""
@@ -127,7 +127,7 @@ def _functions(part: Definition) -> str:
     return ", ".join(getattr(f, "__name__", type(f).__name__) for f in part.functions)
 
 
-def _by(part: Definition, keys: str = "keys") -> str:
+def _keys_phrase(part: Definition, keys: str = "keys") -> str:
     names = _names(part, part.params[keys])
     return f" by {listed_names(names)}" if names else ""
 
@@ -183,7 +183,7 @@ def _joins(part: Definition) -> str:
 
 def _aggregate(part: Definition) -> str:
     calls = [f"{name} = {sql}" for name, sql in part.params["named"].items()]
-    return f"aggregate{_by(part) or ' all rows'}: {', '.join(calls)}"
+    return f"aggregate{_keys_phrase(part) or ' all rows'}: {', '.join(calls)}"
 
 
 def _top(part: Definition) -> str:
@@ -191,7 +191,7 @@ def _top(part: Definition) -> str:
     what = "rank rows" if k is None else f"first {k:,}" if k != 1 else "first row"
     after = f" after {offset:,}" if offset else ""
     order = _ordered(part)
-    return f"{what}{after}{_by(part)}{', ordered by ' + order if order else ''}"
+    return f"{what}{after}{_keys_phrase(part)}{', ordered by ' + order if order else ''}"
 
 
 def _asof(part: Definition) -> str:
@@ -202,7 +202,7 @@ def _asof(part: Definition) -> str:
 
 
 def _sessions(part: Definition) -> str:
-    return f"sessions of {_names(part, [part.params['at']])[0]}{_by(part)}"
+    return f"sessions of {_names(part, [part.params['at']])[0]}{_keys_phrase(part)}"
 
 
 def _loop(part: Definition) -> str:
@@ -237,7 +237,7 @@ _PHRASES: dict[str, Callable[[Definition], str]] = {
     "join": _join,
     "joins": _joins,
     "order": lambda part: f"order by {_ordered(part)}",
-    "reduce": lambda part: f"reduce{_by(part)} with {_functions(part)}",
+    "reduce": lambda part: f"reduce{_keys_phrase(part)} with {_functions(part)}",
     "ref": lambda part: part.name,
     "select": _select,
     "sessions": _sessions,

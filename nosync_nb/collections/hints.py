@@ -117,7 +117,7 @@ def missing_attribute_error(name: str, columns: Iterable[str], own: Iterable[str
     known = ELSEWHERE.get(name, "").replace("{}", name)
     if name in columns:
         known = f"an SQL string, as in filter('{name} = ...') or select('{name}')"
-    raise MisuseError(f"a collection has no '{name}'", hint=_use(known, name, own))
+    raise MisuseError(f"a collection has no '{name}'", hint=_hint_for(known, name, own))
 
 
 def missing_grouped_attribute_error(name: str, own: Iterable[str]) -> NoReturn:
@@ -125,7 +125,7 @@ def missing_grouped_attribute_error(name: str, own: Iterable[str]) -> NoReturn:
     known = _GROUPED.get(name)
     if known == "":
         known = f"agg(name='{name}(x)')"
-    hint = _use(known, name, own) or "it ends in agg, count, reduce, top or rank"
+    hint = _hint_for(known, name, own) or "it ends in agg, count, reduce, top or rank"
     raise MisuseError(f"a grouped collection has no '{name}'", hint=hint)
 
 
@@ -150,7 +150,7 @@ def _named(call: str, given: Any) -> str:
     return f"{call}(name={text!r})"
 
 
-def _use(known: str | None, name: str, own: Iterable[str]) -> str | None:
+def _hint_for(known: str | None, name: str, own: Iterable[str]) -> str | None:
     if known:
         return f"use {known}" if not known.startswith(("head", "a ")) else known
     names = [each for each in own if not each.startswith("_")]

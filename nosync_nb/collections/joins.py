@@ -60,15 +60,15 @@ def join_definition(
     kind = _kind(how)
     if kind == "cross":
         return _cross(left, right, on)
-    sides = _matched(left, right, on, kind, types)
+    sides = _match_sides(left, right, on, kind, types)
     if kind == "semi":
-        return _own(_semi(sides), sides.widths[0])
+        return _without_computed_keys(_semi(sides), sides.widths[0])
     if kind == "anti":
-        return _own(_anti(sides), sides.widths[0])
-    _no_clash(sides)
+        return _without_computed_keys(_anti(sides), sides.widths[0])
+    _check_columns(sides)
     parts = [_inner(sides)]
     if kind in ("left", "full"):
-        lonely = _own(_anti(sides), sides.widths[0])
+        lonely = _without_computed_keys(_anti(sides), sides.widths[0])
         parts.append(lonely.then("pad", sides.schema()) if sides.rest else lonely)
     if kind in ("right", "full"):
         parts.append(_padded_left(sides))
@@ -84,20 +84,20 @@ def _kind(how: str) -> str:
     return kind
 
 
-def _matched(
+def _match_sides(
     left: Definition, right: Definition, on: On, kind: str, types: SparkTypeResolver
 ) -> _Sides:
     """The two sides with resolved keys of one type."""
-    named = _named(on)
+    named = _key_pairs(on)
     widths = (len(left.schema), len(right.schema))
-    _there(left, right, named)
+    _check_keys(left, right, named)
     if kind not in ("semi", "anti"):
-        _refuse_names(left, right, named, kind)
-    left, left_places = _keyed(left, [a for a, _ in named], types)
-    right, right_places = _keyed(right, [b for _, b in named], types)
+        _check_columns_early(left, right, named, kind)
+    left, left_places = _with_computed_keys(left, [a for a, _ in named], types)
+    right, right_places = _with_computed_keys(right, [b for _, b in named], types)
     pairs = list(zip(left_places, right_places, strict=True))
     if kind in ("semi", "anti"):  # widened keys would change the left columns: match by copies
-        left, pairs = _copied(left, right, pairs)
+        left, pairs = _with_copied_keys(left, right, pairs)
     left, right = _same_types(left, right, pairs, [a for a, _ in named], widths)
     # A plain right key equals the left one, but right and full joins have rows without a left side.
     outer = kind in ("right", "full")
@@ -106,7 +106,7 @@ def _matched(
     return _Sides(left, right, pairs, widths, rest)
 
 
-def _named(on: On) -> list[tuple[str, str]]:
+def _key_pairs(on: On) -> list[tuple[str, str]]:
     """The keys as pairs of names or expressions."""
     if on is None:
         raise SchemaError(
@@ -127,7 +127,7 @@ def _named(on: On) -> list[tuple[str, str]]:
     return named
 
 
-def _there(left: Definition, right: Definition, named: Sequence[tuple[str, str]]) -> None:
+def _check_keys(left: Definition, right: Definition, named: Sequence[tuple[str, str]]) -> None:
     """Refuses the name of a key that one of the sides does not have, and names the side."""
     for a, b in named:
         for key, of, which, other in ((a, left, "left", right), (b, right, "right", left)):
@@ -143,7 +143,7 @@ def _there(left: Definition, right: Definition, named: Sequence[tuple[str, str]]
             raise SchemaError(f"join: the {which} side has no column {key!r}", hint=hint)
 
 
-def _refuse_names(
+def _check_columns_early(
     left: Definition, right: Definition, named: Sequence[tuple[str, str]], kind: str
 ) -> None:
     """Refuses columns of one name on both sides, before Spark is asked for the type of a key."""
@@ -153,17 +153,17 @@ def _refuse_names(
     keys = {b for a, b in plain if not outer or a in taken}
     for name in right.schema.names:
         if name.lower() in taken - keys:
-            raise _clash(name)
+            raise _clash_error(name)
 
 
-def _clash(name: str) -> SchemaError:
+def _clash_error(name: str) -> SchemaError:
     return SchemaError(
         f"join: both sides have a column '{name}'",
         hint=f"rename one of them first: other.rename({{'{name}': 'other_{name}'}})",
     )
 
 
-def _keyed(
+def _with_computed_keys(
     side: Definition, keys: Sequence[str], types: SparkTypeResolver
 ) -> tuple[Definition, list[int]]:
     """Adds computed keys as further columns, and returns the positions of all keys."""
@@ -190,7 +190,7 @@ def _keyed(
     return side.then("select", Schema(fields), params), places
 
 
-def _copied(
+def _with_copied_keys(
     left: Definition, right: Definition, pairs: Sequence[tuple[int, int]]
 ) -> tuple[Definition, list[tuple[int, int]]]:
     """Repeats left keys of a narrower type as further columns, so that these can be widened."""
@@ -247,16 +247,16 @@ def _widened(side: Definition, fields: list[Field]) -> Definition:
     return side if schema.types == side.schema.types else side.then("widen", schema)
 
 
-def _no_clash(sides: _Sides) -> None:
+def _check_columns(sides: _Sides) -> None:
     """Refuses columns of one name on both sides."""
     taken = {f.name.lower() for f in sides.left.schema.fields[: sides.widths[0]]}
     for i in sides.rest:
         name = sides.right.schema.names[i]
         if name.lower() in taken:
-            raise _clash(name)
+            raise _clash_error(name)
 
 
-def _own(side: Definition, width: int) -> Definition:
+def _without_computed_keys(side: Definition, width: int) -> Definition:
     """A side without computed keys."""
     return side if len(side.schema) == width else side.columns(range(width))
 
@@ -310,7 +310,7 @@ def _cross(left: Definition, right: Definition, on: On) -> Definition:
         )
     width = len(left.schema)
     sides = _Sides(left, right, [], (width, len(right.schema)), list(range(len(right.schema))))
-    _no_clash(sides)
+    _check_columns(sides)
     warn(
         "join: how='cross' pairs every row with every row; whenever a row changes, all its pairs"
         f" do. An epoch may give {CROSS_ROWS_MAX:,} rows at most; join on a key where there is one",

@@ -29,7 +29,7 @@ class _Nesting(threading.local):
 _nesting = _Nesting()
 Wrap = Callable[[Definition], Any]
 _TAG = "_variable"
-_ALONE = ""  # the name of the only variable of a loop
+_UNNAMED = ""  # the name of the only variable of a loop
 _variables: WeakKeyDictionary[Definition, tuple[Definition, ...]] = WeakKeyDictionary()
 """The variables of each loop, to distinguish them from those of other loops."""
 
@@ -47,7 +47,9 @@ def iterate_definition(
         wrap: converts a definition to the collection that the body gets.
     """
     _check_body(body, 1, {})
-    (loop,) = _traced(host, {_ALONE: source}, lambda v: {_ALONE: body(wrap(v[_ALONE]))}, rounds)
+    (loop,) = _trace_body(
+        host, {_UNNAMED: source}, lambda v: {_UNNAMED: body(wrap(v[_UNNAMED]))}, rounds
+    )
     return loop
 
 
@@ -75,7 +77,7 @@ def mutual_iterate_definitions(
     def step(variables: Mapping[str, Definition]) -> Mapping[str, Any]:
         return _by_name(body(**{name: wrap(each) for name, each in variables.items()}), sources)
 
-    return _traced(host, definitions, step, rounds)
+    return _trace_body(host, definitions, step, rounds)
 
 
 def _by_name(values: Any, sources: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -148,7 +150,7 @@ def refuse_reading(definition: Definition) -> None:
         )
 
 
-def _traced(
+def _trace_body(
     host: SessionProtocol,
     sources: Mapping[str, Definition],
     body: Callable[[Mapping[str, Definition]], Mapping[str, Any]],
@@ -179,13 +181,13 @@ def _traced(
         active = {id(d) for each in _nesting.around for d in each}
     finally:
         _nesting.around = around
-    results = [_result(host, name, values[name], source) for name, source in sources.items()]
+    results = [_next_value(host, name, values[name], source) for name, source in sources.items()]
     for name, result in zip(sources, results, strict=True):
         _check_inside(result, active)
         if level not in result.levels:
             raise StageError(
-                f"iterate: the body does not use its variable{_of(name, sources)}, so it repeats"
-                " nothing",
+                f"iterate: the body does not use its variable{_variable_title(name, sources)}, so"
+                " it repeats nothing",
                 hint="use what the body is given, or leave the loop out",
             )
     return _outputs(list(sources.values()), results, level, rounds, own)
@@ -219,30 +221,30 @@ def outside_all_loops() -> StageError:
     )
 
 
-def _result(host: SessionProtocol, name: str, value: Any, source: Definition) -> Definition:
+def _next_value(host: SessionProtocol, name: str, value: Any, source: Definition) -> Definition:
     """The next value of a variable, of its own schema."""
     if not isinstance(value, SessionBound):
         raise StageError(
-            f"iterate: the body returned {value!r}{_for(name)}, not a collection",
+            f"iterate: the body returned {value!r}{_for_variable(name)}, not a collection",
             hint="return the variable's next value, as in lambda r: r.concat(...).distinct()",
         )
-    what = f"iterate: the body's value{_for(name)}"
+    what = f"iterate: the body's value{_for_variable(name)}"
     result = definition_of(what, value, host)
     fitting = aligned_schemas(source, result, what)
     if [n.lower() for n in result.schema.names] != [n.lower() for n in source.schema.names]:
         raise SchemaError(
-            f"iterate: the body returns ({result.schema.ddl}){_for(name)}, its variable is"
+            f"iterate: the body returns ({result.schema.ddl}){_for_variable(name)}, its variable is"
             f" ({source.schema.ddl})",
             hint="bring the columns in order with select(...), and rename(...) them",
         )
     return fitting
 
 
-def _for(name: str) -> str:
-    return f" for '{name}'" if name != _ALONE else ""
+def _for_variable(name: str) -> str:
+    return f" for '{name}'" if name != _UNNAMED else ""
 
 
-def _of(name: str, sources: Mapping[str, Any]) -> str:
+def _variable_title(name: str, sources: Mapping[str, Any]) -> str:
     return f" '{name}'" if len(sources) > 1 else ""
 
 

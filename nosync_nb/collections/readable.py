@@ -34,7 +34,7 @@ _SMALL_BYTES = 64 << 20
 _FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate of them; or .to_spark()"
 
 
-def _unread(collection: Readable, *_: Any, **__: Any) -> str:
+def _failed_read_text(collection: Readable, *_: Any, **__: Any) -> str:
     """The text for a read that ran out of memory."""
     return f"{collection._title()} could not be read; nothing has changed"
 
@@ -55,7 +55,7 @@ class Readable(SessionBound, ArrowStream):
         """The name, if it has one."""
         return self._host.name_of(self._definition)
 
-    @enough_memory(_unread, _FEWER)
+    @enough_memory(_failed_read_text, _FEWER)
     def rows(self, at: Any = None, limit: int | None = None) -> list[Any]:
         """The rows as named tuples in canonical order, a row n times.
 
@@ -74,10 +74,10 @@ class Readable(SessionBound, ArrowStream):
                 return first
         batch = self._read(at)
         order = rows.sort_indices(batch.columns, self.schema.types)
-        order = self._copies(order, batch.diff[order], limit)
+        order = self._repeat_rows(order, batch.diff[order], limit)
         return named_tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
 
-    @enough_memory(_unread, _FEWER)
+    @enough_memory(_failed_read_text, _FEWER)
     def count(self, at: Any = None) -> int:
         """The number of rows, copies counted.
 
@@ -96,7 +96,7 @@ class Readable(SessionBound, ArrowStream):
     def __bool__(self) -> bool:
         return True
 
-    @enough_memory(_unread, _FEWER)
+    @enough_memory(_failed_read_text, _FEWER)
     def head(self, n: int = 10, by: str | None = None) -> list[Any]:
         """The first `n` rows in canonical order, or in another: `by="x desc, y nulls last"`.
 
@@ -125,7 +125,7 @@ class Readable(SessionBound, ArrowStream):
         columns = [*batch.columns, *(absent if mask is None else mask for mask in masks)]
         types = [*definition.schema.types, *("boolean" for _ in masks)]
         order = ordered(columns, types, ordering)
-        order = self._copies(order, batch.diff[order], n)
+        order = self._repeat_rows(order, batch.diff[order], n)
         own = batch.columns[: len(self.schema)]
         return named_tuples([rows.take(c, order) for c in own], self.schema, len(order))
 
@@ -136,7 +136,7 @@ class Readable(SessionBound, ArrowStream):
         if nulls come first in descending order, or last in ascending order.
         """
         own, text = self._definition, by or ""
-        plain = _columns(text, self.schema)
+        plain = _plain_order(text, self.schema)
         if plain is not None:
             return own, plain, []
         definition, order = ordered_by(own, text, "head", self._host.types)
@@ -155,10 +155,10 @@ class Readable(SessionBound, ArrowStream):
         batch = host.glance(definition, lambda trace: first_rows(trace, n, ordering), at)
         if batch is None:
             return None
-        order = self._copies(np.arange(len(batch.diff)), batch.diff, n)
+        order = self._repeat_rows(np.arange(len(batch.diff)), batch.diff, n)
         return named_tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
 
-    @enough_memory(_unread, _FEWER)
+    @enough_memory(_failed_read_text, _FEWER)
     def to_arrow(self, at: Any = None) -> pa.Table:
         """The rows as an Arrow table, copies expanded, in no promised order."""
         batch = self._read(at)
@@ -171,7 +171,7 @@ class Readable(SessionBound, ArrowStream):
         arrays = [rows.to_arrow(c, t) for c, t in zip(columns, self.schema.types, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self.schema.arrow)
 
-    @enough_memory(_unread, _FEWER)
+    @enough_memory(_failed_read_text, _FEWER)
     def to_pandas(self, at: Any = None, types: str = "numpy") -> Any:
         """The rows as a pandas DataFrame, copies expanded, in no promised order.
 
@@ -189,7 +189,7 @@ class Readable(SessionBound, ArrowStream):
         """The rows as a DataFrame of the session's Spark session, copies expanded."""
         return self._host.frame(self._definition, at)
 
-    @enough_memory(_unread, _FEWER)
+    @enough_memory(_failed_read_text, _FEWER)
     def changes(self, after: Any = None, upto: Any = None) -> pa.Table:
         """Net changes of the epochs in `(after, upto]`: the columns, and last `diff`.
 
@@ -231,7 +231,7 @@ class Readable(SessionBound, ArrowStream):
         )
         return batch
 
-    def _copies(self, order: Any, counts: Any, limit: int | None) -> Any:
+    def _repeat_rows(self, order: Any, counts: Any, limit: int | None) -> Any:
         """Each number of `order` as often as its count says, the first `limit` of all."""
         if limit is not None:
             return order.repeat(np.minimum(counts, max(limit, 0)))[:limit]
@@ -307,7 +307,7 @@ def _total(counts: Any) -> int:
     return int(counts.sum())
 
 
-def _columns(by: str, schema: Schema) -> list[tuple[int, bool]] | None:
+def _plain_order(by: str, schema: Schema) -> list[tuple[int, bool]] | None:
     """`"x desc, y"` as (column, descending) pairs; None if it has other terms than columns.
 
     An exact column name always means the column, even if it reads like an expression.

@@ -59,13 +59,13 @@ def first_row_changes(batch: Batch, schema: Schema, by: Sequence[int], limit: in
     Cost: one pass over the change, in vectors.
     """
     ordering = [(place, False) for place in by]
-    sides = [_side(batch, sign) for sign in (-1, 1)]
+    sides = [_one_side(batch, sign) for sign in (-1, 1)]
     firsts = [_first(side, limit + 1, ordering) for side in sides]
     went, came = (firsts[0].negated(), firsts[1])
     some = concat_updates([went, came], schema.types)
     some = some.take(ordered(some.columns, schema.types, ordering))
     listed = list(zip(_tuples(some, schema), some.diff.tolist(), strict=True))
-    first = list(_paired(listed, by)) if by else [_alone(row, diff) for row, diff in listed]
+    first = list(_pair_rows(listed, by)) if by else [_unpaired(row, diff) for row, diff in listed]
     arrived = _tuples(_first(sides[1], limit, ()), schema)
     totals = [int(side.diff.sum()) for side in sides]
     names = tuple(schema.names[place] for place in by)
@@ -74,7 +74,7 @@ def first_row_changes(batch: Batch, schema: Schema, by: Sequence[int], limit: in
     )
 
 
-def _side(batch: Batch, sign: int) -> Batch:
+def _one_side(batch: Batch, sign: int) -> Batch:
     """The inserted (1) or removed (-1) rows of a change, with positive counts."""
     at = (batch.diff * sign > 0).nonzero()[0]
     if len(at) == len(batch) and sign > 0:
@@ -97,11 +97,11 @@ def _tuples(updates: Updates, schema: Schema) -> list[Any]:
     return named_tuples(list(updates.columns), schema, len(updates.diff))
 
 
-def _alone(row: Any, diff: int) -> RowChange:
+def _unpaired(row: Any, diff: int) -> RowChange:
     return RowChange(None, row, diff) if diff > 0 else RowChange(row, None, -diff)
 
 
-def _paired(listed: Sequence[tuple[Any, int]], by: Sequence[int]) -> Iterator[RowChange]:
+def _pair_rows(listed: Sequence[tuple[Any, int]], by: Sequence[int]) -> Iterator[RowChange]:
     """Pairs the rows of one key; the rest were only inserted or removed."""
 
     def key(item: tuple[Any, int]) -> list[Any]:

@@ -30,7 +30,7 @@ from nosync_nb.rows.ddl import quoted
 
 def filter_definition(source: Definition, predicate: Any, types: SparkTypeResolver) -> Definition:
     """The rows that satisfy a predicate; see `Collection.filter`."""
-    source = _timed(source, [predicate], types)
+    source = _without_null_times(source, [predicate], types)
     condition = compiled(source, predicate, types)
     if condition.type != "boolean":
         raise ExpressionError(
@@ -41,7 +41,9 @@ def filter_definition(source: Definition, predicate: Any, types: SparkTypeResolv
     return source.then("filter", params=params)
 
 
-def _timed(source: Definition, sqls: Sequence[Any], types: SparkTypeResolver) -> Definition:
+def _without_null_times(
+    source: Definition, sqls: Sequence[Any], types: SparkTypeResolver
+) -> Definition:
     """Drops the rows whose time is null if an expression puts that time into a window.
 
     Spark drops them from the select or filter that contains such an expression.
@@ -113,7 +115,7 @@ def select_definition(
     """Computed columns; see `Collection.select`."""
     sqls = expand_select(expression_texts(expressions, "select"), source.schema)
     refuse_unknown(source, sqls)
-    outputs = _Outputs(_timed(source, sqls, types), types)
+    outputs = _Outputs(_without_null_times(source, sqls, types), types)
     for sql in sqls:
         outputs.add(sql)
     if not outputs.outputs:
@@ -127,7 +129,7 @@ def with_columns_definition(
     """The columns with others added or replaced; see `Collection.with_columns`."""
     sqls = expression_texts(list(named.values()), "with_columns")
     refuse_unknown(source, sqls)
-    source = _timed(source, sqls, types)
+    source = _without_null_times(source, sqls, types)
     outputs = _Outputs(source, types)
     outputs.keep()
     for name, sql in zip(named, sqls, strict=True):
@@ -164,7 +166,7 @@ def keyed(
         for text in listed
         for each in ([text] if text in source.schema.names else parse_list(text))
     ]
-    timed = _timed(source, sqls, types)
+    timed = _without_null_times(source, sqls, types)
     outputs = _Outputs(timed, types)
     outputs.keep()
     places = [_key(outputs, sql) for sql in sqls]

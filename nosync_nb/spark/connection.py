@@ -69,8 +69,8 @@ class SparkConnection:
         self._lost: Any = None  # the user's session whose JVM has died
         self._unable = False
         self._views: Any = None
-        self._viewed: dict[str, Schema] = {}
-        self._asked = False
+        self._view_schemas: dict[str, Schema] = {}
+        self._followed = False
         self._placement = Placement(self, published.store, carrier)
 
     @property
@@ -119,7 +119,7 @@ class SparkConnection:
                 f"{why} needs Spark, and pyspark is not installed",
                 hint="install nosync[spark]",
             ) from error
-        user = self._user()
+        user = self._user_session()
         spark = spark_session.find_session(user)
         if spark is None and self.off:
             raise launch.spark_off_error(why, instead)
@@ -176,13 +176,13 @@ class SparkConnection:
 
     def present(self) -> Any:
         """The running Spark session; None if it was stopped, or none was started."""
-        if not self._known():
+        if not self._may_exist():
             return None
         from nosync_nb.spark import spark_session
 
-        return spark_session.find_session(self._user())
+        return spark_session.find_session(self._user_session())
 
-    def _user(self) -> Any:
+    def _user_session(self) -> Any:
         """The Spark session that the user gave, if any."""
         return self._given() if callable(self._given) else self._given
 
@@ -218,7 +218,7 @@ class SparkConnection:
         Raises:
             NosyncError: if these are more than `spark_rows`, by default `FRAME_ROWS`.
         """
-        spark = self._of_frame(frame, stage)
+        spark = self._session_of_frame(frame, stage)
         from nosync_nb.spark import ingest, launch, workers
 
         with launch.guarded_use(spark, f"input '{stage.name}'"):
@@ -239,7 +239,7 @@ class SparkConnection:
         Raises:
             NosyncError: if these are more than `collect_rows`.
         """
-        spark = self._of_frame(frame, stage)
+        spark = self._session_of_frame(frame, stage)
         from nosync_nb.spark import ingest, launch
 
         most = self._limits.collect_rows
@@ -261,7 +261,7 @@ class SparkConnection:
         Args:
             stage: the input that receives the rows.
         """
-        spark = self._of_frame(frame, stage)
+        spark = self._session_of_frame(frame, stage)
         from nosync_nb.spark import ingest, launch
 
         store = self._published.store
@@ -275,7 +275,7 @@ class SparkConnection:
             for layout, refs in zip(layouts, outputs, strict=True)
         }
 
-    def _of_frame(self, frame: Any, stage: Stage) -> Any:
+    def _session_of_frame(self, frame: Any, stage: Stage) -> Any:
         """Returns the Spark session of a DataFrame, and uses it from then on, except for streams.
 
         Raises:
@@ -302,14 +302,14 @@ class SparkConnection:
 
     def follow(self) -> None:
         """Watches the running Spark session, and drops the views of stages that changed."""
-        if not self._known() or self._published.store.log.mode == "r":
+        if not self._may_exist() or self._published.store.log.mode == "r":
             return
         from nosync_nb.spark import spark_session
         from nosync_nb.spark.views import name_lookups
 
         told: list[str] = []
         try:
-            spark = spark_session.find_session(self._user())
+            spark = spark_session.find_session(self._user_session())
             if spark is not None:
                 with self._lock, name_lookups.unwatched():
                     self._follow(spark)
@@ -334,12 +334,12 @@ class SparkConnection:
             self.close()
             self._views = Views(spark, store.path, self.snapshot, store.log.generation)
             name_lookups.watch(spark, self.show_views)
-        shown = self._shown()
-        for name in [n for n, schema in self._viewed.items() if shown.get(n) != schema]:
+        shown = self._visible_schemas()
+        for name in [n for n, schema in self._view_schemas.items() if shown.get(n) != schema]:
             self._views.drop(name)
-            del self._viewed[name]
+            del self._view_schemas[name]
 
-    def _shown(self) -> dict[str, Schema]:
+    def _visible_schemas(self) -> dict[str, Schema]:
         """The named collections that Spark may see."""
         stages = self._published.snapshot.catalog.items()
         return {name: stage.schema for name, stage in stages if not stage.frozen}
@@ -357,19 +357,19 @@ class SparkConnection:
             with self._lock:
                 if self._views is None or self._ended():
                     return
-                for name, schema in self._shown().items():
+                for name, schema in self._visible_schemas().items():
                     if names is not None and not words(name) <= names:
                         continue
-                    if name not in self._viewed:
-                        notices += self._view(name, schema)
+                    if name not in self._view_schemas:
+                        notices += self._create_view(name, schema)
         except Exception as error:
             notices.append(f"no temp views for Spark: {error}")
         for notice in notices:
             self._say(notice)
 
-    def _view(self, name: str, schema: Schema) -> list[str]:
+    def _create_view(self, name: str, schema: Schema) -> list[str]:
         """Creates the view of a stage; returns the reason if that is not possible."""
-        self._viewed[name] = schema
+        self._view_schemas[name] = schema
         taken = self._views.taken(name)
         if taken is None and not self._views.create(name, schema):
             taken = f"Spark has a table or view '{name}'; it was left alone"
@@ -387,12 +387,12 @@ class SparkConnection:
             with self._lock:
                 if self._views is views:
                     self.close()
-                    self._started, self._asked = None, False
-        if not self._asked and self._known():
+                    self._started, self._followed = None, False
+        if not self._followed and self._may_exist():
             self.follow()
-            self._asked = self._started is not None
+            self._followed = self._started is not None
 
-    def _known(self) -> bool:
+    def _may_exist(self) -> bool:
         """True if a Spark session may exist. Imports nothing and makes no call."""
         return self._given is not None or "pyspark.sql" in sys.modules
 
@@ -416,7 +416,7 @@ class SparkConnection:
                 with contextlib.suppress(Exception), name_lookups.unwatched():
                     self._views.close()
                 self._views = None
-                self._viewed = {}
+                self._view_schemas = {}
 
     def running(self) -> RunningJobs | None:
         """Returns the progress of our running jobs; None if no job runs, or it is not known.

@@ -20,18 +20,18 @@ from typing import Any
 
 from nosync_nb.errors import ExpressionError, NosyncError, StageError, titled
 
-_SHOWN_MAX = 160
-_STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
-_RAISED = re.compile(r"^\s*([\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$", re.MULTILINE)
-_LOST = re.compile(r"most recent failure: [^\n]*?: [\w.]*(?:Exception|Error): ([^\n]+)")
-_CALLED = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
+_ROW_CHARS_MAX = 160
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
+_PYTHON_ERROR = re.compile(r"^\s*([\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$", re.MULTILINE)
+_STAGE_FAILURE = re.compile(r"most recent failure: [^\n]*?: [\w.]*(?:Exception|Error): ([^\n]+)")
+_PY4J_PREFIX = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 _CONDITION = re.compile(r"^\s*\[([A-Z_.0-9]+)\]\s*")
 _CLIENT = ("java_gateway", "clientserver")
 """Modules of Spark's client. They log to the root logger and to loggers of their own."""
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
-class _Here(threading.local):
+class _QuietBlocks(threading.local):
     """The number of blocks of this thread that suppress Spark's logging."""
 
     depth = 0
@@ -43,7 +43,7 @@ class _Here(threading.local):
         self.depth -= 1
 
 
-_here = _Here()
+_quiet = _QuietBlocks()
 
 
 class RemoteTaskError(RuntimeError):
@@ -63,7 +63,7 @@ def pack_error(error: NosyncError) -> bytes:
     row = getattr(error, "row", None)
     for given in ((row, cause), (repr(row), cause), (row, None), (repr(row), None)):
         try:
-            payload: bytes = cloudpickle.dumps((_bare(error, given[0]), given[1], where))
+            payload: bytes = cloudpickle.dumps((_without_cause(error, given[0]), given[1], where))
             cloudpickle.loads(payload)
             return payload
         except Exception:
@@ -72,7 +72,7 @@ def pack_error(error: NosyncError) -> bytes:
     return bytes(cloudpickle.dumps((text, None, where)))
 
 
-def _bare(error: NosyncError, row: Any) -> NosyncError:
+def _without_cause(error: NosyncError, row: Any) -> NosyncError:
     """A copy without cause and traceback."""
     copy = error.bare()
     if isinstance(copy, StageError):
@@ -130,7 +130,7 @@ def error_from_text(text: str, token: str | None) -> NosyncError | None:
         data = json.loads(base64.b64decode(match.group(1)))
     except ValueError:  # the message was truncated
         return None
-    kinds = {kind.kind: kind for kind in _tree(NosyncError)}
+    kinds = {kind.kind: kind for kind in _subclasses(NosyncError)}
     kind = kinds.get(data["kind"], StageError)
     where: dict[str, Any] = {}
     if issubclass(kind, StageError):
@@ -144,11 +144,11 @@ def error_from_text(text: str, token: str | None) -> NosyncError | None:
     return error
 
 
-def _tree(kind: type[NosyncError]) -> Iterator[type[NosyncError]]:
+def _subclasses(kind: type[NosyncError]) -> Iterator[type[NosyncError]]:
     """A class of errors and all its subclasses."""
     yield kind
     for below in kind.__subclasses__():
-        yield from _tree(below)
+        yield from _subclasses(below)
 
 
 def _is_plain(row: Any) -> bool:
@@ -164,7 +164,7 @@ def translate_error(
     """Describes an error of Spark in one line: the expression, Spark's error class and the row."""
     condition, message = spark_error_summary(error)
     what = "expression" if sql is None else f"expression {sql!r}"
-    where = f" on {_shown(row)}" if row else ""
+    where = f" on {_row_text(row)}" if row else ""
     head = f"{condition}: " if condition else ""
     return ExpressionError(f"{what}: {head}{message}{where}")
 
@@ -176,8 +176,8 @@ def spark_error_summary(error: BaseException) -> tuple[str, str]:
         condition = error.getCondition() or ""
     elif hasattr(error, "getErrorClass"):
         condition = error.getErrorClass() or ""
-    text = _CALLED.sub("", str(error).strip())
-    lost = _LOST.search(text)
+    text = _PY4J_PREFIX.sub("", str(error).strip())
+    lost = _STAGE_FAILURE.search(text)
     causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
     if not condition and (lost or causes):
         text = lost.group(1) if lost else causes[-1].split(": ", 2)[-1]
@@ -187,14 +187,14 @@ def spark_error_summary(error: BaseException) -> tuple[str, str]:
     if match:
         condition = condition or match.group(1)
         line = line[match.end() :]
-    line = _STATE.sub("", line)
+    line = _SQLSTATE.sub("", line)
     sentence = re.split(r"(?<=[^.]\.)\s+(?=[A-Z])", line, maxsplit=1)[0].strip().rstrip(".")
     return condition, sentence
 
 
-def _shown(row: dict[str, Any]) -> str:
+def _row_text(row: dict[str, Any]) -> str:
     text = ", ".join(f"{name}={value!r}" for name, value in row.items())
-    return f"({text[:_SHOWN_MAX]}{'...' if len(text) > _SHOWN_MAX else ''})"
+    return f"({text[:_ROW_CHARS_MAX]}{'...' if len(text) > _ROW_CHARS_MAX else ''})"
 
 
 def query_error(error: Exception, stage: str, token: str | None = None) -> NosyncError:
@@ -209,7 +209,7 @@ def query_error(error: Exception, stage: str, token: str | None = None) -> Nosyn
         return own
     condition, message = spark_error_summary(error)
     if condition == "PYTHON_EXCEPTION" or "from the Python worker" in text:
-        raised = _RAISED.findall(text)
+        raised = _PYTHON_ERROR.findall(text)
         what = raised[-1].strip() if raised else message
         return StageError(f"{titled(stage)}: an executor's task failed: {what}", stage=stage)
     if condition and not condition.startswith(("INTERNAL_ERROR", "_LEGACY")):
@@ -232,12 +232,12 @@ def _fragment(error: Exception) -> str:
         return ""
 
 
-def _heard(record: logging.LogRecord) -> bool:
-    return not _here.depth
+def _is_logged(record: logging.LogRecord) -> bool:
+    return not _quiet.depth
 
 
-def _heard_of_client(record: logging.LogRecord) -> bool:
-    return not _here.depth or record.module not in _CLIENT
+def _is_logged_by_client(record: logging.LogRecord) -> bool:
+    return not _quiet.depth or record.module not in _CLIENT
 
 
 @contextmanager
@@ -254,11 +254,11 @@ def without_query_logs() -> Iterator[None]:
         yield
         return
     for name in _LOGGERS:
-        PySparkLogger.getLogger(name).addFilter(_heard)  # adding it twice has no effect
+        PySparkLogger.getLogger(name).addFilter(_is_logged)  # adding it twice has no effect
     for logger in (None, *(f"py4j.{module}" for module in _CLIENT)):
-        logging.getLogger(logger).addFilter(_heard_of_client)
-    _here.enter()
+        logging.getLogger(logger).addFilter(_is_logged_by_client)
+    _quiet.enter()
     try:
         yield
     finally:
-        _here.leave()
+        _quiet.leave()

@@ -84,11 +84,11 @@ def evaluate_in_spark(
     Cost: one Spark query, some 50 ms; no job at all for few rows.
     """
     asked = [e for e in expressions if not e.local]
-    values = iter(_by_spark(spark, asked, schema, columns, n))
+    values = iter(_evaluate_all(spark, asked, schema, columns, n))
     return [e.evaluate(columns, n) if e.local else next(values) for e in expressions]
 
 
-def _by_spark(
+def _evaluate_all(
     spark: Spark, expressions: Sequence[Expression], schema: Schema, columns: list[Column], n: int
 ) -> list[Column]:
     if not expressions:
@@ -96,16 +96,16 @@ def _by_spark(
     if not n:
         return [rows.empty(e.type) for e in expressions]
     check_settings(spark, expressions)
-    table, own = _table(expressions, schema, columns, n)
+    table, own = _columns_with_row_numbers(expressions, schema, columns, n)
     try:
-        return _ask(spark, expressions, table, own)
+        return _evaluate(spark, expressions, table, own)
     except NosyncError:
         raise
     except Exception as error:
-        raise _located(spark, expressions, table, own, error) from error
+        raise _locate_error(spark, expressions, table, own, error) from error
 
 
-def _table(
+def _columns_with_row_numbers(
     expressions: Sequence[Expression], schema: Schema, columns: list[Column], n: int
 ) -> tuple[pa.Table, Schema]:
     """The columns that expressions use, and a last column of row numbers."""
@@ -115,7 +115,7 @@ def _table(
     return pa.table([*arrays, pa.array(np.arange(n))], schema=own.arrow), own
 
 
-def _ask(
+def _evaluate(
     spark: Spark, expressions: Sequence[Expression], table: pa.Table, own: Schema
 ) -> list[Column]:
     """Evaluates expressions over a table. Row numbers restore the order of its rows."""
@@ -141,7 +141,7 @@ def _ask(
     return [rows.take(v, back) for v in values]
 
 
-def _located(
+def _locate_error(
     spark: Spark,
     expressions: Sequence[Expression],
     table: pa.Table,
@@ -152,7 +152,7 @@ def _located(
 
     def fails(some: Sequence[Expression], part: pa.Table) -> bool:
         try:
-            _ask(spark, some, part, own)
+            _evaluate(spark, some, part, own)
         except Exception:
             return True
         return False

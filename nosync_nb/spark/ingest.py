@@ -64,7 +64,7 @@ BLOCK_BYTES = 128 << 10
 
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_SAID = {_BYTES: str(2**31 - 1), _ROWS: str(ROWS)}  # the largest value switches the check off
+_COUNT_ROWS = {_BYTES: str(2**31 - 1), _ROWS: str(ROWS)}  # the largest value switches the check off
 _PYTHON = re.compile("python|pandas|arrow", re.IGNORECASE)
 
 Records = Iterable[pa.RecordBatch]
@@ -274,9 +274,9 @@ def rows_per_batch(spark: Spark, *, wanted: bool) -> Iterator[None]:
         yield
         return
     context = spark.sparkContext
-    before = {key: context.getLocalProperty(key) for key in _SAID}
+    before = {key: context.getLocalProperty(key) for key in _COUNT_ROWS}
     try:
-        for key, value in _SAID.items():
+        for key, value in _COUNT_ROWS.items():
             context.setLocalProperty(key, value)
         yield
     finally:

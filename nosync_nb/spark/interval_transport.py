@@ -14,13 +14,13 @@ from nosync_nb.rows import Schema
 from nosync_nb.rows.ddl import YEAR_MONTHS, quote, quoted
 from nosync_nb.rows.types import is_nested, nested_parts
 
-_COUNTED = "interval month"
+_INT_MONTHS = "interval month"
 """The type that Spark casts from and to an int."""
 
 
 def transport_type(type_: str) -> str:
     """The type in which values of a type are transferred."""
-    return _replaced(type_, "int")
+    return _with_months_as(type_, "int")
 
 
 def to_transport(schema: Schema) -> Schema:
@@ -28,12 +28,12 @@ def to_transport(schema: Schema) -> Schema:
     return Schema((name, transport_type(type_)) for name, type_ in schema.fields)
 
 
-def _replaced(type_: str, months: str) -> str:
+def _with_months_as(type_: str, months: str) -> str:
     if type_ in YEAR_MONTHS:
         return months
     if "interval" not in type_ or not is_nested(type_):
         return type_
-    parts = [(name, _replaced(inner, months)) for name, inner in nested_parts(type_)]
+    parts = [(name, _with_months_as(inner, months)) for name, inner in nested_parts(type_)]
     if type_.startswith("struct<"):
         return f"struct<{','.join(f'{quote(name)}:{inner}' for name, inner in parts)}>"
     return f"{type_[: type_.index('<')]}<{','.join(inner for _, inner in parts)}>"
@@ -43,14 +43,16 @@ def sql_from_transport(sql: str, type_: str) -> str:
     """An expression that converts the transferred value of `sql` to its real type."""
     if transport_type(type_) == type_:
         return sql
-    return f"cast(cast({sql} as {_replaced(type_, _COUNTED)}) as {type_})"
+    return f"cast(cast({sql} as {_with_months_as(type_, _INT_MONTHS)}) as {type_})"
 
 
 def sql_to_transport(sql: str, type_: str) -> str:
     """An expression that converts the value of `sql` to its transport type."""
     if transport_type(type_) == type_:
         return sql
-    return f"cast(cast(({sql}) as {_replaced(type_, _COUNTED)}) as {transport_type(type_)})"
+    return (
+        f"cast(cast(({sql}) as {_with_months_as(type_, _INT_MONTHS)}) as {transport_type(type_)})"
+    )
 
 
 def from_transport(frame: Any, names: Sequence[str], types: Sequence[str]) -> Any:

@@ -48,10 +48,10 @@ CONNECT_S = 2.0
 
 _FOLDER = "nosync-spark-"
 _WAREHOUSE = "spark.sql.warehouse.dir"
-_SAID, _LAST_BYTES = "driver.log", 4096
+_LOG_NAME, _LOG_TAIL_BYTES = "driver.log", 4096
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?$")
-_ours: WeakSet[Any] = WeakSet()
+_started_here: WeakSet[Any] = WeakSet()
 _forgotten: WeakSet[Any] = WeakSet()  # of Connect servers that died
 
 
@@ -140,7 +140,7 @@ def _refuses(endpoint: str) -> bool:
 
 def is_ours(spark: Spark) -> bool:
     """Returns True if `start_session` made this session."""
-    return spark in _ours
+    return spark in _started_here
 
 
 def start_session(conf: Mapping[str, str] | None = None) -> Spark:
@@ -166,13 +166,13 @@ def start_session(conf: Mapping[str, str] | None = None) -> Spark:
         raise
     except Exception as error:
         raise NosyncError(
-            f"Spark does not start: {spark_error_summary(error)[1]}{_last_words(settings)}",
+            f"Spark does not start: {spark_error_summary(error)[1]}{_log_tail(settings)}",
             hint="Spark 4 needs Java 17 or later: look at `java -version` and JAVA_HOME",
         ) from error
     finally:
         if python is None:
             del os.environ["PYSPARK_PYTHON"]
-    _ours.add(spark)
+    _started_here.add(spark)
     return spark
 
 
@@ -207,15 +207,15 @@ def _launch(settings: Mapping[str, str]) -> None:
     if _FOLDER not in folder:
         return
     conf = SparkConf().setAll(list(settings.items()))
-    said = Files().create(os.path.join(folder, _SAID))
+    said = Files().create(os.path.join(folder, _LOG_NAME))
     try:
-        gateway = launch_gateway(_of_jvm(settings), {"stderr": said})  # type: ignore[no-untyped-call]
+        gateway = launch_gateway(_jvm_settings(settings), {"stderr": said})  # type: ignore[no-untyped-call]
     finally:
         said.close()
     SparkContext(conf=conf, gateway=gateway)
 
 
-def _of_jvm(settings: Mapping[str, str]) -> Any:
+def _jvm_settings(settings: Mapping[str, str]) -> Any:
     """The settings with which the JVM is started.
 
     A session that the user later makes in the same JVM inherits these settings. So they omit the
@@ -226,13 +226,13 @@ def _of_jvm(settings: Mapping[str, str]) -> Any:
     return SparkConf().setAll([each for each in settings.items() if each[0] != _WAREHOUSE])
 
 
-def _last_words(settings: Mapping[str, str]) -> str:
+def _log_tail(settings: Mapping[str, str]) -> str:
     """The last lines in the log of a JVM that did not start."""
     with suppress(NosyncError):
-        said = Files().open(os.path.join(settings["spark.local.dir"], _SAID))
+        said = Files().open(os.path.join(settings["spark.local.dir"], _LOG_NAME))
         try:
             size = said.size()
-            last = said.read_at(max(size - _LAST_BYTES, 0), min(size, _LAST_BYTES))
+            last = said.read_at(max(size - _LOG_TAIL_BYTES, 0), min(size, _LOG_TAIL_BYTES))
         finally:
             said.close()
         lines = last.decode(errors="replace").strip().splitlines()
@@ -252,7 +252,7 @@ def _without_warnings() -> Iterator[None]:
 def stop_session(spark: Spark) -> None:
     """Stops a session that was started here; leaves any other running."""
     if is_ours(spark):
-        _ours.discard(spark)
+        _started_here.discard(spark)
         if is_alive(spark):
             spark.stop()
 
@@ -287,7 +287,7 @@ def _forget_gateway() -> bool:
     """Makes PySpark forget the JVM of a classic session that is gone."""
     context = sys.modules.get("pyspark.core.context")
     gateway = None if context is None else context.SparkContext._gateway
-    if context is None or gateway is None or _reached(gateway):
+    if context is None or gateway is None or _gateway_answers(gateway):
         return False
     from pyspark.sql import SparkSession
 
@@ -302,7 +302,7 @@ def _forget_gateway() -> bool:
     return True
 
 
-def _reached(gateway: Any) -> bool:
+def _gateway_answers(gateway: Any) -> bool:
     try:
         gateway.jvm.System.currentTimeMillis()
     except Exception:
@@ -331,7 +331,7 @@ class _Retries:
             self.blocks += 1
             if self.blocks == 1:
                 self.given = client.get_retry_policies()
-                self.ours = [_while_served(each, _endpoint(client)) for each in self.given]
+                self.ours = [_retry_while_served(each, _endpoint(client)) for each in self.given]
                 client.set_retry_policies(self.ours)
 
     def leave(self, client: Any) -> None:
@@ -344,7 +344,7 @@ class _Retries:
 _retries: WeakKeyDictionary[Any, _Retries] = WeakKeyDictionary()
 
 
-def _while_served(policy: Any, endpoint: str) -> Any:
+def _retry_while_served(policy: Any, endpoint: str) -> Any:
     """A copy of a retry policy that does not retry when no server listens at the address."""
     own = copy.copy(policy)
     own.can_retry = lambda error: policy.can_retry(error) and not _refuses(endpoint)
@@ -356,7 +356,7 @@ def _endpoint(client: Any) -> str:
 
 
 @contextmanager
-def _not_retried(spark: Spark) -> Iterator[None]:
+def _without_retries(spark: Spark) -> Iterator[None]:
     """A block in which calls to a dead Connect server fail at once."""
     if not is_connect(spark):
         yield
@@ -377,7 +377,7 @@ def guarded_use(spark: Spark, what: str) -> Iterator[None]:
         NosyncError: names the operation that failed, and says that no part of it was applied.
     """
     try:
-        with without_query_logs(), _not_retried(spark):
+        with without_query_logs(), _without_retries(spark):
             yield
     except Exception as error:
         if not has_died(spark):

@@ -84,14 +84,14 @@ def identified(spark: Spark, sql: str, frame: Any) -> tuple[Registered, ...]:
     python = {} if is_connect(spark) else dict(_python_functions(spark, frame))
     if not python and calls_only_built_in(names):
         return ()
-    unknown = sorted(names - python.keys() - _of_spark(spark))
+    unknown = sorted(names - python.keys() - _spark_names(spark))
     if unknown:
-        raise _hidden(sql, unknown[0], is_connect(spark))
+        raise _hidden_function_error(sql, unknown[0], is_connect(spark))
     functions = {}
     for name, function in sorted(python.items()):
         identity = None if function is None else function.identity
         if function is None or identity is None:
-            raise _hidden(sql, name, connect=False)
+            raise _hidden_function_error(sql, name, connect=False)
         functions[Registered(name, identity, function.deterministic)] = function
     pins = _pins.setdefault(spark, _Pins())
     with pins.lock:
@@ -170,7 +170,7 @@ def called(sql: str) -> Iterator[Word]:
             yield word
 
 
-def _of_spark(spark: Spark) -> frozenset[str]:
+def _spark_names(spark: Spark) -> frozenset[str]:
     """The names of Spark's own functions, and of other words that may precede a parenthesis."""
     names = _built_in.get(spark)
     if names is None:
@@ -200,19 +200,19 @@ def _expressions(plan: Any) -> Iterator[Any]:
     plans = [plan]
     while plans:
         part = plans.pop()
-        plans += _items(part.children())
-        waiting = _items(part.expressions())
+        plans += _scala_items(part.children())
+        waiting = _scala_items(part.expressions())
         while waiting:
             expression = waiting.pop()
             yield expression
-            waiting += _items(expression.children())
+            waiting += _scala_items(expression.children())
 
 
-def _items(sequence: Any) -> list[Any]:
+def _scala_items(sequence: Any) -> list[Any]:
     return [sequence.apply(i) for i in range(sequence.size())]
 
 
-def _hidden(sql: str, name: str, connect: bool) -> ExpressionError:
+def _hidden_function_error(sql: str, name: str, connect: bool) -> ExpressionError:
     """The error of a function that Spark does not reveal."""
     where = "Spark Connect does not reveal" if connect else "Spark does not reveal"
     return ExpressionError(

@@ -30,18 +30,18 @@ from nosync_nb.spark import interval_transport
 from nosync_nb.spark.launch import Spark, is_alive, is_connect, start_session
 
 TIME_ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
-_ON = {True: "on", False: "off"}
+_ON_OFF = {True: "on", False: "off"}
 
 TAG = "nosync"
 """The tag of all our jobs."""
 
-_SET_UP = re.compile(
+_SESSION_SETTINGS = re.compile(
     r"spark\.(master|app\.name|driver\.memory|default\.parallelism|sql\.(session\.timeZone"
     r"|ansi\.enabled|caseSensitive|shuffle\.partitions|autoBroadcastJoinThreshold"
     r"|legacy\.timeParserPolicy|adaptive\.[\w.]+))"
 )
 """Settings that describe a session and contain no locations, secrets or users."""
-_PLAIN = re.compile(r"[\w./:*,\[\]+ -]{1,100}")
+_PLAIN_VALUE = re.compile(r"[\w./:*,\[\]+ -]{1,100}")
 
 _GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 _JOBS_WAIT_S = 0.2
@@ -75,7 +75,7 @@ class Jobs:
         return f"Spark job {first}" if first == last else f"Spark jobs {first}-{last}"
 
 
-def _is(value: Any, name: str) -> bool:
+def _is_instance(value: Any, name: str) -> bool:
     return any(
         c.__name__ == name and c.__module__.startswith("pyspark.sql") for c in type(value).__mro__
     )
@@ -83,7 +83,7 @@ def _is(value: Any, name: str) -> bool:
 
 def is_session(value: Any) -> bool:
     """Returns True if a value is a Spark session, classic or Connect."""
-    return _is(value, "SparkSession")
+    return _is_instance(value, "SparkSession")
 
 
 def is_local(spark: Spark) -> bool:
@@ -113,11 +113,11 @@ def find_session(
         return named
     if "pyspark.sql" not in sys.modules:
         return None
-    spark = _active() or _default()
+    spark = _active_session() or _default()
     return spark if spark is not None and is_alive(spark) else None
 
 
-def _active() -> Spark | None:
+def _active_session() -> Spark | None:
     """The active session of this thread."""
     from pyspark.sql import SparkSession
 
@@ -181,7 +181,9 @@ def restart_conf(spark: Spark) -> dict[str, str]:
     if not is_local(spark):
         return {}
     every = spark.conf.getAll.items()
-    return {key: v for key, v in every if _SET_UP.fullmatch(key) and _PLAIN.fullmatch(v)}
+    return {
+        key: v for key, v in every if _SESSION_SETTINGS.fullmatch(key) and _PLAIN_VALUE.fullmatch(v)
+    }
 
 
 def check_settings(spark: Spark, expressions: Iterable[Expression]) -> None:
@@ -205,7 +207,7 @@ def check_setting(text: str, wanted: SqlSettings, have: SqlSettings) -> None:
     ):
         if None in (own, other) or own == other:
             continue
-        shown = [_ON[each] if isinstance(each, bool) else repr(each) for each in (own, other)]
+        shown = [_ON_OFF[each] if isinstance(each, bool) else repr(each) for each in (own, other)]
         value = str(own).lower() if isinstance(own, bool) else own
         raise ExpressionError(
             f"expression {text!r}: {what} {shown[0]} in this log, and {shown[1]} in the Spark"

@@ -40,7 +40,7 @@ class SparkTypes:
         self._way = way
         self._known: dict[tuple[str, Schema], tuple[str, tuple[Registered, ...]]] = {}
         self._assumed: dict[tuple[str, Schema], str] = {}
-        self._have: SqlSettings | None = None
+        self._last_settings: SqlSettings | None = None
         self._noted: WeakKeyDictionary[Definition, SqlSettings] = WeakKeyDictionary()
         self._recorded: tuple[Mapping[str, Stage], SqlSettings] = {}, SqlSettings()  # for a catalog
 
@@ -56,12 +56,12 @@ class SparkTypes:
         spark = self._way.present()
         if spark is not None:
             have = spark_session.sql_settings_of(spark)
-            if have != self._have:
-                self._have = have
+            if have != self._last_settings:
+                self._last_settings = have
                 self._known.clear()  # types depend on the mode
             spark_session.check_setting(text, recorded, have)
             return recorded.over(have)
-        settings = recorded.over(_expected(self._way.conf))
+        settings = recorded.over(_expected_settings(self._way.conf))
         if depends.time_zone and settings.time_zone is None:
             settings = settings.over(
                 spark_session.sql_settings_of(self._way.require(f"the expression {text!r}"))
@@ -76,7 +76,9 @@ class SparkTypes:
 
             spark = self._way.present()
             settings = (
-                _expected(self._way.conf) if spark is None else spark_session.sql_settings_of(spark)
+                _expected_settings(self._way.conf)
+                if spark is None
+                else spark_session.sql_settings_of(spark)
             )
         return settings.time_zone == UTC
 
@@ -107,7 +109,7 @@ class SparkTypes:
 
     def __call__(self, sqls: Sequence[str], schema: Schema) -> list[str]:
         """Returns the types of expressions: known ones, or those that Spark gives."""
-        return [self._analysed(sql, schema)[0] for sql in sqls]
+        return [self._resolve(sql, schema)[0] for sql in sqls]
 
     def registered(self, sql: str, schema: Schema) -> tuple[Registered, ...]:
         """The registered functions of the user that an expression calls.
@@ -115,14 +117,14 @@ class SparkTypes:
         Raises:
             ExpressionError: if Spark does not reveal one of them.
         """
-        return self._analysed(sql, schema)[1]
+        return self._resolve(sql, schema)[1]
 
-    def _analysed(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
+    def _resolve(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
         """The type of an expression and its registered functions, without Spark if possible."""
-        known = self._without_spark(sql, schema)
-        return self._asked(sql, schema) if known is None else (known, ())
+        known = self._type_without_spark(sql, schema)
+        return self._ask_spark(sql, schema) if known is None else (known, ())
 
-    def _asked(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
+    def _ask_spark(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
         """The same from Spark; cached unless the expression calls a registered function."""
         answer = self._known.get((sql, schema))
         if answer is None:
@@ -135,11 +137,11 @@ class SparkTypes:
                 self._known[sql, schema] = answer
         return answer
 
-    def _without_spark(self, sql: str, schema: Schema) -> str | None:
+    def _type_without_spark(self, sql: str, schema: Schema) -> str | None:
         """The type of an expression if it is known before Spark starts; Spark confirms it later."""
         if (sql, schema) in self._known or self._way.present() is not None:
             return None
-        if self.recorded().over(_expected(self._way.conf)).ansi is False:
+        if self.recorded().over(_expected_settings(self._way.conf)).ansi is False:
             return None
         known = known_type(sql, schema)
         if known is not None:
@@ -153,7 +155,7 @@ class SparkTypes:
             ExpressionError: if Spark refuses one, or gives it another type.
         """
         for sql, schema in [each for each in self._assumed if _is_in(each, tree)]:
-            type_, registered = self._asked(sql, schema)
+            type_, registered = self._ask_spark(sql, schema)
             known = self._assumed.pop((sql, schema))
             if type_ != known or registered:
                 raise ExpressionError(
@@ -191,7 +193,7 @@ def _noted(tree: Definition) -> SqlSettings:
     return settings
 
 
-def _expected(conf: Mapping[str, str]) -> SqlSettings:
+def _expected_settings(conf: Mapping[str, str]) -> SqlSettings:
     """The known settings of a Spark session that would be started."""
     from nosync_nb.spark.spark_session import ANSI, TIME_ZONE
 

@@ -67,7 +67,7 @@ def check_workers(spark: Spark) -> Workers:
     if workers is None:
         python, arrow, problem, slots = _probe(spark)
         if problem == "nosync_nb":
-            _ship(spark)
+            _send_package(spark)
             python, arrow, problem, slots = _probe(spark)
         if problem:
             raise NosyncError(
@@ -92,7 +92,7 @@ def _slots(spark: Spark) -> int:
         # A range has as many partitions, unless the session sets another number.
         return int(spark.range(_PROBES).selectExpr("spark_partition_id()").distinct().count())
     except Exception as error:
-        raise _unfit(error) from error
+        raise _probe_error(error) from error
 
 
 def task_slots(spark: Spark | None) -> int | None:
@@ -113,7 +113,7 @@ def workers_share_folder(spark: Spark, folder: str) -> bool:
     """
     folders = _shared.setdefault(spark, {})
     if folder not in folders:
-        folders[folder] = is_local(spark) or _seen(spark, StagingArea(folder))
+        folders[folder] = is_local(spark) or _workers_see_files(spark, StagingArea(folder))
     return folders[folder]
 
 
@@ -130,7 +130,7 @@ def ensure_reachable(spark: Spark, depot: StagingArea, named: str) -> None:
     """
     places = _shared.setdefault(spark, {})
     if not places.get(depot.url):
-        places[depot.url] = _seen(spark, depot)
+        places[depot.url] = _workers_see_files(spark, depot)
     if not places[depot.url]:
         raise NosyncError(
             f"bulk={named!r}: Spark's executors do not see what this process writes there",
@@ -160,21 +160,21 @@ def with_worker_gc_off(work: Work) -> Work:
     """
 
     def run(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle()
+        _freeze_objects()
         yield from work(records)
 
     return run
 
 
 @cache
-def _settle() -> None:
+def _freeze_objects() -> None:
     """Freezes all objects of a worker at its first task of ours."""
     parallel.single_threaded()
     gc.collect()
     gc.freeze()
 
 
-def _seen(spark: Spark, depot: StagingArea) -> bool:
+def _workers_see_files(spark: Spark, depot: StagingArea) -> bool:
     """Writes a probe file into a staging area, and asks the workers whether they see it."""
     check_workers(spark)
     files = Files()
@@ -184,11 +184,13 @@ def _seen(spark: Spark, depot: StagingArea) -> bool:
     try:
         if depot.url:
             location_of(depot.url).put(depot.folder, name)
-        answers = spark.range(_PROBES).mapInArrow(_looker(depot, name), "seen boolean").collect()
+        answers = (
+            spark.range(_PROBES).mapInArrow(_file_check(depot, name), "seen boolean").collect()
+        )
     except NosyncError:
         raise
     except Exception as error:
-        raise _unfit(error) from error
+        raise _probe_error(error) from error
     finally:
         files.unlink(path)
         if depot.url:
@@ -197,7 +199,7 @@ def _seen(spark: Spark, depot: StagingArea) -> bool:
     return all(answer["seen"] for answer in answers)
 
 
-def _looker(depot: StagingArea, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _file_check(depot: StagingArea, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def look(records: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
@@ -214,7 +216,7 @@ def _probe(spark: Spark) -> tuple[str, str, str, int]:
     try:
         answers = frame.collect()
     except Exception as error:
-        raise _unfit(error) from error
+        raise _probe_error(error) from error
     first = answers[0]
     lacks = next((a["lacks"] for a in answers if a["lacks"]), "")
     return first["python"], first["arrow"], lacks, len(answers)
@@ -247,7 +249,7 @@ def _prober() -> Callable[[Iterator[Any]], Iterator[Any]]:
     return probe
 
 
-def _unfit(error: Exception) -> NosyncError:
+def _probe_error(error: Exception) -> NosyncError:
     """The error of workers that could not be probed."""
     text = str(error)
     wanted = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -264,7 +266,7 @@ def _unfit(error: Exception) -> NosyncError:
     )
 
 
-def _ship(spark: Spark) -> None:
+def _send_package(spark: Spark) -> None:
     """Sends a copy of this package to the workers."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     files = Files()

@@ -397,7 +397,7 @@ def lower_thresholds() -> None:
 
 def is_seen(spark: Any, folder: str) -> bool:
     """Whether executors see a folder."""
-    return workers._seen(spark, StagingArea(folder))
+    return workers._workers_see_files(spark, StagingArea(folder))
 
 
 def looked() -> int:
@@ -407,7 +407,7 @@ def looked() -> int:
 
 def served(folder: str, name: str) -> snapshot_server.StageSnapshot:
     """What a reader of a view is given of a stage."""
-    return snapshot_server._read(folder, name, None, None)
+    return snapshot_server._read_folder(folder, name, None, None)
 
 
 def ended(server: snapshot_server.SnapshotServer) -> bool:

@@ -57,18 +57,18 @@ class CapturedFunction:
         self._identity = identity
         self._texts = {} if identity is None else {context: text}
         if identity is None:
-            self._take()
+            self._capture()
 
     @property
     def identity(self) -> str:
         """Equal for equal functions; a function that cannot be identified equals only itself."""
         if self._identity is None:
-            self._take()  # a name that was unbound may be bound now
+            self._capture()  # a name that was unbound may be bound now
         if self._identity is None:
             self._identity = kernel_identity(self.function)
         return self._identity
 
-    def _take(self) -> None:
+    def _capture(self) -> None:
         """Identifies the function, and replaces it by a copy of it."""
         self.recognition = function_fingerprint(self.function)
         self._identity = self.recognition.fingerprint

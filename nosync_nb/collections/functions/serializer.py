@@ -62,7 +62,7 @@ def _pickler_class() -> Any:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined, unused-ignore]
         def reducer_override(self, value: Any) -> Any:
-            if isinstance(value, LRU_CACHED) and _is_users(value):
+            if isinstance(value, LRU_CACHED) and _is_user_code(value):
                 return Cached, (value.__wrapped__, value.cache_parameters())
             made = super().reducer_override(value)
             if isinstance(value, type) and isinstance(made, tuple) and len(made[1]) > 2:
@@ -73,7 +73,7 @@ def _pickler_class() -> Any:
     return Pickler
 
 
-def _is_users(function: Any) -> bool:
+def _is_user_code(function: Any) -> bool:
     """Returns True for a function in a module of the user."""
     return code_version(function.__module__ or "__main__") is None
 

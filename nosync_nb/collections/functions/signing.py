@@ -77,9 +77,9 @@ def user_key(files: Files | None = None) -> bytes:
         secret_files.check_folder(files, os.path.dirname(path), "key", _REMEDY)
         return read_key(files, path)
     except DurabilityError as error:
-        if error.errno == errno.ENOMEM:  # the key is there, and the next call has it
+        if error.errno == errno.ENOMEM:  # the key exists, and the next call can read it
             raise
-        raise _unavailable(error) from error
+        raise _key_error(error) from error
 
 
 def existing_user_key(files: Files | None = None) -> bytes | None:
@@ -96,12 +96,12 @@ def existing_user_key(files: Files | None = None) -> bytes | None:
         secret_files.check_folder(files, os.path.dirname(path), "key", _REMEDY)
         return read_key(files, path)
     except DurabilityError as error:
-        if error.errno == errno.ENOMEM:  # the key is there, and the next call has it
+        if error.errno == errno.ENOMEM:  # the key exists, and the next call can read it
             raise
-        raise _unavailable(error) from error
+        raise _key_error(error) from error
 
 
-def _unavailable(error: DurabilityError) -> TrustError:
+def _key_error(error: DurabilityError) -> TrustError:
     """The error of a key that the disk cannot provide."""
     return TrustError(
         f"the key of this user is not available: {error}",
@@ -172,7 +172,7 @@ def load_signed_function(
             another version of a package the function uses. No part of them has been loaded then,
             unless the load itself failed.
     """
-    signed = _signed(data, key, context)
+    signed = _verified_part(data, key, context)
     size = int.from_bytes(signed[:4], "big")
     header = json.loads(signed[4 : 4 + size])
     if fingerprint is not None and header["fingerprint"] != fingerprint:
@@ -196,11 +196,11 @@ def resigned_for_log(data: bytes, *, key: bytes, before: str, after: str) -> byt
     Raises:
         TrustError: if they were not signed with this key for the context before.
     """
-    signed = _signed(data, key, before)
+    signed = _verified_part(data, key, before)
     return _MAGIC + _key_id(key) + _mac(key, after, signed) + signed
 
 
-def _signed(data: bytes, key: bytes, context: str) -> bytes:
+def _verified_part(data: bytes, key: bytes, context: str) -> bytes:
     """The signed part, if the signature is valid."""
     start = len(_MAGIC) + ID_BYTES + _MAC_BYTES
     if data[: len(_MAGIC)] != _MAGIC or len(data) < start + 4:

@@ -47,7 +47,7 @@ class DeferredBulkRun:
         self.rows = rows
         self.from_frame = from_frame
         self._run = run
-        self._ran: BulkOutput | None = None
+        self._output: BulkOutput | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -57,21 +57,21 @@ class DeferredBulkRun:
     @property
     def settled(self) -> bool:
         """True if it was run by itself."""
-        return self._ran is not None
+        return self._output is not None
 
     @property
     def work(self) -> tuple[int, str] | None:
         """The work of running it by itself; see `delta.DeferredChange`."""
-        return None if self._ran is None else (self._ran.touched, self._ran.jobs)
+        return None if self._output is None else (self._output.touched, self._output.jobs)
 
     def settle(self) -> UnarrangedChange | None:
         """Runs it by itself, once."""
-        if self._ran is None:
+        if self._output is None:
             try:
-                self._ran = self._run(self.up)
+                self._output = self._run(self.up)
             except CountError as error:
                 raise named_count_error(error, self.up.stage, self.up.operator.name) from None
-        return self._ran.loose
+        return self._output.loose
 
 
 def can_fuse(operator: Operator) -> bool:

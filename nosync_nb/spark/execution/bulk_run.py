@@ -123,7 +123,7 @@ def run_bulk(
     slots = check_workers(spark).slots
     count = ranges or ranges_count(inputs, slots)
     if isinstance(operator, Linear):
-        inputs = [_fused(inputs[0], operator)]
+        inputs = [_fuse_linear(inputs[0], operator)]
         operator = Linear((), operator.types)
     if not operator.local:
         return _run_by_ranges(
@@ -238,13 +238,13 @@ class ChainedQuery:
         self, plan: TaskPlan, pieces: list[tuple[int, RowSlice]], inputs: Sequence[BulkInput]
     ) -> Any:
         """The query: a frame of blocks with reports and errors only; None: there is no work."""
-        frame = self._run(plan, pieces, inputs)
+        frame = self._kernel_frame(plan, pieces, inputs)
         own = range(len(plan.operator.state))
         if frame is not None and (plan.outputs or not all(tasks.keyed_alike(plan, i) for i in own)):
             frame = map_records(exchange_records(frame, plan.ranges.count), write_function(plan))
         return frame
 
-    def _run(
+    def _kernel_frame(
         self, plan: TaskPlan, pieces: list[tuple[int, RowSlice]], inputs: Sequence[BulkInput]
     ) -> Any:
         """A frame of the blocks from a plan's kernels."""
@@ -252,11 +252,11 @@ class ChainedQuery:
             frame
             for port, each in reversed([*enumerate(inputs)])
             if each.upstream is not None
-            and (frame := self._before(plan, port, each.upstream)) is not None
+            and (frame := self._upstream_frame(plan, port, each.upstream)) is not None
         ]
-        return _frame(self.spark, plan, pieces, self.slots, ahead)
+        return _plan_frame(self.spark, plan, pieces, self.slots, ahead)
 
-    def _before(self, plan: TaskPlan, port: int, up: FusedUpstream) -> Any:
+    def _upstream_frame(self, plan: TaskPlan, port: int, up: FusedUpstream) -> Any:
         """A frame of an upstream operator's output, cut for its consumer."""
         number = len(self.ups) + 1
         self.ups[number] = up
@@ -266,10 +266,10 @@ class ChainedQuery:
             ranges=plan.ranges,
         )  # fmt: skip
         made = dataclasses.replace(made, onward=(plan, port), number=number, token=plan.token)
-        return self._run(made, pieces, up.inputs)
+        return self._kernel_frame(made, pieces, up.inputs)
 
 
-def _fused(given: BulkInput, operator: Linear) -> BulkInput:
+def _fuse_linear(given: BulkInput, operator: Linear) -> BulkInput:
     """An input with a linear operator appended to its own."""
     before = () if given.pre is None else given.pre.pieces
     return given._replace(pre=Linear((*before, *operator.pieces), operator.types))
@@ -340,7 +340,7 @@ def part_rows(source: Source) -> int:
     return source.rows if isinstance(source, PartRef) else len(source.diff)
 
 
-def _frame(
+def _plan_frame(
     spark: Spark,
     plan: TaskPlan,
     pieces: list[tuple[int, RowSlice]],
@@ -360,10 +360,12 @@ def _frame(
         frames += [row_wise.row_wise_frame(spark, plan, port, work)] if work else []
     work = balanced_groups([p for p in pieces if p[0] not in asking], slots)
     if work:
-        frames.append(map_records(spark.range(0, len(work), 1, len(work)), _map(plan, work)))
+        frames.append(
+            map_records(spark.range(0, len(work), 1, len(work)), _map_function(plan, work))
+        )
     marks = None
     if any(i.direct for i in plan.inputs) or (plan.first and plan.operator.global_row):
-        marks = _marks(spark, count)
+        marks = _mark_frame(spark, count)
     frames += ahead
     if not frames and marks is None:
         return None
@@ -371,7 +373,7 @@ def _frame(
     if plan.exchanges:
         if frames:
             frame = exchange_records(frame, count)
-        frame = map_records(frame, _kernel(plan))
+        frame = map_records(frame, _kernel_function(plan))
     return frame
 
 
@@ -400,7 +402,7 @@ def balanced_groups(
     return work
 
 
-def _marks(spark: Spark, count: int) -> Any:
+def _mark_frame(spark: Spark, count: int) -> Any:
     """A frame with an empty block for every range, so that each kernel runs."""
     texts = ("cast(id as int) place", f"cast({MARK} as int) port", "cast(null as binary) payload")
     return spark.range(0, count, 1, count).selectExpr(*texts)
@@ -418,7 +420,7 @@ def exchange_records(frame: Any, count: int) -> Any:
     return frame.repartition(count, "place")
 
 
-def _map(plan: TaskPlan, work: list[list[tuple[int, RowSlice]]]) -> Any:
+def _map_function(plan: TaskPlan, work: list[list[tuple[int, RowSlice]]]) -> Any:
     def map_(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for record in records:
             for number in record.column(0).to_pylist():
@@ -427,7 +429,7 @@ def _map(plan: TaskPlan, work: list[list[tuple[int, RowSlice]]]) -> Any:
     return map_
 
 
-def _kernel(plan: TaskPlan) -> Any:
+def _kernel_function(plan: TaskPlan) -> Any:
     def kernel(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from shuffle_records.to_records(
             tasks.kernel_task(plan, shuffle_records.from_records(records))

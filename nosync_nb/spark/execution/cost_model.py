@@ -133,7 +133,7 @@ class CostEstimate(NamedTuple):
         """The time of the run in this process."""
         seconds = self.rows / (self.per_second or ROWS_PER_SECOND[self.kind])
         if self.kind == "foreign":  # the values still come from Spark
-            seconds += self._starting + JOB_SECONDS
+            seconds += self._start_seconds + JOB_SECONDS
         return seconds
 
     @property
@@ -142,10 +142,10 @@ class CostEstimate(NamedTuple):
         here = self.rows / (self.per_second or ROWS_PER_SECOND[self.kind])
         each = EXECUTOR_FACTOR[self.kind] * here
         shipped = (self.size_bytes - self.in_files) / SHIPPED_PER_SECOND
-        return self._starting + JOB_SECONDS + shipped + each / max(self.slots, 1)
+        return self._start_seconds + JOB_SECONDS + shipped + each / max(self.slots, 1)
 
     @property
-    def _starting(self) -> float:
+    def _start_seconds(self) -> float:
         return 0.0 if self.spark == "running" else START_SECONDS
 
 
@@ -186,11 +186,13 @@ def choose_placement(estimate: CostEstimate) -> PlacementChoice:
     if spark == "running" and estimate.from_frame >= FRAME_ROWS:
         return PlacementChoice(SPARK, f"{estimate.from_frame:,} rows of a DataFrame", rows)
     if estimate.memory_bytes > estimate.free_bytes:
-        needed = f"{rows:,} rows need {_size(estimate.memory_bytes)}"
-        return PlacementChoice(SPARK if there else NOWHERE, f"{needed}, {_free(estimate)}", rows)
+        needed = f"{rows:,} rows need {_size_text(estimate.memory_bytes)}"
+        return PlacementChoice(
+            SPARK if there else NOWHERE, f"{needed}, {_free_memory_text(estimate)}", rows
+        )
     if not there:
         return PlacementChoice(HERE, f"{rows:,} rows, Spark is {spark}", rows)
-    return _cheaper(estimate)
+    return _faster_place(estimate)
 
 
 def is_small_run(rows: int, forced: Forced) -> bool:
@@ -203,7 +205,7 @@ def is_small_run(rows: int, forced: Forced) -> bool:
     return isinstance(forced, int) and rows <= min(forced, FEW_ROWS)
 
 
-def _cheaper(estimate: CostEstimate) -> PlacementChoice:
+def _faster_place(estimate: CostEstimate) -> PlacementChoice:
     """The place where the run ends first; in process if both are about equal."""
     here, there = estimate.here_seconds, estimate.spark_seconds
     start = "" if estimate.spark == "running" else " with its start"
@@ -215,14 +217,14 @@ def _seconds(value: float) -> str:
     return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 0.1 else "0.1 s"
 
 
-def _size(size_bytes: int) -> str:
+def _size_text(size_bytes: int) -> str:
     if size_bytes >= 1 << 30:
         return f"{size_bytes / (1 << 30):.1f} GiB"
     return f"{size_bytes / (1 << 20):.0f} MiB"
 
 
-def _free(estimate: CostEstimate) -> str:
-    return f"{_size(max(estimate.free_bytes, 0))} are free"
+def _free_memory_text(estimate: CostEstimate) -> str:
+    return f"{_size_text(max(estimate.free_bytes, 0))} are free"
 
 
 class MeasuredRates:

@@ -70,7 +70,7 @@ class Placement:
         self._store = store
         self._installed = importlib.util.find_spec("pyspark") is not None
         self._rates = MeasuredRates()
-        self._asked: tuple[Mapping[str, Any], dict[str, str]] = {}, {}  # for a catalog, by stage
+        self._requests: tuple[Mapping[str, Any], dict[str, str]] = {}, {}  # for a catalog, by stage
         self.files = RunFiles(store)
 
     def apart(self) -> Placement:
@@ -87,7 +87,7 @@ class Placement:
                 the session's folder.
             OutOfMemoryError: the run fits nowhere; no part of it was run.
         """
-        operator, forced, rows = node.operator, self._forced(node), 0
+        operator, forced, rows = node.operator, self._requested_place(node), 0
         for delta in deltas:
             if delta is not None:
                 rows += len(delta)
@@ -106,16 +106,16 @@ class Placement:
             return choose_placement(CostEstimate("row", rows, forced=forced))
         estimate = self._estimate(_kind(operator), deltas, rows, forced)
         if not operator.spreads:  # its rounds are placed one by one, see `inside`
-            _admitted(node, choose_placement(estimate._replace(spark="off")))
+            _admissible(node, choose_placement(estimate._replace(spark="off")))
             return PlacementChoice(HERE, f"{rows:,} rows, each round where it is cheaper", rows)
-        return _admitted(node, self._had(node, estimate))
+        return _admissible(node, self._available_choice(node, estimate))
 
-    def _had(self, node: Node, estimate: CostEstimate) -> PlacementChoice:
+    def _available_choice(self, node: Node, estimate: CostEstimate) -> PlacementChoice:
         """The placement of an estimate, checked: Spark may not start, or not see our files."""
         chosen = choose_placement(estimate)
         if chosen.there and estimate.forced == "spark":
-            self._reach(node, must=True)
-        elif chosen.there and not (self._able(node) and self._reach(node)):
+            self._executors_see_files(node, must=True)
+        elif chosen.there and not (self._spark_available(node) and self._executors_see_files(node)):
             chosen = choose_placement(estimate._replace(spark="absent"))
         return chosen
 
@@ -178,11 +178,11 @@ class Placement:
                 return known
         return os.cpu_count() or 1
 
-    def _able(self, node: Node) -> bool:
+    def _spark_available(self, node: Node) -> bool:
         """Returns True if Spark runs or can be started, for a run that may do without."""
         return self._way.able(titled(node.stage))
 
-    def _reach(self, node: Node, *, must: bool = False) -> bool:
+    def _executors_see_files(self, node: Node, *, must: bool = False) -> bool:
         """Returns True if executors see the files that they would read and write."""
         what = titled(node.stage)
         if not must:
@@ -194,13 +194,13 @@ class Placement:
             self._carrier.required(spark, f"{what} is to run on Spark")
         return True
 
-    def _forced(self, node: Node) -> Forced:
+    def _requested_place(self, node: Node) -> Forced:
         """The placement that the user requested for a stage, or for all stages."""
         catalog = self._way.catalog()
-        of, on = self._asked
+        of, on = self._requests
         if of is not catalog:
             on = {name: stage.options.on for name, stage in catalog.items()}
-            self._asked = catalog, on
+            self._requests = catalog, on
         asked = on.get(node.stage)
         if asked == "local":
             return "local"
@@ -210,11 +210,11 @@ class Placement:
         self, node: Node, deltas: Sequence[Delta | None], step: Step
     ) -> LoopPlacementRun | None:
         """Returns the runner for kernels inside a loop, which places large rounds on executors."""
-        forced = self._forced(node)
+        forced = self._requested_place(node)
         if forced == "local" or self._way.off or not self._installed:
             return None
         if forced == "spark":
-            self._reach(node, must=True)
+            self._executors_see_files(node, must=True)
         frames = sum(delta.from_frame for delta in deltas if delta is not None)
         return LoopPlacementRun(self, node, step, forced, frames)
 
@@ -224,7 +224,7 @@ class Placement:
         size = rows * ROUND_BYTES
         slots = self._slots(spark)
         given = CostEstimate("key", rows, size, frames, 0, spark, free_bytes(), slots, forced)
-        return self._had(node, given).there
+        return self._available_choice(node, given).there
 
     def run_inside(
         self,
@@ -295,7 +295,7 @@ class Placement:
             )
         ]
         if fuse and bulk_inputs.can_fuse(operator):
-            late = bulk_inputs.defer_bulk_run(operator, inputs, deltas, step, self._settled)
+            late = bulk_inputs.defer_bulk_run(operator, inputs, deltas, step, self._run_deferred)
             return OperatorResult(Delta(operator.types, pending=late), [], 0, "")
         outputs: list[Layout] = []
         if node.log is not None:
@@ -312,13 +312,13 @@ class Placement:
             )  # fmt: skip
         self.files.keep(r for refs in (*result.outputs, *result.emitted) for r in refs or ())
         emitted = [
-            None if refs is None else self._held(refs, trace.layout)
+            None if refs is None else self._open_change(refs, trace.layout)
             for refs, trace in zip(result.emitted, step.state, strict=True)
         ]
         output: Delta | None = None
         if outputs and result.rows:
             held = {
-                layout: self._held(refs, layout)
+                layout: self._open_change(refs, layout)
                 for layout, refs in zip(outputs, result.outputs, strict=True)
             }
             output = Delta(operator.types, None, held)
@@ -328,7 +328,7 @@ class Placement:
             output = Delta(operator.types, loose=UnarrangedChange(updates, tuple(result.loose)))
         return OperatorResult(output, emitted, result.touched, result.jobs.text)
 
-    def _settled(self, up: FusedUpstream) -> BulkOutput:
+    def _run_deferred(self, up: FusedUpstream) -> BulkOutput:
         """Runs a deferred operator by itself."""
         from nosync_nb.spark.execution import bulk_run
         from nosync_nb.spark.execution.bulk_inputs import BulkOutput
@@ -347,7 +347,7 @@ class Placement:
         loose = UnarrangedChange(updates, tuple(result.loose)) if updates else None
         return BulkOutput(loose, result.touched, result.jobs.text)
 
-    def _held(self, refs: Any, layout: Layout) -> ArrangedChange:
+    def _open_change(self, refs: Any, layout: Layout) -> ArrangedChange:
         return ArrangedChange(tuple(self._store.open_part(r, layout) for r in refs), tuple(refs))
 
 
@@ -364,17 +364,19 @@ class LoopPlacementRun:
         self._placement = placement
         self._node = node
         self._step = step
-        self._forced = forced
+        self._requested_place = forced
         self._frames = frames
         self._number = 0
 
     def wants(self, rows: int) -> bool:
         """Returns True if a round of so many rows should run on executors."""
-        if self._forced == "spark":
+        if self._requested_place == "spark":
             return rows > 0
-        if is_small_run(rows, self._forced):
+        if is_small_run(rows, self._requested_place):
             return False
-        return self._placement.wants_round(self._node, rows, min(rows, self._frames), self._forced)
+        return self._placement.wants_round(
+            self._node, rows, min(rows, self._frames), self._requested_place
+        )
 
     def run(
         self, operator: Operator, step: Step, types: Sequence[tuple[str, ...]]
@@ -386,7 +388,7 @@ class LoopPlacementRun:
         return updates
 
 
-def _admitted(node: Node, chosen: PlacementChoice) -> PlacementChoice:
+def _admissible(node: Node, chosen: PlacementChoice) -> PlacementChoice:
     """Returns the placement, unless the run fits nowhere.
 
     Raises:

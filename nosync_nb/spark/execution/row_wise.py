@@ -46,14 +46,14 @@ def row_wise_frame(
         if local:
             applier = _applier(plan, local, start, types)
             query = query.mapInArrow(with_worker_gc_off(applier), _ddl(types))
-        query = _asked(spark, query, piece, types)
+        query = _evaluate_piece(spark, query, piece, types)
         local, types = [], piece.types_after(types)
         start = types
     last = _cutter(plan, port, local, start, types)
     return query.mapInArrow(with_worker_gc_off(last), shuffle_records.BLOCKS_DDL)
 
 
-def _asked(spark: Spark, frame: Any, piece: RowPiece, types: tuple[str, ...]) -> Any:
+def _evaluate_piece(spark: Spark, frame: Any, piece: RowPiece, types: tuple[str, ...]) -> Any:
     """Applies a piece that Spark evaluates to a frame."""
     check_settings(spark, piece.expressions)
     names = piece.schema.names
@@ -121,7 +121,7 @@ def _applier(
     def apply(records: Records) -> Iterator[pa.RecordBatch]:
         for record in records:
             try:
-                updates = _after(plan, chain, _updates(record, before))
+                updates = _apply_chain(plan, chain, _updates(record, before))
             except NosyncError as error:
                 raise error_translation.TaskError(
                     error_translation.error_to_text(error, plan.token)
@@ -143,7 +143,7 @@ def _cutter(
 
     def made(records: Records) -> Iterator[shuffle_records.ShuffleRecord]:
         for updates in tasks.gathered_updates((_updates(r, before) for r in records), before):
-            yield from tasks.cut_task(plan, port, _after(plan, chain, updates))
+            yield from tasks.cut_task(plan, port, _apply_chain(plan, chain, updates))
 
     def cut(records: Records) -> Iterator[pa.RecordBatch]:
         yield from shuffle_records.to_records(tasks.guarded_blocks(0, made(records)))
@@ -151,5 +151,5 @@ def _cutter(
     return cut
 
 
-def _after(plan: TaskPlan, chain: Linear, updates: Updates) -> Updates | None:
+def _apply_chain(plan: TaskPlan, chain: Linear, updates: Updates) -> Updates | None:
     return chain.step(Step([updates], [None], [None], (), stage=plan.stage))

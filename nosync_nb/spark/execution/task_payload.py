@@ -39,7 +39,7 @@ class PlanPayload:
     ) -> None:
         self.depot = depot
         self._carrier = carrier
-        self._named: list[PartRef] = []
+        self._references: list[PartRef] = []
         self.thorough = thorough
         self.stem = f"{stem}-spill"
         self._room = INLINE_BYTES_MAX
@@ -67,28 +67,28 @@ class PlanPayload:
         Raises:
             DurabilityError: the staging location refuses.
         """
-        self._carrier.send(self.depot, self._named)
+        self._carrier.send(self.depot, self._references)
 
     def source(self, part: Source, types: tuple[str, ...]) -> Source:
         """Converts a part of a change."""
         if isinstance(part, Batch):
             return self.batch(part)
         if isinstance(part, PartRef):
-            self._named.append(part)
+            self._references.append(part)
             return part
         if self._fits(part):
             return part
-        return self._kept(write_updates(self.depot.folder, part, types, self.stem))
+        return self._add_spilled(write_updates(self.depot.folder, part, types, self.stem))
 
     def batch(self, part: Batch) -> PartRef | Batch:
         """Converts a batch."""
         if self._fits(part):
             return part
-        return self._kept(write_part(self.depot.folder, part, self.stem))
+        return self._add_spilled(write_part(self.depot.folder, part, self.stem))
 
-    def _kept(self, ref: PartRef) -> PartRef:
+    def _add_spilled(self, ref: PartRef) -> PartRef:
         self._spilled.append(ref)
-        self._named.append(ref)
+        self._references.append(ref)
         return ref
 
     @property
@@ -103,7 +103,7 @@ class PlanPayload:
 
     def layer(self, layer: Layer) -> tuple[PartRef | Batch, ...]:
         """Converts a layer of a trace."""
-        self._named += layer.files
+        self._references += layer.files
         return layer.files or tuple(self.batch(part) for part in layer.parts if len(part))
 
     def _fits(self, part: Batch | Updates) -> bool:

@@ -74,7 +74,7 @@ def collect_reports(
     rows.sort(key=lambda row: row["place"])
     reports = [(row["place"], bytes(row["payload"])) for row in rows if row["port"] == REPORT]
     wrong = [row for row in rows if shuffle_records.is_error(row["port"])]
-    written = [ref for _, payload in reports for ref in _written(payload)]
+    written = [ref for _, payload in reports for ref in _reported_files(payload)]
     if wrong:
         carrier.drop(depot, written)
         row = min(wrong, key=lambda row: row["port"])
@@ -87,7 +87,7 @@ def collect_reports(
     return reports
 
 
-def _written(payload: bytes) -> list[PartRef]:
+def _reported_files(payload: bytes) -> list[PartRef]:
     """The files that a report names."""
     report = json.loads(payload)
     every = [report.get("refs", ()), *report.get("state", {}).values()]

@@ -86,13 +86,13 @@ class StoredTrace(NamedTuple):
         """The slice of the trace with key hash in `[low, high)`; other files stay closed."""
         layers = []
         for at, sources in enumerate(self.layers):
-            cuts = (self._cut(source, depot, low, high) for source in sources)
+            cuts = (self._cut_source(source, depot, low, high) for source in sources)
             parts = tuple(part for part in cuts if part is not None)
             if parts:
                 layers.append(Layer(at, at + 1, parts))
         return Trace(self.layout, tuple(layers))
 
-    def _cut(
+    def _cut_source(
         self, source: PartRef | Batch, depot: StagingArea, low: int, high: int
     ) -> Batch | None:
         if isinstance(source, PartRef):
@@ -181,10 +181,10 @@ class TaskPlan:
 
 def map_task(plan: TaskPlan, items: Sequence[tuple[int, RowSlice]]) -> Iterator[ShuffleRecord]:
     """Reads slices of inputs and sends their rows to the ranges of their keys."""
-    return guarded_blocks(0, _mapped(plan, items), plan.number)
+    return guarded_blocks(0, _map_slices(plan, items), plan.number)
 
 
-def _mapped(plan: TaskPlan, items: Sequence[tuple[int, RowSlice]]) -> Iterator[ShuffleRecord]:
+def _map_slices(plan: TaskPlan, items: Sequence[tuple[int, RowSlice]]) -> Iterator[ShuffleRecord]:
     for port, piece in items:
         yield from cut_task(
             plan, port, prepared_rows(plan, port, piece.read(plan.depot, thorough=plan.thorough))
@@ -214,7 +214,7 @@ def cut_task(plan: TaskPlan, port: int, updates: Updates | None) -> Iterator[Shu
     deltas[port] = updates
     none = [None] * len(plan.inputs)
     step = Step(deltas, none, none, (), stage=plan.stage, first=plan.first)
-    yield from _finished(plan, 0, plan.operator.step(step), step)
+    yield from _send_results(plan, 0, plan.operator.step(step), step)
 
 
 def pruned_change(
@@ -308,7 +308,7 @@ def _kernel(
     before: list[Trace | None] = []
     after: list[Trace | None] = []
     for port, each in enumerate(plan.inputs):
-        delta = _delta(plan, each, ports.get(port, []), low, high)
+        delta = _input_change(plan, each, ports.get(port, []), low, high)
         old = None if each.before is None else each.before.cut(plan.depot, low, high)
         deltas.append(delta)
         before.append(old)
@@ -319,7 +319,7 @@ def _kernel(
     state = [stored.cut(plan.depot, low, high) for stored in plan.state]
     step = Step(deltas, before, after, state, stage=plan.stage, first=plan.first, evaluate=evaluate)
     output = operator.step(step)
-    yield from _finished(plan, place, output, step)
+    yield from _send_results(plan, place, output, step)
 
 
 def _owns_global_row(plan: TaskPlan, place: int) -> bool:
@@ -329,7 +329,7 @@ def _owns_global_row(plan: TaskPlan, place: int) -> bool:
     return int(plan.ranges.places(rows.hash_columns([], (), 1))[0]) == place
 
 
-def _delta(
+def _input_change(
     plan: TaskPlan, given: TaskInput, payloads: list[Any], low: int, high: int
 ) -> Updates | Batch | None:
     """The change of an input in a range, in the order that the kernel wants."""
@@ -343,25 +343,25 @@ def _delta(
             loose.append(shuffle_records.join_records(payloads, given.exchange.types).updates)
         return concat_updates(loose, given.exchange.types) if loose else None
     if payloads:
-        arranged.append(_arranged(given.layout, payloads))
+        arranged.append(_arrange_blocks(given.layout, payloads))
     batch = merge(given.layout, arranged) if arranged else None
     return batch if batch is not None and len(batch) else None
 
 
-def _arranged(layout: Layout, payloads: Sequence[Any]) -> Batch:
+def _arrange_blocks(layout: Layout, payloads: Sequence[Any]) -> Batch:
     """The rows of blocks, arranged with the hashes that travelled with them."""
     updates, khash = shuffle_records.join_records(payloads, layout.types)
     return arrange(layout, updates, khash=khash)
 
 
-def _finished(
+def _send_results(
     plan: TaskPlan, place: int, output: Updates | None, step: Step
 ) -> Iterator[ShuffleRecord]:
     """Sends output and state on, writes the batches that need no exchange, and reports."""
     report: dict[str, Any] = {"touched": step.touched, "state": {}}
     if output is not None and output:
         if plan.onward is not None:
-            yield from _passed_on(*plan.onward, place, output)
+            yield from _send_onward(*plan.onward, place, output)
         elif plan.outputs:
             for port, layout in enumerate(plan.outputs):
                 yield from shuffle_records.cut_by_range(output, layout, plan.ranges, port)
@@ -382,7 +382,7 @@ def _finished(
     yield ShuffleRecord(place, REPORT, json.dumps(report).encode())
 
 
-def _passed_on(plan: TaskPlan, port: int, place: int, output: Updates) -> Iterator[ShuffleRecord]:
+def _send_onward(plan: TaskPlan, port: int, place: int, output: Updates) -> Iterator[ShuffleRecord]:
     """Sends the output of one plan's kernel to the next plan.
 
     Errors count as errors of this plan.
@@ -409,15 +409,17 @@ def write_task(plan: TaskPlan, given: Iterable[ShuffleRecord]) -> Iterator[Shuff
     for place, ports in shuffle_records.by_range_and_port(given).items():
         for port in [port for port in ports if port == REPORT or shuffle_records.is_error(port)]:
             yield from (ShuffleRecord(place, port, payload) for payload in ports.pop(port))
-        yield from guarded_blocks(place, _written(plan, place, ports))
+        yield from guarded_blocks(place, _write_ports(plan, place, ports))
 
 
-def _written(plan: TaskPlan, place: int, ports: dict[int, list[Any]]) -> Iterator[ShuffleRecord]:
+def _write_ports(
+    plan: TaskPlan, place: int, ports: dict[int, list[Any]]
+) -> Iterator[ShuffleRecord]:
     for port, payloads in ports.items():
         if port == MARK:
             continue
         layout = plan.layouts[port]
-        batch = _arranged(layout, payloads)
+        batch = _arrange_blocks(layout, payloads)
         refs = plan.depot.write_parts([batch], plan.stem)
         yield ShuffleRecord(place, REPORT, json.dumps({"port": port, "refs": refs}).encode())
 

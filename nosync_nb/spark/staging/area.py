@@ -27,8 +27,8 @@ from nosync_nb.trace.parts.part_file import PartRef
 
 Some = TypeVar("Some")
 
-PROVEN_MAX = 4096
-_proven: set[tuple[str, PartRef]] = set()
+VERIFIED_MAX = 4096
+_verified: set[tuple[str, PartRef]] = set()
 """The staged files whose checksums this process has verified."""
 
 
@@ -55,11 +55,11 @@ class StagingArea(NamedTuple):
         def opens(folder: str) -> Batch:
             return part_file.open_part(folder, ref, layout, checked=checked, thorough=thorough)
 
-        return self._opened(ref, opens)
+        return self._open_staged(ref, opens)
 
     def updates(self, ref: PartRef, types: Sequence[str]) -> Updates:
         """Maps loose updates; see `part_file.open_updates`, and `part` for the errors."""
-        return self._opened(ref, lambda folder: part_file.open_updates(folder, ref, types))
+        return self._open_staged(ref, lambda folder: part_file.open_updates(folder, ref, types))
 
     def write_parts(self, batches: Sequence[Batch], stem: str) -> list[PartRef]:
         """Writes batches; see `part_file.write_parts`."""
@@ -86,7 +86,7 @@ class StagingArea(NamedTuple):
             return Files().exists(os.path.join(self.folder, name))
         return location_of(self.url).exists(name)
 
-    def _opened(self, ref: PartRef, opens: Callable[[str], Some]) -> Some:
+    def _open_staged(self, ref: PartRef, opens: Callable[[str], Some]) -> Some:
         """Opens a file, after fetching it to this machine.
 
         Failure: another worker makes room in the cache and deletes the file before it is mapped. So
@@ -94,25 +94,25 @@ class StagingArea(NamedTuple):
         """
         if not self.url:
             return opens(self.folder)
-        folder = self._fetched(ref)
+        folder = self._fetch(ref)
         try:
             return opens(folder)
         except CorruptLogError as error:
             if Files().exists(checked_path_within(folder, ref.path, PART)):
-                raise _wrong(self.url, error) from error
+                raise _staged_file_error(self.url, error) from error
         try:
-            return opens(self._fetched(ref))
+            return opens(self._fetch(ref))
         except CorruptLogError as error:
-            raise _wrong(self.url, error) from error
+            raise _staged_file_error(self.url, error) from error
 
-    def _fetched(self, ref: PartRef) -> str:
+    def _fetch(self, ref: PartRef) -> str:
         """The folder of this machine that has the file, which is fetched first if necessary."""
         place, key = self._place(), (self.url, ref)
-        if place.have(ref.path, ref.size_bytes) or key not in _proven:
+        if place.have(ref.path, ref.size_bytes) or key not in _verified:
             verified_file(place.folder, ref, self.url)
-            if len(_proven) >= PROVEN_MAX:
-                _proven.clear()
-            _proven.add(key)
+            if len(_verified) >= VERIFIED_MAX:
+                _verified.clear()
+            _verified.add(key)
         return place.folder
 
     def _place(self) -> StagingLocation:
@@ -131,10 +131,10 @@ def verified_file(folder: str, ref: PartRef, url: str) -> None:
         open_arrow(folder, ref.path, ref.size_bytes, ref.digest, checked=True)
     except (CorruptLogError, *UNSOUND) as error:
         Files().unlink(checked_path_within(folder, ref.path, PART))
-        raise _wrong(url, error) from error
+        raise _staged_file_error(url, error) from error
 
 
-def _wrong(url: str, error: Exception) -> DurabilityError:
+def _staged_file_error(url: str, error: Exception) -> DurabilityError:
     """The error of a staged file that is damaged.
 
     Failure: reported as damage of the log, the error would start a check and a repair of the log.

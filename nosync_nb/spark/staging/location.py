@@ -28,7 +28,7 @@ FETCHED_BYTES = 4 << 30
 PLACES_MAX = 16
 """The number of locations that a process caches: each session has one."""
 
-_PIECE_BYTES = 8 << 20
+_CHUNK_BYTES = 8 << 20
 _FORM = "it is file:///absolute/folder, or s3://bucket/prefix or whatever else pyarrow.fs reaches"
 
 
@@ -176,7 +176,7 @@ class RemoteLocation:
 
     def make(self) -> None:
         """Creates the folder; a bucket has none."""
-        with self._reached():
+        with self._translated_errors():
             self._system.create_dir(self._path, recursive=True)
 
     def ready(self) -> None:
@@ -185,33 +185,33 @@ class RemoteLocation:
     def have(self, name: str, size_bytes: int) -> bool:
         if self._files.exists(checked_path_within(self.folder, name, PART)):
             return False
-        self._spare(size_bytes)
+        self._make_room(size_bytes)
         self.get(name, self.folder)
         return True
 
     def exists(self, name: str) -> bool:
-        with self._reached():
+        with self._translated_errors():
             info = self._system.get_file_info(f"{self._path}/{name}")
         return bool(info.type == fs.FileType.File)
 
     def put(self, folder: str, name: str) -> None:
         with (
             closing(self._files.open(checked_path_within(folder, name, PART))) as file,
-            self._reached(),
+            self._translated_errors(),
         ):
             size = file.size()
             with self._system.open_output_stream(f"{self._path}/{name}") as out:
-                for offset in range(0, size, _PIECE_BYTES):
-                    out.write(file.read_at(offset, _PIECE_BYTES))
+                for offset in range(0, size, _CHUNK_BYTES):
+                    out.write(file.read_at(offset, _CHUNK_BYTES))
         if folder == self.folder:
-            self._spare(0)
+            self._make_room(0)
 
     def get(self, name: str, folder: str) -> None:
         temporary = checked_path_within(folder, f"fetched-{uuid.uuid4().hex}{PART}", PART)
         try:
-            with closing(self._files.create(temporary)) as file, self._reached():
+            with closing(self._files.create(temporary)) as file, self._translated_errors():
                 with self._system.open_input_stream(f"{self._path}/{name}") as stream:
-                    while piece := stream.read(_PIECE_BYTES):
+                    while piece := stream.read(_CHUNK_BYTES):
                         file.append(piece)
                 file.sync()
             self._files.rename(temporary, checked_path_within(folder, name, PART))
@@ -221,20 +221,20 @@ class RemoteLocation:
             raise
 
     def delete(self, name: str) -> None:
-        with self._reached(), suppress(FileNotFoundError):
+        with self._translated_errors(), suppress(FileNotFoundError):
             self._system.delete_file(f"{self._path}/{name}")
 
     def beside(self) -> list[str]:
         above, _, own = self._path.rpartition("/")
-        with self._reached():
+        with self._translated_errors():
             infos = self._system.get_file_info(fs.FileSelector(above, allow_not_found=True))
         return sorted({info.base_name for info in infos} - {own})
 
     def clear(self, name: str) -> None:
-        with self._reached(), suppress(FileNotFoundError):
+        with self._translated_errors(), suppress(FileNotFoundError):
             self._system.delete_dir(f"{self._path.rpartition('/')[0]}/{name}")
 
-    def _spare(self, size_bytes: int) -> None:
+    def _make_room(self, size_bytes: int) -> None:
         """Removes the oldest cached files until there is room; mapped files remain usable."""
         held = []
         for name in self._files.names(self.folder):
@@ -250,7 +250,7 @@ class RemoteLocation:
             room += size
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """Translates errors of the location into ours."""
         try:
             yield

@@ -45,8 +45,8 @@ class StagingService:
         self._url = url
         self._files = Files()
         self._lock = threading.Lock()
-        self._there: set[str] = set()
-        self._begun, self._within, self._turns = "", "", 0
+        self._staged: set[str] = set()
+        self._current_url, self._parent_url, self._locations_made = "", "", 0
 
     def name(self, url: str) -> None:
         """Replaces the URL of the staging location."""
@@ -64,12 +64,12 @@ class StagingService:
             return StagingArea(self.folder)
         if not self._url:
             return None
-        if self._within != self._url:
+        if self._parent_url != self._url:
             self.close()
         with self._lock:
-            if not self._begun:
-                self._begin()
-            depot = StagingArea(self.folder, self._begun)
+            if not self._current_url:
+                self._start_location()
+            depot = StagingArea(self.folder, self._current_url)
         workers.ensure_reachable(spark, depot, self._url)
         return depot
 
@@ -104,13 +104,13 @@ class StagingService:
             return
         place = location.location_of(depot.url)
         wanted = {ref.path for ref in refs}
-        missing = sorted(wanted - self._known(depot))
+        missing = sorted(wanted - self._staged_names(depot))
         try:
             self._files.at_once([partial(place.put, self.folder, name) for name in missing])
         except NosyncError as error:
             self.doubt(depot, error)
             raise
-        self._known(depot, wanted)
+        self._staged_names(depot, wanted)
 
     def bring(self, depot: StagingArea, refs: Iterable[PartRef]) -> None:
         """Downloads the files that executors wrote into the session's folder: all of them or none.
@@ -128,7 +128,7 @@ class StagingService:
             place.get(ref.path, self.folder)
             verified_file(self.folder, ref, depot.url)
 
-        there = self._known(depot, {ref.path for ref in wanted})
+        there = self._staged_names(depot, {ref.path for ref in wanted})
         try:
             self._files.at_once([partial(fetch, ref) for ref in wanted])
             if wanted:
@@ -149,7 +149,7 @@ class StagingService:
 
     def doubt(self, depot: StagingArea, error: NosyncError) -> None:
         """Gives up the location if it caused an error; the next run makes a new one."""
-        if depot.url and depot.url == self._begun and isinstance(error, DurabilityError):
+        if depot.url and depot.url == self._current_url and isinstance(error, DurabilityError):
             self.close()
 
     def close(self) -> None:
@@ -158,38 +158,38 @@ class StagingService:
         Failure: the location hangs, as mounts and object stores do. So no caller waits longer than
         `END_S`.
         """
-        if self._begun:
-            ending = threading.Thread(target=self._cleared, name="nosync place", daemon=True)
+        if self._current_url:
+            ending = threading.Thread(target=self._clear_location, name="nosync place", daemon=True)
             ending.start()
             interruptible_wait.join_thread(ending, END_S)
 
-    def _known(self, depot: StagingArea, more: Iterable[str] = ()) -> set[str]:
+    def _staged_names(self, depot: StagingArea, more: Iterable[str] = ()) -> set[str]:
         """The names known to be in the area, to which `more` is added; empty if it was given up."""
         with self._lock:
-            if depot.url != self._begun:
+            if depot.url != self._current_url:
                 return set()
-            known, self._there = self._there, self._there.union(more)
+            known, self._staged = self._staged, self._staged.union(more)
             return known
 
-    def _cleared(self) -> None:
+    def _clear_location(self) -> None:
         """Gives the location up, and clears it if it can be reached."""
         with self._lock:
-            url, self._begun, self._there = self._begun, "", set()
-            self._turns += bool(url)
+            url, self._current_url, self._staged = self._current_url, "", set()
+            self._locations_made += bool(url)
         if url:
             with suppress(NosyncError):
                 location.location_of(url).clear(url.partition("?")[0].rpartition("/")[2])
 
-    def _begin(self) -> None:
+    def _start_location(self) -> None:
         """Makes a location, and clears those of former owners. The caller holds the lock."""
         *above, own = self._own
-        url = location.url_below(self._url, *above, f"{own}-{self._turns}")
+        url = location.url_below(self._url, *above, f"{own}-{self._locations_made}")
         place = location.location_of(url)
         place.make()
         for name in place.beside():
             if not name.startswith(f"{own}-"):
                 place.clear(name)
-        self._begun, self._within = url, self._url
+        self._current_url, self._parent_url = url, self._url
 
     def _delete(self, depot: StagingArea, names: Iterable[str]) -> None:
         """Deletes files in the location; files that cannot be deleted stay until it is cleared."""
@@ -201,4 +201,4 @@ class StagingService:
                 warn(f"{error}: what is not needed any more stays there for now", stacklevel=None)
                 return
             with self._lock:
-                self._there.discard(name)
+                self._staged.discard(name)

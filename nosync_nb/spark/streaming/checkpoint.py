@@ -72,7 +72,7 @@ class StreamFolder:
         files = self._files
         if not files.exists(self._path):
             return
-        for folder, held in self._walk():
+        for folder, held in self._folders():
             parts = os.path.relpath(folder, self._path).split(os.sep)
             if parts[0] not in (".", "offsets", "commits", "sources"):
                 continue
@@ -92,7 +92,7 @@ class StreamFolder:
 
         Cost: a `stat` of each file, some hundred, and a sync of each new one, all at the same time.
         """
-        known, now = self._synced, dict(self._walk())
+        known, now = self._synced, dict(self._folders())
         changed = [folder for folder, held in now.items() if known.get(folder) != held]
         self._files.at_once(
             [
@@ -104,7 +104,7 @@ class StreamFolder:
         )
         self._files.at_once([partial(self._files.sync_folder, folder) for folder in changed])
         if not known:
-            self._sync_way()
+            self._sync_parents()
         self._synced = now
 
     def _sync_file(self, path: str) -> None:
@@ -125,13 +125,13 @@ class StreamFolder:
         finally:
             file.close()
 
-    def _sync_way(self) -> None:
+    def _sync_parents(self) -> None:
         """Syncs the parent folders, which Spark may have made; ignores those of other users."""
         for above in PurePath(self._path).parents:
             with suppress(DurabilityError):
                 self._files.sync_folder(str(above))
 
-    def _walk(self) -> Iterator[tuple[str, Held]]:
+    def _folders(self) -> Iterator[tuple[str, Held]]:
         """The folders and the files in each; a subfolder has the size -1."""
         folders = [self._path]
         while folders:

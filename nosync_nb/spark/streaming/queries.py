@@ -20,7 +20,7 @@ from nosync_nb.spark import error_translation, ingest
 from nosync_nb.spark.launch import is_connect
 
 
-class _Handing(threading.local):
+class _MicroBatch(threading.local):
     """Records whether this thread is processing a micro-batch."""
 
     on = False
@@ -32,7 +32,7 @@ class _Handing(threading.local):
         self.on = False
 
 
-handing = _Handing()
+handing = _MicroBatch()
 """In a `with` block the DataFrames of this thread are those of micro-batches."""
 
 

@@ -52,16 +52,16 @@ class NosyncSource(DataSource):
         return "nosync"
 
     def schema(self) -> str:
-        with _short():
-            folder, stage, at = _asked(self.options)
+        with _short_errors():
+            folder, stage, at = _parsed_options(self.options)
             served = snapshot_server.ask_session(folder, stage, at)
             if at is not None and not (isinstance(at, int) and at < 0):
                 self.pin = served.pin
             return interval_transport.to_transport(served.schema).ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        with _short():
-            return StageReader(*_asked(self.options), self.pin)
+        with _short_errors():
+            return StageReader(*_parsed_options(self.options), self.pin)
 
 
 class StageReader(DataSourceReader):
@@ -71,7 +71,7 @@ class StageReader(DataSourceReader):
         self.folder, self.stage, self.at, self.pin = folder, stage, at, pin
 
     def partitions(self) -> list[InputPartition]:
-        with _short():
+        with _short_errors():
             rows = snapshot_server.ask_session(self.folder, self.stage, self.at, pin=self.pin).rows
         count = 1 if rows <= SINGLE_ROWS else min(os.cpu_count() or 1, PARTITIONS_MAX)
         return [InputPartition((place, count)) for place in range(count)]
@@ -85,16 +85,16 @@ class StageReader(DataSourceReader):
                 hint=f"session[{self.stage!r}].to_spark() gives a DataFrame that they can read",
             )
         asked = snapshot_server.stage_snapshot(
-            self.folder, self.stage, self.at, _query(), pin=self.pin
+            self.folder, self.stage, self.at, _query_number(), pin=self.pin
         )
-        with _short(), asked as served:
+        with _short_errors(), asked as served:
             yield from trace_scan.range_rows(
                 served.trace, StagingArea(served.folder), served.schema, HashRanges(count), place
             )
 
 
 @contextmanager
-def _short() -> Iterator[None]:
+def _short_errors() -> Iterator[None]:
     """Raises errors of ours without their causes, as if they came from here."""
     try:
         yield
@@ -105,7 +105,7 @@ def _short() -> Iterator[None]:
     raise short from None
 
 
-def _asked(options: Any) -> tuple[str, str, Any]:
+def _parsed_options(options: Any) -> tuple[str, str, Any]:
     """The folder, the stage and the epoch of a read."""
     missing = [name for name in ("path", "stage") if not options.get(name)]
     if missing:
@@ -119,7 +119,7 @@ def _asked(options: Any) -> tuple[str, str, Any]:
     return options["path"], options["stage"], at
 
 
-def _query() -> str | None:
+def _query_number() -> str | None:
     """The number of the Spark query of this task, unique in its application."""
     context = TaskContext.get()
     if context is None:

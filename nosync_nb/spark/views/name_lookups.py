@@ -46,7 +46,7 @@ _EVERY = ("listTables", "listViews")
 _WORD = re.compile(r"\w+")
 
 _mutex = threading.Lock()
-_watching: list[tuple[Any, WeakMethod[Watcher]]] = []
+_watchers: list[tuple[Any, WeakMethod[Watcher]]] = []
 _wrappers: WeakSet[Any] = WeakSet()
 
 
@@ -68,14 +68,14 @@ _unwatched = _Unwatched()
 def watch(spark: Any, watcher: Watcher) -> None:
     """Registers a method to call before a Spark session looks up names, while its object lives."""
     with _mutex:
-        _wrap()
-        _watching.append((spark, WeakMethod(watcher)))
+        _wrap_methods()
+        _watchers.append((spark, WeakMethod(watcher)))
 
 
 def unwatch(watcher: Watcher) -> None:
     """Unregisters a method."""
     with _mutex:
-        _watching[:] = [each for each in _watching if each[1]() not in (None, watcher)]
+        _watchers[:] = [each for each in _watchers if each[1]() not in (None, watcher)]
 
 
 @contextmanager
@@ -88,29 +88,29 @@ def unwatched() -> Iterator[None]:
         _unwatched.leave()
 
 
-def _wrap() -> None:
+def _wrap_methods() -> None:
     for module, name, methods in _CLASSES:
         owner = getattr(sys.modules.get(module), name, None)
         if owner is None:  # no session of this kind was made
             continue
         for method in methods or (*_NAMED, *_EVERY):
             own = owner.__dict__.get(method)
-            if own is not None and not _is_watched(own):
-                setattr(owner, method, _watched(own))
+            if own is not None and not _is_wrapped(own):
+                setattr(owner, method, _wrapped(own))
 
 
-def _is_watched(method: Any) -> bool:
+def _is_wrapped(method: Any) -> bool:
     """Returns True for a wrapper of this module, also inside a wrapper of another library."""
     return inspect.unwrap(method, stop=_wrappers.__contains__) in _wrappers
 
 
-def _watched(method: Any) -> Any:
+def _wrapped(method: Any) -> Any:
     every = method.__name__ in _EVERY
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _watching and not _unwatched.depth:
-            _report(self, None if every else _names((args, kwargs)))
+        if _watchers and not _unwatched.depth:
+            _report(self, None if every else _words_in((args, kwargs)))
         return method(self, *args, **kwargs)
 
     _wrappers.add(call)
@@ -122,14 +122,14 @@ def words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.lower()))
 
 
-def _names(value: Any) -> frozenset[str]:
+def _words_in(value: Any) -> frozenset[str]:
     """The words in the texts among arguments."""
     if isinstance(value, str):
         return words(value)
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, list | tuple):
-        return frozenset().union(*map(_names, value))
+        return frozenset().union(*map(_words_in, value))
     return frozenset()
 
 
@@ -141,7 +141,7 @@ def _report(asked: Any, names: frozenset[str] | None) -> None:
             spark = owner
             break
     with unwatched():
-        for own, weak in tuple(_watching):
+        for own, weak in tuple(_watchers):
             watcher = weak()
             if watcher is not None and is_same(own, spark):
                 watcher(names)

@@ -297,9 +297,9 @@ class SnapshotServer:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._serve_request, args=(connection,), daemon=True).start()
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _serve_request(self, connection: socket.socket) -> None:
         """Answers one request; its files stay until the reader has closed the connection."""
         answer = None
         with connection, contextlib.suppress(OSError):
@@ -395,9 +395,9 @@ def stage_snapshot(
         NosyncError: as the session would raise it.
     """
     request = {"stage": stage, "at": at, "query": query, "pin": pin}
-    connection, payload = _answered(folder, json.dumps(request).encode() + b"\n")
+    connection, payload = _request_snapshot(folder, json.dumps(request).encode() + b"\n")
     if connection is None:
-        yield _read(folder, stage, at, pin)
+        yield _read_folder(folder, stage, at, pin)
         return
     with connection:
         served = pickle.loads(payload)
@@ -412,7 +412,7 @@ def stage_snapshot(
                 connection.recv(1)
 
 
-def _answered(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]:
+def _request_snapshot(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]:
     """A connection to the session that owns a folder, and its answer; None without a session."""
     for name in socket_addresses(folder):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -430,7 +430,7 @@ def _answered(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]
     return None, b""
 
 
-def _read(folder: str, stage: str, at: Any, pin: Pin | None) -> SerializedSnapshot:
+def _read_folder(folder: str, stage: str, at: Any, pin: Pin | None) -> SerializedSnapshot:
     """The stage as recorded in the log's folder."""
     store = Store.open(os.path.realpath(folder), mode="r")
     try:

@@ -28,7 +28,7 @@ from nosync_nb.trace.batch import Batch
 SMALL_ROWS = 100_000
 
 _registered: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-_holders: WeakKeyDictionary[Any, dict[str, tuple[str, str]]] = WeakKeyDictionary()
+_view_owners: WeakKeyDictionary[Any, dict[str, tuple[str, str]]] = WeakKeyDictionary()
 """The owners of the views in a Spark session: name in lower case -> folder and stage."""
 
 
@@ -91,7 +91,7 @@ class Views:
     ) -> None:
         self.spark = spark
         self.folder = folder
-        self._made: dict[str, str] = {}
+        self._view_names: dict[str, str] = {}
         register(spark)
         try:
             self._server: SnapshotServer | None = SnapshotServer(folder, provider, generation)
@@ -106,11 +106,11 @@ class Views:
     @property
     def names(self) -> Iterable[str]:
         """The stages that have a view."""
-        return self._made.keys()
+        return self._view_names.keys()
 
     def taken(self, stage: str) -> str | None:
         """The reason why a stage gets no view: another stage has its name, ignoring case."""
-        holder = _holders.get(self.spark, {}).get(stage.lower())
+        holder = _view_owners.get(self.spark, {}).get(stage.lower())
         if holder is None or holder == (self.folder, stage):
             return None
         folder, other = holder
@@ -128,7 +128,7 @@ class Views:
 
         Cost: one lookup in Spark's catalog, and Spark asks for the schema, some 0.1 s.
         """
-        if stage in self._made and not self.drop(stage):
+        if stage in self._view_names and not self.drop(stage):
             return False
         if self.spark.catalog.tableExists(quoted(stage)):
             return False
@@ -137,15 +137,15 @@ class Views:
         interval_transport.from_transport(frame, schema.names, schema.types).createTempView(
             quoted(stage)
         )
-        self._made[stage] = stage
-        _holders.setdefault(self.spark, {})[stage.lower()] = (self.folder, stage)
+        self._view_names[stage] = stage
+        _view_owners.setdefault(self.spark, {})[stage.lower()] = (self.folder, stage)
         return True
 
     def drop(self, stage: str) -> bool:
         """Drops a view made here; False if the user has replaced it."""
-        if self._made.pop(stage, None) is None:
+        if self._view_names.pop(stage, None) is None:
             return True
-        _holders.get(self.spark, {}).pop(stage.lower(), None)
+        _view_owners.get(self.spark, {}).pop(stage.lower(), None)
         if self._server is not None:
             self._server.forget(stage)
         if not self.spark.catalog.tableExists(quoted(stage)):
@@ -158,10 +158,10 @@ class Views:
     def close(self) -> None:
         """Drops the views made here and stops serving."""
         try:
-            for stage in list(self._made) if is_alive(self.spark) else ():
+            for stage in list(self._view_names) if is_alive(self.spark) else ():
                 self.drop(stage)
         finally:
-            for stage in self._made:
-                _holders.get(self.spark, {}).pop(stage.lower(), None)
+            for stage in self._view_names:
+                _view_owners.get(self.spark, {}).pop(stage.lower(), None)
             if self._server is not None:
                 self._server.close()

@@ -101,7 +101,7 @@ assert watching.names == [{"select", "1", "as", "late"}, {"values_of_late"}, Non
 lookups.unwatch(watching.note)
 spark.sql("select 2")
 assert len(watching.names) == 3
-workers._ship(spark)
+workers._send_package(spark)
 
 def path(records):
     import sys

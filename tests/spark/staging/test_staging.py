@@ -46,7 +46,7 @@ exec unshare --mount sh -c 'mount -t tmpfs none {log} && exec {sys.executable} "
 ''')
 os.chmod(python, 0o700)
 os.environ["PYSPARK_PYTHON"] = python
-spark = starting.start({"spark.master": "local[2]", "spark.log.level": "OFF"})
+spark = starting.start_session({"spark.master": "local[2]", "spark.log.level": "OFF"})
 workers.is_local = lambda spark: False  # they are here, and see less than others that are
 
 def use(path, bulk):

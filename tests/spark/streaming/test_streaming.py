@@ -36,7 +36,7 @@ from nosync_nb.session.writes.commit import CommitService as Commits
 from nosync_nb.spark import launch as starting
 
 path, source, at = sys.argv[1], sys.argv[2], int(sys.argv[3])
-spark = starting.start({"spark.master": "local[2]", "spark.log.level": "OFF"})
+spark = starting.start_session({"spark.master": "local[2]", "spark.log.level": "OFF"})
 sync = Commits.sync
 synced = []
 

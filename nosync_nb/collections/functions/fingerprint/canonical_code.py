@@ -48,7 +48,7 @@ class ExternalNames(NamedTuple):
 
 def canonical_code(code: CodeType, module_globals: dict[str, Any]) -> str:
     """The canonical text of a function's code, without its captured values."""
-    node = _find(code, module_globals)
+    node = _source_tree(code, module_globals)
     if node is not None:
         return "ast " + _function_text(node)
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -61,11 +61,11 @@ def external_names(code: CodeType) -> ExternalNames:
     imports: set[tuple[int, str, tuple[str, ...]]] = set()
     assigned: set[str] = set()
     for each in _nested(code):
-        _scan(each, names, imports, assigned)
+        _add_names(each, names, imports, assigned)
     return ExternalNames(frozenset(names), frozenset(imports), frozenset(assigned))
 
 
-def _scan(
+def _add_names(
     code: CodeType,
     names: set[tuple[str, ...]],
     imports: set[tuple[int, str, tuple[str, ...]]],
@@ -111,7 +111,7 @@ def _parsed(text: str, flags: int) -> tuple[ast.Module, dict[tuple[int, str], li
     return tree, index
 
 
-def _find(code: CodeType, module_globals: dict[str, Any]) -> _FunctionNode | None:
+def _source_tree(code: CodeType, module_globals: dict[str, Any]) -> _FunctionNode | None:
     """The syntax tree that exactly this code was compiled from, or None."""
     text = "".join(linecache.getlines(code.co_filename, module_globals))
     if not text:
@@ -123,15 +123,15 @@ def _find(code: CodeType, module_globals: dict[str, Any]) -> _FunctionNode | Non
         tree, index = _parsed(text, flags)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    if not any(_same(code, c) for c in index.get((code.co_firstlineno, code.co_name), ())):
+    if not any(_is_same_code(code, c) for c in index.get((code.co_firstlineno, code.co_name), ())):
         return None
-    nodes = [node for node in ast.walk(tree) if _starts(node, code)]
+    nodes = [node for node in ast.walk(tree) if _starts_at(node, code)]
     if len(nodes) > 1:
         nodes = _innermost(nodes, code)
     return nodes[0] if len(nodes) == 1 else None  # type: ignore[return-value]
 
 
-def _same(one: CodeType, other: CodeType) -> bool:
+def _is_same_code(one: CodeType, other: CodeType) -> bool:
     """Returns True if two code objects come from the same text at the same place.
 
     NOTE: Python's own `==` also compares the counters of code that has run (3.11).
@@ -145,14 +145,14 @@ def _same(one: CodeType, other: CodeType) -> bool:
         return False
     for a, b in zip(one.co_consts, other.co_consts, strict=True):
         if isinstance(a, CodeType) and isinstance(b, CodeType):
-            if not _same(a, b):
+            if not _is_same_code(a, b):
                 return False
         elif _constant_text(a) != _constant_text(b):
             return False
     return True
 
 
-def _starts(node: ast.AST, code: CodeType) -> bool:
+def _starts_at(node: ast.AST, code: CodeType) -> bool:
     """Returns True if a function of this name begins at this line."""
     if isinstance(node, ast.Lambda):
         return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno

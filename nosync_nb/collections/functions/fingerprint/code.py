@@ -42,8 +42,10 @@ from nosync_nb.collections.functions.fingerprint.canonical_values import (
 )
 from nosync_nb.collections.functions.fingerprint.definitions import definition_digest
 
-_HIDDEN = frozenset({"eval", "exec", "globals", "locals", "vars", "__import__"})
-_OWN = frozenset({"__wrapped__", "__doc__", "__name__", "__qualname__", "__module__"})
+_DYNAMIC_LOOKUPS = frozenset({"eval", "exec", "globals", "locals", "vars", "__import__"})
+_STANDARD_ATTRIBUTES = frozenset(
+    {"__wrapped__", "__doc__", "__name__", "__qualname__", "__module__"}
+)
 _NATIVE = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
@@ -121,8 +123,8 @@ class FingerprintWriter:
         self.versions: dict[str, str] = {}
         self.modules: set[str] = set()
         self._numbers: dict[int, int] = {}
-        self._held: list[object] = []  # prevents ids from being reused
-        self._open: set[int] = set()
+        self._kept_alive: list[object] = []  # prevents ids from being reused
+        self._ancestors: set[int] = set()
 
     def write(self, tag: str, text: str = "") -> None:
         """Appends one piece."""
@@ -180,14 +182,14 @@ class FingerprintWriter:
             parts = (part for piece in pieces for part in piece)
         else:
             return False
-        if id(value) in self._open:
+        if id(value) in self._ancestors:
             raise UnsupportedValue("is a container that holds itself")
-        self._open.add(id(value))
+        self._ancestors.add(id(value))
         self.write("(" + kind.__name__)
         for part in parts:
             self.value(part)
         self.write(")")
-        self._open.discard(id(value))
+        self._ancestors.discard(id(value))
         return True
 
     def _alone(self, value: Any) -> bytes:
@@ -286,7 +288,7 @@ class FingerprintWriter:
             self.write("again", str(number))
             return True
         self._numbers[id(value)] = len(self._numbers)
-        self._held.append(value)
+        self._kept_alive.append(value)
         return False
 
     def installed(self, module: str, name: str) -> None:
@@ -326,7 +328,7 @@ class FingerprintWriter:
         with self.at("defaults"):
             self.value(function.__defaults__)
             self.value(function.__kwdefaults__)
-        extra = {k: v for k, v in vars(function).items() if k not in _OWN}
+        extra = {k: v for k, v in vars(function).items() if k not in _STANDARD_ATTRIBUTES}
         if extra:
             self.value(dict(sorted(extra.items())))
         for name, cell in zip(
@@ -368,7 +370,7 @@ class FingerprintWriter:
         space = function.__globals__
         if name not in space:
             own = function.__builtins__  # type: ignore[attr-defined, unused-ignore]
-            if name in _HIDDEN:
+            if name in _DYNAMIC_LOOKUPS:
                 raise UnsupportedValue("looks up names that cannot be known")
             if name not in own:
                 raise UnsupportedValue("is not defined yet")
