@@ -1,8 +1,8 @@
-"""Traces: updates in batches, batches in layers, layers merged; and the past of them.
+"""Stores collections as traces: updates in batches, batches in layers, merged layers, and history.
 
-Promises: the layers of a trace add up to the collection, whichever were merged; nothing that was
-published changes. Owns: nothing that changes but what a layer remembers of itself. Imports: rows,
-files, errors.
+Promises: the layers of a trace add up to the collection, whichever of them were merged; nothing
+that was published changes. Owns: no state that changes, except the statistics that a layer caches
+about itself. Imports: rows, files, errors.
 """
 
 from nosync_nb.trace.compaction import (

@@ -1,4 +1,4 @@
-"""Messages of Arrow: a record batch is decoded only if its buffers are not compressed.
+"""Decodes record batches of Arrow messages, and refuses compressed buffers.
 
 NoSync writes no compressed buffers, so that columns can be used where the file is mapped. Arrow
 decodes them all the same.
@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 PREFIX = struct.Struct("<Ii")
-"""What begins a message: the continuation word, and the size of the header."""
+"""The start of a message: the continuation word, and the size of the header."""
 
 _CONTINUATION = 0xFFFF_FFFF
 _U8, _U16, _U32, _I32 = (struct.Struct(f"<{code}") for code in "BHIi")
@@ -74,7 +74,7 @@ def is_compressed(header: bytes | memoryview) -> bool:
 
 
 def _field(data: bytes | memoryview, table: int, index: int) -> int:
-    """The place of a field of a flatbuffer's table; 0 if the table does not have it."""
+    """Returns the offset of a field of a flatbuffer's table; 0 if the table does not have it."""
     fields = table - _at(_I32, data, table)
     slot = 4 + 2 * index
     if slot + 2 > _at(_U16, data, fields):
@@ -84,7 +84,7 @@ def _field(data: bytes | memoryview, table: int, index: int) -> int:
 
 
 def _at(number: struct.Struct, data: bytes | memoryview, place: int) -> int:
-    """The number at a place, which the header of an untrusted log may have put anywhere."""
+    """Reads the number at an offset, which the header of an untrusted log may have chosen."""
     if not 0 <= place <= len(data) - number.size:
         raise ValueError("the header of a message leads outside")
     return int(number.unpack_from(data, place)[0])

@@ -1,14 +1,14 @@
-"""Updates and batches: what flows downstream, what is logged, and what state is made of.
+"""Defines updates and batches, the units that flow downstream, that are logged and that form state.
 
 An `Updates` is a list of (row, diff) in any order, held by columns. A `Batch` is updates that are
-*arranged*: sorted by (key hash, order code, row hash) and consolidated, so that a row stands in it
+*arranged*: sorted by (key hash, order code, row hash) and consolidated, so that a row occurs in it
 once and never with diff 0. Both are immutable; no function here changes its arguments.
 
-A batch carries no time per row: its place in a trace says which epochs it covers.
+A batch carries no time per row: its position in a trace says which epochs it covers.
 
 Design: hashes make every comparison a comparison of 64-bit integers, and two rows are one row only
 if hashes *and* values are equal. Rows of different value and equal hashes (true collisions) are
-told apart by their canonical encoding, in a slow path that is tested by making hashes collide.
+distinguished by their canonical encoding, in a slow path that is tested by making hashes collide.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Diffs = npt.NDArray[np.int64]
 Index = npt.NDArray[np.int64]
 
 _FEW = 4
-"""Up to so many rows it pays to look whether they happen to ascend."""
+"""For at most so many rows, a test for ascending order is cheaper than a sort."""
 
 _ndarray = np.ndarray
 
 
 class Layout(NamedTuple):
-    """How an arrangement orders its rows.
+    """The order of the rows in an arrangement.
 
     Args:
         types: the column types, Spark's simple strings.
-        key: positions of the key columns; None orders by the hash of the whole row, `()` puts
-            all rows in one group.
+        key: positions of the key columns; None orders by the hash of the whole row, `()` puts all
+            rows in one group.
         order: the column whose order code sorts the rows of a key, if any.
     """
 
@@ -62,7 +62,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Layout:
-        """A layout as JSON has it: lists for tuples."""
+        """Builds a layout from its JSON form, in which tuples are lists."""
         types, key, order = data
         return cls(tuple(types), None if key is None else tuple(key), order)
 
@@ -86,7 +86,7 @@ class Updates(NamedTuple):
 
 
 def concat_updates(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
-    """All updates of `parts`, one after the other."""
+    """Concatenates all updates of `parts`."""
     if len(parts) <= 1:
         return parts[0] if parts else no_updates(types)
     pieces = zip(*[p.columns for p in parts], strict=True)
@@ -95,7 +95,7 @@ def concat_updates(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
 
 
 def size_bytes(batch: Batch) -> int:
-    """About how many bytes the values take. Cost: texts are asked for their lengths."""
+    """Estimates the size of the values in bytes. Cost: the length of each text is read."""
     size = 0
     for column in batch.columns:
         size += column.nbytes
@@ -139,7 +139,7 @@ class Batch:
 
     @property
     def updates(self) -> Updates:
-        """The batch seen as plain updates."""
+        """The batch as plain updates."""
         return Updates(self.columns, self.diff)
 
     def slice(self, start: int, stop: int) -> Batch:
@@ -195,8 +195,8 @@ def arrange(
     """Sorts and consolidates updates into a batch.
 
     Args:
-        khash, rhash: the hashes of key and row, where the caller has them already.
-        consumed: the updates are not needed any more: their list of columns becomes the batch's,
+        khash, rhash: the hashes of key and row, if the caller has them already.
+        consumed: the caller no longer needs the updates: their list of columns becomes the batch's,
             and there are never two copies of more columns than there are cores.
 
     Cost: O(n log n) in the rows of `updates`.
@@ -221,14 +221,14 @@ def arrange(
 
 
 UNORDERED = Layout(())
-"""The layout of batches whose rows are consolidated, and in no order."""
+"""The layout of batches whose rows are consolidated, but in no order."""
 
 NO_HASHES: Hashes = np.zeros(0, np.uint64)
-"""The hashes of such a batch that nobody will ask for them."""
+"""The hashes of an unordered batch whose hashes will not be read."""
 
 
 def arrange_distinct(layout: Layout, updates: Updates, khash: Hashes) -> Batch:
-    """Arranges rows of distinct keys that stand in the order of their key hashes already.
+    """Arranges rows of distinct keys that are in the order of their key hashes already.
 
     Args:
         khash: the key hashes, ascending; the key is the first columns of the layout.
@@ -249,7 +249,7 @@ def all_rows(n: int) -> tuple[int, ...]:
 
 
 def joined_updates(layout: Layout, parts: Sequence[Batch]) -> Batch:
-    """Parts that are disjoint in key hash as one batch. Cost: O(n), as they mostly ascend."""
+    """Joins parts that are disjoint in key hash. Cost: O(n), as they mostly ascend."""
     parts = [part for part in parts if len(part)] or parts[:1]
     if any(low.khash[-1] >= high.khash[0] for low, high in pairwise(parts)):
         return merge(layout, parts)
@@ -257,9 +257,9 @@ def joined_updates(layout: Layout, parts: Sequence[Batch]) -> Batch:
 
 
 def merge(layout: Layout, batches: Sequence[Batch]) -> Batch:
-    """Adds batches of one layout into one; rows that cancel vanish.
+    """Adds batches of one layout into one; rows whose diffs cancel are dropped.
 
-    Cost: O(n) comparisons for few batches, as their order is used.
+    Cost: O(n) comparisons for few batches, because their order is used.
     """
     if len(batches) == 1:
         return batches[0]
@@ -269,7 +269,7 @@ def merge(layout: Layout, batches: Sequence[Batch]) -> Batch:
 def _stacked(
     layout: Layout, batches: Sequence[Batch]
 ) -> tuple[list[Column], Hashes, Hashes, Diffs, Hashes | None]:
-    """The rows of batches one after the other, with their hashes."""
+    """Concatenates the rows of batches, with their hashes."""
     columns = [rows.concat([b.columns[i] for b in batches], t) for i, t in enumerate(layout.types)]
     khash = np.concatenate([b.khash for b in batches])
     rhash = khash
@@ -290,7 +290,7 @@ def _sorted(
     diff: Diffs,
     code: Hashes | None,
 ) -> Batch:
-    """Brings rows with their hashes into order and consolidates them; `columns` is its own."""
+    """Sorts rows with their hashes and consolidates them; takes ownership of `columns`."""
     if len(diff) <= _FEW:
         hashes, diffs = khash.tolist(), diff.tolist()
         if 0 not in diffs and all(map(lt, hashes, hashes[1:])):
@@ -342,7 +342,7 @@ def consolidate(
 
 
 def _summed(batch: Batch, same: npt.NDArray[np.bool_]) -> Batch:
-    """One row for each run of `same`, with the sum of the run's diffs."""
+    """Returns one row for each run of `same`, with the sum of the run's diffs."""
     starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
     try:
         sums = add_runs(batch.diff, starts)
@@ -354,14 +354,14 @@ def _summed(batch: Batch, same: npt.NDArray[np.bool_]) -> Batch:
 
 
 def row_of(columns: list[Column], types: Sequence[str]) -> tuple[Any, ...]:
-    """The first row of columns, for a message."""
+    """Returns the first row of the columns, for a message."""
     return tuple(
         rows.to_pylist(rows.slice_(c, 0, 1), t)[0] for c, t in zip(columns, types, strict=True)
     )
 
 
 def row_text(columns: list[Column], types: Sequence[str]) -> str:
-    """The first row of columns as a message shows it, also with dates that Python does not know."""
+    """Formats the first row of the columns for a message, also dates outside Python's range."""
     try:
         return repr(row_of(columns, types))
     except SchemaError:
@@ -372,7 +372,7 @@ def row_text(columns: list[Column], types: Sequence[str]) -> str:
 
 
 def rows_equal(columns: list[Column], types: Sequence[str], first: Index) -> bool:
-    """Whether each row of `first` has the value of the row after it."""
+    """Returns True if each row of `first` has the value of the row after it."""
     for column, type_ in zip(columns, types, strict=True):
         same = rows.equal(rows.take(column, first), rows.take(column, first + 1), type_)
         if not all_true(same):
@@ -389,9 +389,9 @@ def has_collisions(
     code: Hashes | None,
     same: npt.NDArray[np.bool_],
 ) -> Batch:
-    """Consolidates rows of which some have equal hashes and different values.
+    """Consolidates rows if some have equal hashes and different values.
 
-    Cost: per-row Python for the rows in runs of equal hashes only.
+    Cost: per-row Python only for the rows in runs of equal hashes.
     """
     run = np.concatenate(([0], np.cumsum(~same)))
     inside = np.zeros(len(diff), bool)

@@ -1,10 +1,10 @@
-"""Proving: every byte of a part or a pack, read in pieces, against the checksums in it.
+"""Verifies every byte of a part or a pack, in pieces, against the checksums in the file.
 
-Whoever opens a file to use it checks what costs the same for any size, and maps the rest. Here all
-of it is read, once, in order: from this disk or from a copy elsewhere, whatever `read` asks.
-Nothing is decoded but the places of checksums, so that a file of a stranger can do no harm. A file
-is the one that the log names if its digest is, which is that of the checksums; so they are compared
-first.
+Opening a file for use checks what costs the same for any size, and maps the rest. Here the whole
+file is read, once, in order: from this disk or from a remote copy, by the function `read`. Only the
+positions of checksums are decoded, so that a file of an untrusted writer can do no harm. A file is
+the one that the log names if its digest is equal. The digest covers the checksums, so they are
+compared first.
 
 Memory: a piece of `PIECE` bytes and the checksums, whatever the file holds.
 """
@@ -37,20 +37,20 @@ _FILLER_MAX = 8
 _HEADER_BYTES_MAX = 64 << 20
 
 Read = Callable[[int, int], bytes]
-"""Gives the bytes of a file from an offset, so many; fewer only at its end."""
+"""Returns the bytes of a file from an offset, so many; fewer only at its end."""
 Watch = Callable[[bytes], Any]
-"""Is given every byte of the file, in order."""
+"""Receives every byte of the file, in order."""
 
 
 class FileDamage(NamedTuple):
-    """What of a file is not what was written: in words, and the trace if it is one's alone."""
+    """Damage of a file: the reason, and the trace if only one is affected."""
 
     why: str
     trace: int | None = None
 
 
 class NamedPart(NamedTuple):
-    """A part file that a pack refers to: by which trace, at which epoch."""
+    """A part file that a pack refers to, with the trace and the epoch."""
 
     trace: int
     epoch: int
@@ -60,14 +60,15 @@ class NamedPart(NamedTuple):
 def file_damage(
     name: str, read: Read, size: int, digest: str | None, watch: Watch | None = None
 ) -> list[FileDamage]:
-    """What is wrong with a part or a pack, by the ending of its name; nothing if it is whole.
+    """Finds the damage of a part or a pack, by the suffix of its name; empty if it is intact.
 
     Args:
         size: of the file.
-        digest: as the log has it; None: it is not known, and the file is held against itself.
-        watch: is given the bytes of a file whose checksums are those that the log names.
+        digest: as the log has it; None: it is unknown, and the file is checked only against its own
+            checksums.
+        watch: receives the bytes of a file whose checksums are those that the log names.
 
-    Cost: the file is read once, and its checksums once more.
+    Cost: the file is read once, and its checksums twice.
     """
     if name.endswith(PACK):
         return _of_pack(read, size, digest, watch or _unwatched)
@@ -75,10 +76,10 @@ def file_damage(
 
 
 def parts_named_by(read: Read, size: int) -> list[NamedPart]:
-    """The part files that a pack refers to, which was found whole.
+    """Returns the part files that a pack refers to. The pack must have been verified.
 
     Raises:
-        CorruptLogError, ValueError, KeyError, TypeError: it says what makes no sense.
+        CorruptLogError, ValueError, KeyError, TypeError: its contents are invalid.
     """
     directory = _directory(read, size)
     named = []
@@ -93,21 +94,21 @@ def parts_named_by(read: Read, size: int) -> list[NamedPart]:
 
 
 class _Sum:
-    """The checksum of a range of a file, whose bytes come in order."""
+    """The checksum of a range of a file, computed from bytes in order."""
 
     def __init__(self, start: int, stop: int, wanted: int, flaw: FileDamage) -> None:
         self.start, self.stop, self.wanted, self.flaw = start, stop, wanted, flaw
         self._hash = xxh3_64()
 
     def take(self, offset: int, data: memoryview) -> None:
-        """Takes what of some bytes lies in the range."""
+        """Adds the bytes that lie in the range."""
         low, high = max(self.start - offset, 0), min(self.stop - offset, len(data))
         if low < high:
             self._hash.update(data[low:high])
 
     @property
     def holds(self) -> bool:
-        """Whether the bytes were those that were written."""
+        """True if the bytes are those that were written."""
         return self._hash.intdigest() == self.wanted
 
 
@@ -116,7 +117,7 @@ def _unwatched(_data: bytes) -> None:
 
 
 def _checked(read: Read, size: int, sums: Iterator[_Sum], watch: Watch) -> list[FileDamage]:
-    """Reads a file once, and compares ranges of it that come in the order of their starts."""
+    """Reads a file once, and checks ranges of it that come in the order of their starts."""
     wrong: list[FileDamage] = []
     open_: list[_Sum] = []
     waiting = next(sums, None)
@@ -172,11 +173,11 @@ def _of_part(read: Read, size: int, digest: str | None, watch: Watch) -> list[Fi
 def _compressed(
     read: Read, place: int, skipped: int, trace: int | None = None
 ) -> FileDamage | None:
-    """The flaw of a record batch with compressed buffers; None if it has none, or no header.
+    """Returns the damage of a record batch with compressed buffers, if it has any.
 
     Args:
         place: of the first message.
-        skipped: how many messages without a body come before the record batch.
+        skipped: the number of messages without a body before the record batch.
 
     Cost: two short reads for each message.
     """
@@ -232,7 +233,7 @@ def _section_sum(entry: Sequence[int]) -> _Sum:
 
 
 def _directory(read: Read, size: int) -> tuple[list[list[int]], bytes] | None:
-    """The directory of a pack: its entries and its bytes; None if there is none."""
+    """Returns the directory of a pack, its entries and its bytes; None if it is missing."""
     if size < 16 or size % 8:
         return None
     words = read(size - 16, 16)

@@ -1,4 +1,4 @@
-"""Profiles: what a column holds, at a glance: nulls, different values, how they are spread.
+"""Summarises a column: nulls, distinct values, and their distribution.
 
 All counts are of rows with their copies. They are exact.
 """
@@ -26,7 +26,7 @@ class Profile(NamedTuple):
 
     Attributes:
         nulls: rows without a value.
-        distinct: how many values there are beside null; None for nested types.
+        distinct: the number of distinct values beside null; None for nested types.
         low, high: the least and the greatest value (of numbers the finite ones), or None.
         bars: of numbers, dates and times the rows in equal steps from `low` to `high`.
         common: of other values the most frequent, each with its rows.
@@ -41,12 +41,12 @@ class Profile(NamedTuple):
 
 
 def profiles(updates: Updates, types: Sequence[str]) -> list[Profile]:
-    """A profile of each column of a state.
+    """Computes a profile of each column of a state.
 
     Args:
-        updates: they need not be added up, but no row may be there fewer than 0 times.
+        updates: they need not be consolidated, but no row may be there fewer than 0 times.
 
-    Cost: some 100 ns a row and column, in vectors; nothing is put in order but values that differ.
+    Cost: some 100 ns a row and column, vectorised; only distinct values are sorted.
     """
     return [_profile(c, t, updates.diff) for c, t in zip(updates.columns, types, strict=True)]
 
@@ -63,7 +63,7 @@ def _profile(column: Column, type_: str, diff: Diffs) -> Profile:
         codes = np.where(buffers.null_mask_of(values), -1, codes)
     values = coded.dictionary
     counts = np.zeros(len(values) + 1, np.int64)
-    np.add.at(counts, codes, diff)  # those of null, -1, are the last
+    np.add.at(counts, codes, diff)  # the counts of null, code -1, are the last
     nulls, counts = int(counts[-1]), counts[:-1]
     values, counts = _where(values, counts, counts != 0)
     distinct = len(values)
@@ -80,7 +80,6 @@ def _profile(column: Column, type_: str, diff: Diffs) -> Profile:
 
 
 def _where(values: pa.Array, counts: Diffs, wanted: Any) -> tuple[pa.Array, Diffs]:
-    """Those values that are wanted."""
     if wanted.all():
         return values, counts
     kept = np.flatnonzero(wanted)
@@ -88,7 +87,7 @@ def _where(values: pa.Array, counts: Diffs, wanted: Any) -> tuple[pa.Array, Diff
 
 
 def _numbers(values: pa.Array) -> Any:
-    """Values as doubles, as far as they can be spread over a line; None if they cannot."""
+    """Converts values to doubles if they can be spread over a line; else None."""
     type_ = values.type
     if pa.types.is_boolean(type_):
         return None
@@ -104,7 +103,7 @@ def _numbers(values: pa.Array) -> Any:
 
 
 def _bars(numbers: Any, diff: Diffs) -> tuple[int, ...]:
-    """How many rows each of equal steps has."""
+    """Counts the rows in each of `BARS` equal steps."""
     low, high = float(numbers.min()), float(numbers.max())
     if low == high:
         return (int(diff.sum()),)
@@ -114,7 +113,7 @@ def _bars(numbers: Any, diff: Diffs) -> tuple[int, ...]:
 
 
 def _common(values: pa.Array, counts: Diffs) -> tuple[tuple[Any, int], ...]:
-    """The most frequent values; of equally frequent ones the least."""
+    """Returns the most frequent values; of equally frequent ones the least."""
     counted = pa.table([values, buffers.arrow_from_numpy(counts)], names=["value", "rows"])
     keys = [("rows", "descending"), ("value", "ascending")]
     first = counted.take(pc.select_k_unstable(counted, COMMON, keys))

@@ -1,15 +1,16 @@
-"""Compaction: which layers to merge. Decides purely; performing it is somebody else's work.
+"""Decides which layers to merge. The decisions are pure; other modules perform them.
 
-Layers are kept in levels of size, each four times the one below; four layers of a level are merged
+Layers are kept in levels of size, each four times the one below. Four layers of a level are merged
 into one of the next, so a row is copied once per level. Layers in memory, of at most `YOUNG_ROWS`
-rows, are merged by the committing thread, at most `INLINE_ROWS` rows an epoch; those that nobody
-has looked into since they came are joined instead, and sorted once, by whoever looks first. Those
-that are full, and older ones, are planned for a worker and adopted between epochs if they are still
-live: the two never want the same layer.
+rows, are merged by the committing thread, at most `INLINE_ROWS` rows an epoch. Those that were not
+read since they came are joined instead, and the first reader sorts them once. Layers that are full,
+and older ones, are planned for a worker and adopted between epochs if they are still live: the two
+never want the same layer.
 
 At most `LAYERS_MAX` layers wait for the worker, and as many for the committing thread, whatever
 their sizes. If the worker falls behind, so that there are more than both together, the committing
-thread merges the smallest that the worker has not in hand (`relieve`), and counts it as a stall.
+thread merges the smallest that the worker has not claimed (`relieve_backlog`), and counts it as a
+stall.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ INLINE_ROWS = 4096
 YOUNG_ROWS = INLINE_ROWS // WIDTH
 LAYERS_MAX = 12
 STALL_LAYERS = 2 * LAYERS_MAX
-"""More layers than these do not wait: then the committing thread merges some, whatever it costs."""
+"""With more layers than these, the committing thread merges some, whatever it costs."""
 WARY = 16
-"""For how many epochs young layers of a trace that somebody looks into are not joined."""
+"""The number of epochs for which young layers of a trace that is read are not joined."""
 JOINED_MAX = 128
-"""How many epochs are joined in a young layer before it is full."""
+"""The number of epochs that are joined in a young layer before it is full."""
 
 
 class Merge(NamedTuple):
@@ -51,7 +52,7 @@ def append_layer(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     merged = 0
     n = len(layers)
     if n >= WIDTH and layers[-WIDTH].level <= layers[-1].level and not layers[-1].is_young:
-        layers, merged = _settled(trace.layout, layers, 0)  # in order since it came, by a reader
+        layers, merged = _settled(trace.layout, layers, 0)  # a reader has sorted it since it came
     layers = (*layers, layer)
     if len(layers) >= WIDTH and layers[-WIDTH].level <= layer.level:
         layers, merged = _settled(trace.layout, layers, merged)
@@ -61,9 +62,9 @@ def append_layer(trace: Trace, layer: Layer) -> tuple[Trace, int]:
 
 
 def grow_layer(trace: Trace, updates: Updates, epoch: int) -> Trace | None:
-    """Joins the change of an epoch to a layer that others were joined to; None if it is full.
+    """Joins the change of an epoch to a layer to which others were joined; None if it is full.
 
-    It is the first that `append_young` tries, and what happens to most traces in a small epoch.
+    `append_young` tries this first, and in a small epoch it applies to most traces.
     """
     layers = trace.layers
     if not layers:
@@ -73,9 +74,9 @@ def grow_layer(trace: Trace, updates: Updates, epoch: int) -> Trace | None:
 
 
 def append_young(trace: Trace, updates: Updates, epoch: int) -> tuple[Trace, int]:
-    """Appends the change of an epoch, in any order: to the layer before, or as a young one.
+    """Appends the unsorted change of an epoch: to the last layer, or as a young layer.
 
-    Returns: as `append`. Cost: next to nothing while nobody looks into the trace.
+    Returns: as `append_layer`. Cost: next to nothing while the trace is not read.
     """
     grown = grow_layer(trace, updates, epoch)
     if grown is not None:
@@ -100,10 +101,11 @@ def append_young(trace: Trace, updates: Updates, epoch: int) -> tuple[Trace, int
 
 
 def is_due(trace: Trace) -> bool:
-    """Whether there may be something to plan, in a trace of which layers became more or fewer.
+    """Returns True if a merge may be plannable, in a trace whose number of layers has changed.
 
-    A worker's layers become more when one is appended that is not the committing thread's, and
-    when what that merged, or joined, is not any more.
+    The worker gets more layers when a layer is appended that is too large for the committing
+    thread, and when a layer that the committing thread has merged or joined becomes too large for
+    it.
 
     Cost: the same whatever the trace holds.
     """
@@ -112,11 +114,11 @@ def is_due(trace: Trace) -> bool:
 
 
 def relieve_backlog(trace: Trace) -> tuple[Trace, int]:
-    """Merges some layers of a trace of which too many wait.
+    """Merges some layers of a trace in which too many wait.
 
     Returns:
-        the new trace and the number of rows that were merged; 0 if all are in the worker's hand,
-        or in files, whose merge is no work for the committing thread.
+        the new trace and the number of rows that were merged; 0 if the worker has claimed all
+        layers, or they are in files, whose merge is no work for the committing thread.
     """
     layers = trace.layers
     free = [not (each.claimed or each.files) for each in layers]
@@ -156,12 +158,12 @@ def _fewer(layout: Layout, layers: tuple[Layer, ...], merged: int) -> tuple[tupl
 
 
 def _merged(layout: Layout, layers: tuple[Layer, ...], start: int, stop: int) -> tuple[Layer, ...]:
-    """The layers with those of `[start, stop)` as one."""
+    """Returns the layers with those of `[start, stop)` merged into one."""
     return (*layers[:start], merged(layout, layers[start:stop]), *layers[stop:])
 
 
 def _run(layers: Sequence[Layer], rows_max: int) -> int:
-    """Where the youngest layers begin that are to be merged now; the end if there are none."""
+    """Returns the start of the run of youngest layers to merge now; their end without a run."""
     end = len(layers)
     top = layers[-1].level
     start = end
@@ -174,23 +176,23 @@ def _run(layers: Sequence[Layer], rows_max: int) -> int:
 
 
 def _is_old(layer: Layer) -> bool:
-    """Whether a layer is for the worker, no longer for the committing thread."""
+    """Returns True if a layer is merged by the worker, no longer by the committing thread."""
     return layer.full or bool(layer.files) or layer.rows_count > YOUNG_ROWS
 
 
 def plan_merges(trace: Trace, *, spare: bool = False) -> Merge | None:
-    """The next merge a worker should do: the youngest run of a level that is full.
+    """Plans the next merge for a worker: the youngest run of a level that is full.
 
-    If more than `LAYERS_MAX` layers wait, those are merged that are most alike.
-    What is claimed is in hand already: none of it is planned, nor what is older than it.
+    If more than `LAYERS_MAX` layers wait, those most alike in size are merged. Claimed layers are
+    being merged already: neither they nor older layers are planned.
 
     Args:
-        spare: full levels wait as well, so that less is written and more layers are looked into.
+        spare: full levels wait as well, so that less is written and a read looks into more layers.
     """
     layers = trace.layers
     stop = len(layers)
     if layers and layers[-1].pieces_count > 1:
-        stop -= 1  # the next epoch may be joined to it
+        stop -= 1  # the next epoch may be joined to this layer
     while stop and not _is_old(layers[stop - 1]):
         stop -= 1
     first = stop
@@ -212,12 +214,12 @@ def plan_merges(trace: Trace, *, spare: bool = False) -> Merge | None:
 
 
 def _likest(sizes: Sequence[int]) -> Merge:
-    """The merge by which layers grow most for each row that is written: of those most alike.
+    """Returns the merge that makes layers grow most for each row written: of those most alike.
 
-    A row pays for being written by the factor by which its layer grows, in logarithms: the mean of
-    that is the entropy of the sizes. So many layers of one size go before few, and a small one is
-    no reason to write a large one again; that which saves most layers for its rows was another one
-    each time, and wrote ten times as much in the long run.
+    The benefit of writing a row is the factor by which its layer grows, in logarithms. Its mean is
+    the entropy of the sizes. So many layers of one size go before few, and a small layer is no
+    reason to write a large one again. The rule "most layers saved for each row" chose another large
+    layer each time, and wrote ten times as much in the long run.
     """
     best, most = Merge(0, 2), -1.0
     for start in range(len(sizes) - 1):
@@ -231,7 +233,7 @@ def _likest(sizes: Sequence[int]) -> Merge:
 
 
 def place_merged(trace: Trace, inputs: tuple[Layer, ...]) -> int | None:
-    """Where layers are in a trace, one after the other; None if they are not live any more."""
+    """Returns the position of a run of layers in a trace; None if they are not live any more."""
     layers = trace.layers
     for start in range(len(layers) - len(inputs) + 1):
         if all(a is b for a, b in zip(inputs, layers[start:], strict=False)):
@@ -240,7 +242,7 @@ def place_merged(trace: Trace, inputs: tuple[Layer, ...]) -> int | None:
 
 
 def adopt_merged(trace: Trace, inputs: tuple[Layer, ...], output: Layer) -> Trace | None:
-    """Puts a merged layer in place of its inputs, or None if they are not live any more."""
+    """Replaces the inputs of a merge by its output; None if they are not live any more."""
     start = place_merged(trace, inputs)
     if start is None:
         return None

@@ -1,4 +1,4 @@
-"""Epochs in intervals and ranges: which are readable."""
+"""Represents epochs as intervals and ranges, for the epochs that are readable."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ class Interval(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no epoch is in it."""
+        """True if the interval has no epoch."""
         return self.lower >= self.upper
 
     def covers(self, other: Interval) -> bool:
-        """Whether every epoch of `other` is in this interval."""
+        """Returns True if every epoch of `other` is in this interval."""
         return other.is_empty or (self.lower <= other.lower and other.upper <= self.upper)
 
     def intersection(self, other: Interval) -> Interval:
-        """The epochs in both; an empty interval if there is none."""
+        """Returns the epochs in both; the interval may be empty."""
         lower = max(self.lower, other.lower)
         return Interval(lower, max(lower, min(self.upper, other.upper)))
 
     def merged(self, later: Interval) -> Interval:
-        """This interval and the adjacent later one."""
+        """Joins this interval and the adjacent later one."""
         assert self.upper == later.lower, f"{self} and {later} are not adjacent"
         return Interval(self.lower, later.upper)
 
 
 def inclusive(upper: int) -> int:
-    """The last complete epoch below an upper; epoch 0 is always complete."""
+    """Returns the last complete epoch below an upper; epoch 0 is always complete."""
     return max(upper - 1, 0)
 
 
 def prefix_of(intervals: Iterable[Interval]) -> int:
-    """The upper of the contiguous prefix from epoch 0; intervals may overlap, in any order."""
+    """Returns the upper of the contiguous prefix from epoch 0; intervals may overlap."""
     upper = 0
     for each in sorted(intervals):
         if each.lower > upper:
@@ -74,7 +74,7 @@ class EpochRanges:
 
     @classmethod
     def of(cls, *ranges: range) -> EpochRanges:
-        """The epochs of ranges of step 1, in any order.
+        """Builds the set of the epochs of ranges of step 1, in any order.
 
         Cost: O(ranges log ranges), whatever they hold.
         """
@@ -125,7 +125,7 @@ class EpochRanges:
         return (epoch for each in self.ranges for epoch in each)
 
     def neighbours(self, epoch: int) -> tuple[int | None, int | None]:
-        """The nearest epochs of the set at or before, and at or after, `epoch`."""
+        """Returns the nearest epochs of the set at or before, and at or after, `epoch`."""
         at = bisect_right(self.ranges, epoch, key=lambda r: r.start)
         before = min(epoch, self.ranges[at - 1][-1]) if at else None
         if before == epoch:

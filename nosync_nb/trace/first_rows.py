@@ -39,12 +39,12 @@ class FirstRows(NamedTuple):
 
 
 def first_rows(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
-    """Distinct rows of a collection in an order, so many that their copies are `n` or all.
+    """Returns distinct rows in an order, enough that their copies are `n` rows or all.
 
     Args:
-        ordering: what comes before the canonical order.
+        ordering: columns that sort before the canonical order.
 
-    Cost: O(rows) the first time, in vectors, some 2 ns a row; then that of the layers that are new.
+    Cost: O(rows) the first time, vectorised, some 2 ns a row; then that of the layers that are new.
     """
     if not is_nonnegative(trace):
         return None
@@ -60,7 +60,7 @@ def first_rows(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
 
 
 def _first_of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[FirstRows]:
-    """The first rows of each part of a layer, at least `n` if it has so many."""
+    """Returns the first rows of each part of a layer, at least `n` if it has so many."""
     if n > _CACHED_ROWS_MAX:
         return [_first_of_part(part, ordering, n) for part in layer.parts]
     order, seen = tuple(ordering), layer.known()
@@ -73,7 +73,6 @@ def _first_of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[FirstR
 
 
 def _first_of_part(part: Batch, ordering: Ordering, n: int) -> FirstRows:
-    """The first `n` rows of a part."""
     types = part.layout.types
     near = _near(part, ordering, n)
     some = part.updates if near is None else part.updates.take(near)
@@ -82,7 +81,7 @@ def _first_of_part(part: Batch, ordering: Ordering, n: int) -> FirstRows:
 
 
 def _near(part: Batch, ordering: Ordering, n: int) -> Index | None:
-    """Some rows of a part with the first `n` among them; None: all of them."""
+    """Returns some rows of a part with the first `n` among them; None: all of them."""
     if len(part) <= _TIES_MAX:
         return None
     types = part.layout.types
@@ -91,7 +90,7 @@ def _near(part: Batch, ordering: Ordering, n: int) -> Index | None:
     for place, descending in (*ordering, *((i, False) for i in range(len(types)))):
         every = exact_codes(part.columns[place], types[place])
         if every is None:
-            break  # what is equal so far is put in order with the others
+            break  # rows that are equal so far are sorted with the others
         for codes_of in every:
             below, same = _least(codes_of, left, len(part), n, descending=descending)
             certain.append(below)
@@ -105,7 +104,7 @@ def _near(part: Batch, ordering: Ordering, n: int) -> Index | None:
 def _least(
     codes_of: CodesOf, index: Index | None, size: int, n: int, *, descending: bool
 ) -> tuple[Index, Index]:
-    """The rows of `index` (None: all) whose codes are below the `n`-th least, and equal to it."""
+    """Returns the rows of `index` (None: all) below the `n`-th least code, and those equal."""
     total = size if index is None else len(index)
     codes, places = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     fresh: list[tuple[Any, Index]] = []
@@ -134,7 +133,7 @@ def _least(
 
 
 def _added(firsts: Sequence[FirstRows], types: Sequence[str], ordering: Ordering) -> Updates:
-    """Adds the first rows of parts up, so far as none can have been missed; in order."""
+    """Adds up the first rows of parts, in order, as far as no copy can be missing."""
     updates = (
         concat_updates([each.updates for each in firsts], types) if firsts else no_updates(types)
     )

@@ -1,9 +1,9 @@
-"""Finding: where hashes are in the sorted hashes of a large part, by their first bits.
+"""Finds hashes in the sorted hashes of a large part, by their first bits.
 
-To halve a part until one row is left is a miss of the cache each time, for each hash by itself.
-Hashes are spread evenly, so their first bits say within some dozens of rows where they are; the
-rest is halved for all of them together. That pays while those that are wanted are far apart. Hashes
-that are not spread, as many rows have few keys, take as many steps as halving all rows would.
+A binary search costs a cache miss for each step of each hash. Hashes are spread evenly, so their
+first bits locate them within some dozens of rows; the rest is a binary search for all of them
+together. That pays if the wanted hashes are far apart. Hashes that are not spread, because many
+rows have few keys, take as many steps as a binary search over all rows.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from nosync_nb.rows.array_ops import all_true, any_true, total
 from nosync_nb.trace.batch import Hashes, Index
 
 LARGE = 1 << 16
-"""Hashes of fewer rows stay in the cache: they are halved."""
+"""Fewer hashes than these stay in the cache, so a binary search is used."""
 
 SOME = 32
-"""Fewer hashes than these are looked for one by one: each step for all costs some us."""
+"""Fewer hashes than these are looked up one by one: each vectorised step costs some us."""
 
 _BUCKET = 64
 
@@ -25,15 +25,16 @@ _APART = 7
 
 
 def sparse_index(held: int, wanted: int) -> bool:
-    """Whether so few of many hashes are wanted that their first bits are worth asking for.
+    """Returns True if so few of many hashes are wanted that a prefix index pays.
 
-    Where more than one of every 128 is, in their order, whoever halves is where he was just now.
+    If more than one of every 128 is wanted, in order, a binary search stays close to its previous
+    position.
     """
     return held >= LARGE and wanted <= held >> _APART
 
 
 class HashPrefixIndex:
-    """The places where hashes with the same first bits begin.
+    """The first positions of hashes with the same first bits.
 
     Args:
         hashes: ascending, at least two.
@@ -48,19 +49,19 @@ class HashPrefixIndex:
         self._shift = np.uint64(64 - bits)
         self._starts = hashes.searchsorted(np.arange(1 << bits, dtype=np.uint64) << self._shift)
         most = int(np.diff(self._starts, append=len(hashes)).max())
-        self._most = max(1, most)  # whatever a file of somebody else has
+        self._most = max(1, most)  # because a file of an untrusted writer may have any hashes
 
     def places(self, hashes: Hashes, wanted: Hashes, *, behind: bool = False) -> Index:
-        """What `hashes.searchsorted(wanted)` gives; `behind`: as its side "right".
+        """Computes `hashes.searchsorted(wanted)`; `behind`: with its side "right".
 
         Args:
-            hashes: those that it was made of.
+            hashes: the hashes that were indexed.
         """
         below = np.less_equal if behind else np.less
         at: Index = self._starts.take((wanted >> self._shift).view(np.int64))
         step = 1 << (self._most.bit_length() - 1)
         while step:
-            # Behind the last hash with these bits are larger ones, or the last of all again.
+            # After the last hash with these bits come larger ones, or the last of all again.
             passed = below(hashes.take(at + (step - 1), mode="clip"), wanted)
             np.add(at, step, out=at, where=passed)
             step >>= 1
@@ -70,10 +71,10 @@ class HashPrefixIndex:
 def find_hashes(
     hashes: Hashes, wanted: Hashes, bits: HashPrefixIndex | None
 ) -> tuple[Index, Index] | None:
-    """Where some hashes are in sorted ones: (number, place) for each place; None if nowhere.
+    """Finds hashes in sorted ones: (number, position) for each match; None without a match.
 
     Args:
-        bits: those of the sorted ones, if they are `sparse`.
+        bits: the prefix index of the sorted ones, if `sparse_index` says so.
     """
     n = len(hashes)
     if not n or not len(wanted):
@@ -99,7 +100,7 @@ def find_hashes(
 
 
 def find_few_hashes(hashes: Hashes, wanted: Hashes) -> tuple[Index, Index] | None:
-    """What `found` says, for few hashes."""
+    """As `find_hashes`, for few hashes."""
     low = hashes.searchsorted(wanted)
     high = hashes.searchsorted(wanted, "right")
     if low.tobytes() == high.tobytes():

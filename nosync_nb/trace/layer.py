@@ -1,9 +1,9 @@
-"""Layers: a batch in its place, over some epochs, in as much order as somebody asked for.
+"""Defines layers: the changes of some epochs, sorted only as far as a reader has needed it.
 
 A layer covers the epochs `[lower, upper)`. Its rows may be split into parts, disjoint and ascending
-in key hash, each in memory or mapped from a file. One of small epochs is `young`: updates in the
-order in which they came. Whoever looks rows up has them brought into the order of their keys,
-whoever needs more of it has them sorted and added up as batches are.
+in key hash, each in memory or mapped from a file. A layer of small epochs is `young`: its updates
+are in the order of arrival. A lookup sorts them by key hash only. A reader that needs more has them
+sorted and consolidated into batches.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from nosync_nb.trace.parts.part_file import PartRef, readable
 from nosync_nb.trace.stats_cache import LayerFacts, layer_facts
 
 _ROW_BYTES = 1024
-"""From so many bytes a row on a layer is as large as its bytes, not as its rows."""
+"""A layer with more bytes a row than these counts by its bytes, not by its rows."""
 
 _KEYED_MAX = 4096
-"""Layers of so many rows together may be merged in the order of their keys alone."""
+"""Layers with at most so many rows together may be merged by key order alone."""
 
 ALIKE_MAX = 16
-"""Rows that are not added up have at most so many of a key."""
+"""The most rows of one key hash in a layer that is sorted by key but not consolidated."""
 
 Pieces: TypeAlias = tuple[Layout, tuple[Updates, ...], int]
-"""Updates of several epochs in any order, the layout that is wanted, and how many rows they are."""
+"""Updates of several epochs in any order, the requested layout, and the number of rows."""
 
 
 class Layer:
     """A batch over the epochs `[lower, upper)`, as parts disjoint in key hash.
 
-    `files` names the part files that hold it, one for each part, or is empty while the layer
-    lives in memory (and in the frames of the log) alone. `level` grows by one when its rows grow
+    `files` names the part files that hold the layer, one for each part. It is empty while the layer
+    lives only in memory and in the frames of the log. `level` grows by one when the rows grow
     fourfold.
 
-    A layer may be `young`: its updates are put into order when somebody looks at them, and until
-    then it can be joined with the next. So a trace that nobody looks into costs an epoch next to
-    nothing. Who looks rows up has them in the order of their keys (`keyed`), who needs more sorted
-    and added up (`parts`); `rows_count` is an upper bound until then. A layer that is `full` is
-    joined with no more; one that is `claimed` is being merged by the worker.
+    A layer may be `young`: its updates are sorted at the first read, and until then it can be
+    joined with the next layer. So a trace that is not read costs an epoch next to nothing. A lookup
+    sorts the rows by key (`keyed`); a reader that needs more has them sorted and consolidated
+    (`parts`); `rows_count` is an upper bound until then. A layer that is `full` is joined with no
+    more; one that is `claimed` is being merged by the worker.
 
-    `wary`: for how many epochs no layer is joined to it; see `is_watched`. `encoded`: the layer as
-    a checkpoint holds it, once one does.
+    `wary`: for so many epochs no layer is joined to this one; see `is_watched`. `encoded`: the
+    layer as a checkpoint stores it, once one does.
     """
 
     __slots__ = (
@@ -110,30 +110,30 @@ class Layer:
             self.level = (rows_count | 1).bit_length() >> 1
 
     def claim(self) -> None:
-        """The worker has it in hand: nobody else merges it."""
+        """Marks the layer as being merged by the worker, so that no other thread merges it."""
         self.claimed = True
 
     def known(self) -> LayerFacts:
-        """What readers found out about it, for whoever finds out more."""
+        """Returns the cached statistics of the layer, to which readers add."""
         if self.seen is None:
             self.seen = layer_facts(self.files)
         return self.seen
 
     def watch(self, epochs: int) -> None:
-        """For so many epochs no layer is joined to it."""
+        """Prevents joins to this layer for so many epochs."""
         self.wary = epochs
 
     def fill(self) -> None:
-        """It is joined with no more."""
+        """Marks the layer as full: it is joined with no more."""
         self.full = True
 
     def keep_encoded(self, data: bytes) -> bytes:
-        """Keeps the layer as a checkpoint holds it, and gives it back."""
+        """Caches the layer as a checkpoint stores it, and returns it."""
         self.encoded = data
         return data
 
     def release(self) -> None:
-        """The worker is done with it."""
+        """Marks the layer as no longer in use by the worker."""
         self.claimed = False
 
     def _count(self, rows_count: int) -> None:
@@ -145,14 +145,14 @@ class Layer:
     def young(
         cls, lower: int, upper: int, layout: Layout, pieces: tuple[Updates, ...], rows_count: int
     ) -> Layer:
-        """A layer of updates in any order."""
+        """Builds a layer of updates in any order."""
         return cls(lower, upper, (), pieces=(layout, pieces, rows_count))
 
     @property
     def parts(self) -> tuple[Batch, ...]:
         """The rows in order. Cost: that of sorting a young layer, the first time."""
-        # Another thread may do the same: what is set before the form before it is forgotten, and
-        # forms are asked for in their order, so that one of them is found.
+        # Another thread may sort at the same time. So the new form is set before the previous one
+        # is cleared, and readers check the forms in that order: a reader always sees one of them.
         young, keyed = self._pieces, self._keyed
         if young is not None:
             layout, pieces, _ = young
@@ -167,8 +167,8 @@ class Layer:
     def keyed(self) -> tuple[Batch, ...]:
         """The rows in the order of their key hashes, which is all that a lookup needs.
 
-        Of a young layer whose rows take long to hash they are not, nor added up: a row may occur
-        some times, and row hashes are of no use.
+        The rows of a young layer whose rows are expensive to hash are neither sorted by row nor
+        consolidated: a row may occur several times, and row hashes must not be used.
         """
         young, keyed = self._pieces, self._keyed
         if young is not None:
@@ -181,17 +181,17 @@ class Layer:
         return self.parts if keyed is None else (keyed,)
 
     def _order(self, batch: Batch) -> None:
-        """Its rows are those of a batch from now on."""
+        """Replaces the rows by those of a batch."""
         self._count(len(batch))
         self._parts = (batch,)
         self._pieces = self._keyed = None
 
     def joined(self, layout: Layout, updates: Updates, upper: int) -> Layer:
-        """A young layer of this one's updates, and of more; this one stays as it is."""
+        """Returns a young layer with this one's updates and more; this layer does not change."""
         young = self._pieces
         if young is not None:
             _, pieces, count = young
-        else:  # another thread has put them in order meanwhile
+        else:  # another thread has sorted them meanwhile
             pieces, count = tuple(self.updates), self.rows_count
         grown = (layout, (*pieces, updates), count + len(updates.diff))
         layer = Layer(self.lower, upper, (), pieces=grown)
@@ -201,10 +201,13 @@ class Layer:
     def grown(
         self, layout: Layout, updates: Updates, upper: int, pieces_max: int, rows_max: int
     ) -> Layer | None:
-        """The same of one that has grown before, and may again; else None.
+        """As `joined`, for a layer that was joined before and may be again; else None.
 
-        So many pieces and rows are the most. In small epochs most traces grow so: what `is_watched`
-        and `pieces_count` say is asked without a call.
+        Args:
+            pieces_max, rows_max: bounds of the joined layer.
+
+        Most traces grow this way in small epochs. So the conditions of `is_watched` and
+        `pieces_count` are checked inline, without a call.
         """
         young, source = self._pieces, self._source
         if young is None or self.wary > 1 or (source is not None and source._pieces is None):
@@ -219,39 +222,39 @@ class Layer:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody looked at what it was before the last epoch was joined to it.
+        """True if the layer was read in the state before the last epoch was joined to it.
 
-        Who looks each epoch, as an operator looks at the state before, would have it put into order
-        anew each time it grows.
+        A reader that reads each epoch, such as an operator that looks up the previous state, would
+        have the layer sorted again each time it grows.
         """
         source = self._source
         return source is not None and source._pieces is None
 
     @property
     def is_ordered(self) -> bool:
-        """Whether its rows are sorted and added up already."""
+        """True if the rows are sorted and consolidated already."""
         return self._pieces is None and self._keyed is None
 
     @property
     def is_young(self) -> bool:
-        """Whether its rows came in no order, and nobody has looked at them yet."""
+        """True if the rows are in the order of arrival, because the layer was not read yet."""
         return self._pieces is not None
 
     @property
     def pieces_count(self) -> int:
-        """Of how many epochs' changes it is made, while it is young; else 0."""
+        """The number of epochs that were joined into the layer while it is young; else 0."""
         young = self._pieces
         return 0 if young is None else len(young[1])
 
     @property
     def updates(self) -> Sequence[Updates]:
-        """Its updates; those of a young layer are neither in order nor added up."""
+        """The updates; those of a young layer are neither sorted nor consolidated."""
         young = self._pieces
         return [part.updates for part in self.keyed] if young is None else young[1]
 
 
 def merged(layout: Layout, layers: Sequence[Layer]) -> Layer:
-    """Layers as one; in the order of keys alone if most of their rows are in no other order.
+    """Merges layers into one; by key order alone if most of their rows are not sorted otherwise.
 
     Cost: O(n log n) in their rows.
     """
@@ -270,17 +273,17 @@ def merged(layout: Layout, layers: Sequence[Layer]) -> Layer:
 
 @lru_cache(maxsize=1024)
 def _is_wide(layout: Layout) -> bool:
-    """Whether hashing rows takes much longer than hashing their keys, and keys are their order."""
+    """Returns True if hashing rows costs much more than hashing keys, and keys are the order."""
     if layout.key is None or layout.order is not None:
         return False
     return any(t not in FIXED for i, t in enumerate(layout.types) if i not in layout.key)
 
 
 def _by_key(layout: Layout, updates: Updates, khash: Hashes | None = None) -> Batch | None:
-    """Updates in the order of their key hashes, neither hashed as rows nor added up.
+    """Sorts updates by their key hashes; rows are neither hashed nor consolidated.
 
-    None if rows are hashed as soon as keys, or if a key has many: they may be one row that came and
-    went, and whoever looks for it would find all of them.
+    Returns None if rows hash as fast as keys, or if a key has many rows. Many rows of a key may be
+    one row that came and went, and each lookup would return all of them.
     """
     if not _is_wide(layout):
         return None
@@ -297,7 +300,7 @@ def _by_key(layout: Layout, updates: Updates, khash: Hashes | None = None) -> Ba
 
 
 def level_of(rows_count: int, files: Sequence[PartRef] = ()) -> int:
-    """The level of so many rows, in files or in memory: few rows may be many bytes."""
+    """Returns the level of so many rows, in files or in memory: few rows may be many bytes."""
     if files:
         rows_count = max(rows_count, sum(ref.size_bytes for ref in files) // _ROW_BYTES)
     return (rows_count | 1).bit_length() >> 1

@@ -1,8 +1,8 @@
-"""Hashed: the hashes of updates, each computed when somebody asks for it, and once.
+"""Computes the hashes of updates at the first request, and caches them.
 
-The rows of one change are wanted by several keys and as whole rows: to tell whether two are equal,
-to probe, to put them in order. Hashes are chained, so those of a key are the beginning of those of
-all keys that begin with it, and of the row.
+The rows of one change are used under several keys and as whole rows: to compare, to probe, and to
+sort. Hashes are chained, so those of a key are the beginning of those of all keys that begin with
+it, and of the row.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from nosync_nb.trace.batch import UNORDERED, Batch, Hashes, Layout, Updates, all
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 BITMAP_COLUMNS = 64
-"""Up to so many columns a row has one bitmap of nulls, and a hash can be gone on with."""
+"""Rows of up to so many columns have one bitmap of nulls, so that a hash can be extended."""
 
 
 class LazyHashes:
-    """Updates with what is known of their hashes.
+    """Updates with a cache of their hashes.
 
     Args:
         types: the column types.
         updates: in any order, a row may occur several times; not changed.
-        known: hashes that the caller has already, by the places of the columns in their order.
+        known: hashes that the caller has already, by the positions of the columns in their order.
     """
 
     __slots__ = ("_known", "_types", "updates")
@@ -43,14 +43,14 @@ class LazyHashes:
         self._known = {} if known is None else known
 
     def of(self, places: tuple[int, ...]) -> Hashes:
-        """The hashes over some columns. Cost: that of those that no known one begins with."""
+        """Returns the hashes over some columns. Cost: that of the columns after a cached prefix."""
         hashes = self._known.get(places)
         if hashes is None:
             hashes = self._known[places] = self._computed(places)
         return hashes
 
     def of_rows(self) -> Hashes:
-        """The hashes over all columns."""
+        """Returns the hashes over all columns."""
         return self.of(all_rows(len(self._types)))
 
     def _computed(self, places: tuple[int, ...]) -> Hashes:
@@ -69,17 +69,17 @@ class LazyHashes:
         return rows.hash_columns(of, types, len(diff))
 
     def arranged(self, layout: Layout) -> Batch:
-        """The updates in the order of a layout, consolidated; see `arrange`."""
+        """Arranges the updates in a layout, consolidated; see `arrange`."""
         khash, rhash = self.of(layout.places), self.of_rows()
         return arrange(layout, self.updates, khash=khash, rhash=rhash)
 
     def unordered(self, layout: Layout) -> Batch | None:
-        """Few distinct rows as a batch in no order, with the hashes that a layout asks for.
+        """Returns few distinct rows as a batch in no order, with the hashes that a layout uses.
 
-        None if two rows are equal, or might be: then sorting them is the way.
+        None if two rows are equal, or might be: then the rows must be sorted.
 
-        Cost: that of hashing the keys, and the rows if a key occurs twice and whole numbers in them
-        do not tell them apart; no sort.
+        Cost: that of hashing the keys, and the rows if a key occurs twice and its whole numbers do
+        not distinguish the rows; no sort.
         """
         columns, diff = self.updates
         if any_zero(diff):
@@ -92,7 +92,7 @@ class LazyHashes:
         return Batch(UNORDERED, columns, khash, khash, diff)
 
     def _numbers_differ(self, khash: Hashes) -> bool:
-        """Whether key and whole numbers tell all rows apart; if not, texts might.
+        """Returns True if key and whole numbers distinguish all rows; if not, texts might.
 
         It takes some us a column, and hashing the texts of a row takes one each.
         """
@@ -105,5 +105,4 @@ class LazyHashes:
 
 
 def _differ(hashes: Hashes) -> bool:
-    """Whether no two are equal."""
     return len(set(hashes.tolist())) == len(hashes)

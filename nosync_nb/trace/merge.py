@@ -33,13 +33,16 @@ def merge_ranges(layout: Layout, layers: Iterable[Sequence[Batch]]) -> list[Batc
     Returns:
         batches in the order of the key hash, none of them empty; together they are consolidated.
 
-    Cost: O(n log n) in all rows, which may be mapped; memory for what is returned and one range.
+    Cost: O(n log n) in all rows, which may be mapped; memory for the result and one range.
     """
     return list(each_range(layout, layers))
 
 
 def each_range(layout: Layout, layers: Iterable[Sequence[Batch]]) -> Iterator[Batch]:
-    """The same, one batch after the other: memory for one range, if who takes it lets go of it."""
+    """As `merge_ranges`, one batch after the other.
+
+    Cost: memory for one range, if the caller frees each batch.
+    """
     every = [p for parts in layers for p in parts if len(p)]
     total = sum(len(p) for p in every)
     if not every:
@@ -59,7 +62,7 @@ def each_range(layout: Layout, layers: Iterable[Sequence[Batch]]) -> Iterator[Ba
 
 
 def rearrange_parts(layout: Layout, parts: Sequence[Batch]) -> Batch:
-    """Batches of one other layout, disjoint, as one of this layout.
+    """Re-sorts disjoint batches of one other layout into a batch of this layout.
 
     Cost: O(n log n) in their rows; memory for the batch, and a column for each core.
     """
@@ -93,13 +96,12 @@ def rearrange_parts(layout: Layout, parts: Sequence[Batch]) -> Batch:
 
 
 def _key_hashes(layout: Layout, part: Batch) -> Numbers:
-    """The key hashes of a part."""
     types = [layout.types[place] for place in layout.places]
     return rows.hash_columns([part.columns[at] for at in layout.places], types, len(part))
 
 
 def _run_all(makers: Sequence[Callable[[], Any]], count: int) -> list[Any]:
-    """What each of them makes, by so many cores."""
+    """Returns the results of all makers, computed on so many cores."""
     made: list[Any] = [None] * len(makers)
 
     def make(at: int) -> None:

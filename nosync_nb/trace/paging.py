@@ -1,9 +1,11 @@
-"""Pages: the rows of a trace in any order, a few at a time.
+"""Reads the rows of a trace in any order, a page at a time.
 
-Near the beginning of an order a page is had by a glance at the layers (glance.py), without adding
-them up. Further on the layers are added up and put in order once; then a page costs what it shows.
+A page near the beginning of an order is read from the first rows of each layer (first_rows.py),
+without merging the layers. For later pages the layers are merged and sorted once; then a page costs
+only its own rows.
 
-Threads: any may ask at once. What is made is assigned when it is whole; at worst two make it.
+Threads: any may call. Results are assigned when they are complete; at worst two threads compute the
+same.
 """
 
 from __future__ import annotations
@@ -23,20 +25,21 @@ from nosync_nb.trace.first_rows import first_rows
 from nosync_nb.trace.trace import Trace
 
 SMALL_ROWS = 8192
-"""Of a trace of so few rows a glance at each layer is dearer than to add the layers up."""
+"""Merging a trace of at most so many rows is cheaper than reading the first rows of each layer."""
 
 NEAR_ROWS = 4096
-"""How far from the beginning of an order a glance is taken for no dearer than the order."""
+"""Pages up to so many rows from the beginning of an order are read without making the order."""
 
 ORDERS_MAX = 2
-"""Orders that are kept: 8 bytes a row each."""
+"""The number of cached orders: 8 bytes a row each."""
 
 Order: TypeAlias = tuple[tuple[int, bool], ...]
-"""Positions of columns, and whether they descend; what is equal there is in canonical order."""
+"""Positions of columns, and whether they descend; rows that are equal there are in canonical order.
+"""
 
 
 class _Sorted(NamedTuple):
-    """The places of rows in an order; where the copies of each end, None if each is there once."""
+    """The positions of rows in an order; the end of the copies of each, None without copies."""
 
     places: Index
     ends: Index | None
@@ -46,10 +49,10 @@ class OrderedRows:
     """The rows of a trace in orders.
 
     Args:
-        check: raises if the rows, added up, are no state; called once, before any is shown.
+        check: raises if the consolidated rows are no valid state; called once, before any is shown.
 
     Attributes:
-        made: how many orders were made.
+        made: the number of orders that were computed.
     """
 
     def __init__(self, trace: Trace, check: Callable[[Batch], None]) -> None:
@@ -62,12 +65,12 @@ class OrderedRows:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Those of the columns."""
+        """The column types."""
         return tuple(self._trace.layout.types)
 
     @property
     def batch(self) -> Batch:
-        """The rows, added up: made at the first call. Cost: that of `Trace.consolidated`."""
+        """The consolidated rows, computed at the first call. Cost: that of `Trace.consolidated`."""
         batch = self._batch
         if batch is None:
             batch = self._trace.consolidated()
@@ -76,18 +79,21 @@ class OrderedRows:
         return batch
 
     def profiles(self) -> list[Profile]:
-        """A summary of each column. Cost: that of `profiles`; layers that are sound stay apart."""
+        """Computes a summary of each column.
+
+        Cost: that of `profiles`; layers are not merged if no row is below zero.
+        """
         apart = self._batch is None and stats.is_nonnegative(self._trace)
         return profiles(self._trace.updates() if apart else self.batch.updates, self.types)
 
     def count(self) -> int:
-        """How many rows there are, copies counted."""
+        """Counts the rows, copies included."""
         apart = self._batch is None and not self._small
         count = stats.row_count(self._trace) if apart else None
         return int(self.batch.diff.sum()) if count is None else count
 
     def page(self, order: Order, offset: int, limit: int) -> list[Column]:
-        """The rows `[offset, offset + limit)` of an order, a row n times, as columns.
+        """Returns the rows `[offset, offset + limit)` of an order, a row n times, as columns.
 
         Cost: near the beginning 2 to 30 ns a row of the trace; else O(n log n) for the first page
         of an order, and O(limit) for others.
@@ -107,7 +113,7 @@ class OrderedRows:
         return [rows.take(c, index) for c in self.batch.columns]
 
     def all(self, order: Order) -> list[Column]:
-        """All rows in an order, a row n times, as columns. Cost: that of making the order."""
+        """Returns all rows in an order, a row n times. Cost: that of making the order."""
         return self.page(order, 0, max(self.count(), NEAR_ROWS + 1))
 
     def _sorted(self, order: Order) -> _Sorted:

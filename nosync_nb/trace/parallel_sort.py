@@ -1,8 +1,8 @@
-"""Sorting many rows, by the cores of the machine together.
+"""Sorts many rows on all cores of the machine.
 
-Each core finds the order of a range of key hashes, and then fetches one column after another. The
-order is the same as that of few rows: equal hashes aside, which are told apart later, it is the
-only one there is.
+Each core sorts a range of key hashes, and then gathers one column after another. The order is the
+same as that of few rows: it is the only one, except among equal hashes, which consolidation
+distinguishes later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nosync_nb.rows import Column, parallel
 from nosync_nb.rows.array_ops import sorted_by, stably_sorted_by
 
 GROUP = 1 << 16
-"""About so many rows are sorted together: what is made of them on the way stays in the cache."""
+"""About so many rows are sorted together, so that intermediate results stay in the cache."""
 
 Numbers = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
@@ -28,9 +28,9 @@ def sort_updates(
     """Brings rows into the order of (khash, code, rhash).
 
     Args:
-        columns: each is replaced as soon as it is fetched: as many as there are cores are there
-            twice at a time.
-        rhash: may be `khash` itself, and is then in what is returned.
+        columns: each is replaced as soon as it is gathered, so at most as many columns as there are
+            cores are in memory twice.
+        rhash: may be `khash` itself; then both results are one array.
     """
     index = sort_order(khash, rhash, code)
     apart = rhash is not khash
@@ -55,16 +55,17 @@ def sort_updates(
 
 
 def sort_order(khash: Numbers, rhash: Numbers, code: Numbers | None = None) -> Positions:
-    """Positions that sort by `khash`, then `code`, then `rhash`; equal ones stand in any order.
+    """Returns the positions that sort by `khash`, `code` and `rhash`, equal ones in any order.
 
-    Many are cut by their leading bits into groups that stay in the cache, which the cores sort.
+    Many rows are first divided by their leading bits into groups that stay in the cache, and the
+    cores sort the groups.
     """
     n = len(khash)
     bits = min(8, (n // GROUP).bit_length()) if n >= parallel.MANY else 0
     if not bits:
         return _order(khash, rhash, code)
     leading = np.ascontiguousarray(khash).view(np.uint8)[7::8] >> np.uint8(8 - bits)
-    positions = leading.argsort(kind="stable")  # by radix, as they are of a byte
+    positions = leading.argsort(kind="stable")  # a radix sort, because the values are bytes
     starts = leading[positions].searchsorted(np.arange(1 << bits, dtype=np.uint8)).tolist()
     stops = [*starts[1:], n]
 

@@ -1,7 +1,7 @@
-"""Summing: few updates added up by their values, as Python compares them; without a hash.
+"""Consolidates few updates by comparing their values in Python, without hashes.
 
-Small epochs change a handful of rows at each stage. To hash them, to sort them and to compare
-neighbours is a dozen calls of numpy, whatever the rows are; a set of tuples says the same sooner.
+Small epochs change a handful of rows at each stage. To hash, sort and compare them takes a dozen
+calls of numpy, whatever the rows are; a set of tuples is faster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nosync_nb.rows.types import FLOATS, INTEGERS
 from nosync_nb.trace.batch import Updates
 
 FEW_ROWS = 32
-"""More rows are hashed sooner than made tuples of."""
+"""More rows are faster to hash than to convert to tuples."""
 
 PLAIN_TYPES = frozenset(
     (*INTEGERS, *INTERVALS, "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz")
@@ -27,11 +27,11 @@ _ndarray = np.ndarray
 
 
 def consolidate_few(types: tuple[str, ...], updates: Updates) -> Updates | None:
-    """Few updates consolidated, in the order in which they first came.
+    """Consolidates few updates, in the order of first occurrence.
 
     Returns:
-        the same object if no two rows are equal and no diff is 0; None if this is not the way, as
-        for many rows, nested values, columns of Arrow, or a count near the limit of 64 bits.
+        the same object if no two rows are equal and no diff is 0; None if this path does not apply,
+        as for many rows, nested values, columns of Arrow, or a count near the limit of 64 bits.
 
     Cost: about 0.1 us a value.
     """
@@ -43,7 +43,7 @@ def consolidate_few(types: tuple[str, ...], updates: Updates) -> Updates | None:
     for column, type_ in zip(columns, types, strict=True):
         if type(column) is not _ndarray:
             return None
-        if type_ in FLOATS:  # canonical ones are equal if their bits are, NaN too
+        if type_ in FLOATS:  # canonical floats, NaN included, are equal if their bits are
             if column.dtype.kind != "f":
                 return None
             values.append(column.view(np.int64 if column.itemsize == 8 else np.int32).tolist())
@@ -70,5 +70,5 @@ def consolidate_few(types: tuple[str, ...], updates: Updates) -> Updates | None:
 
 @lru_cache(maxsize=1024)
 def _compared(types: tuple[str, ...]) -> bool:
-    """Whether Python tells rows of such types apart; of floats by their bits."""
+    """Returns True if Python distinguishes rows of such types; floats by their bits."""
     return all(each in PLAIN_TYPES or each in FLOATS for each in types)

@@ -23,33 +23,34 @@ from nosync_nb.trace.layer import Layer
 from nosync_nb.trace.trace import Trace
 
 _SLACK_ROWS = 1 << 13
-"""Rows that may be looked up in a trace of any size."""
+"""So many rows may be looked up even in a small trace."""
 _LOOKUP_COST = 4
-"""Looking a row up costs as much as merging this many rows."""
+"""Looking a row up is estimated to cost as much as merging this many rows."""
 _LARGE = 1 << 40
 _TOGETHER_ROWS = 1 << 13
-"""Up to so many rows, the counts of many epochs are copied together instead of one by one."""
+"""The counts of many epochs are copied together up to so many rows, instead of one epoch at a time.
+"""
 
 
 def row_count(trace: Trace) -> int | None:
-    """How many rows a collection has, copies counted.
+    """Counts the rows of a collection, copies included; None if a merge would be needed.
 
-    Cost: O(layers), and a look-up of what the layers since the last call take away.
+    Cost: O(layers), and a lookup of the rows that layers since the last call remove.
     """
     return sum(_counted(layer)[0] for layer in trace.layers) if is_nonnegative(trace) else None
 
 
 def row_sums(trace: Trace) -> int:
-    """How many rows the layers add up to, if none is there fewer than 0 times.
+    """Adds up the counts of all layers: the row count, if no row is there fewer than 0 times.
 
-    Cost: O(layers), and a pass over what is new since the last call. Nothing is put in order, so
-    who watches a trace while it grows costs those who append to it nothing.
+    Cost: O(layers), and a pass over the layers since the last call. Nothing is sorted, so a reader
+    that polls a growing trace costs the writer nothing.
     """
     return sum(_counted(layer)[0] for layer in trace.layers)
 
 
 def _counted(layer: Layer) -> tuple[int, int]:
-    """The sum of the counts of a layer, and the least of them."""
+    """Returns the sum of the counts of a layer, and the least of them."""
     seen = layer.known()
     if seen.rows.counted is None:
         sums, least = 0, 0
@@ -74,10 +75,10 @@ def _counted(layer: Layer) -> tuple[int, int]:
 
 
 def is_nonnegative(trace: Trace) -> bool:
-    """Whether it is known that no row is there fewer than 0 times.
+    """Returns True if it is certain that no row is there fewer than 0 times.
 
-    It is found out layer by layer, as then it is known of the epochs between them as well. Where a
-    row was below 0 there and is not now, all that was taken away since is looked up once more.
+    The check runs layer by layer, because the result then also holds for the epochs between them.
+    If a row was below 0 at some epoch and is no longer, all rows removed since are looked up again.
     """
     layers = trace.layers
     known = _known(layers)
@@ -96,7 +97,7 @@ def is_nonnegative(trace: Trace) -> bool:
 
 
 def _taken(layer: Layer) -> list[tuple[Batch, Index]]:
-    """What a layer takes away: parts, and which of their rows."""
+    """Returns the rows that a layer removes: parts, and positions in them."""
     if _counted(layer)[1] >= 0:
         return []
     taken = [(part, (part.diff < 0).nonzero()[0]) for part in layer.parts]
@@ -104,13 +105,13 @@ def _taken(layer: Layer) -> list[tuple[Batch, Index]]:
 
 
 def keep_nonnegative(trace: Trace, stop: int, most: int) -> None:
-    """Finds out whether no row is there fewer than 0 times at the end of the layer before `stop`.
+    """Checks that no row is there fewer than 0 times at the end of the layer before `stop`.
 
-    For who merges the layers before: what is known at their ends would go, and the next reader had
-    to look up all that they take away. Nothing is done unless it is known of a layer before.
+    A merge of the layers before calls this: their cached results are lost with them, and the next
+    reader would look up all rows that they remove. Does nothing if no earlier layer has a result.
 
     Args:
-        most: so many rows are looked up at most.
+        most: the most rows that are looked up.
     """
     layers = trace.layers[:stop]
     new = layers[_known(layers) :]
@@ -125,9 +126,9 @@ def keep_nonnegative(trace: Trace, stop: int, most: int) -> None:
 
 
 def nonnegative_until(trace: Trace) -> int:
-    """The first epoch of which it is not known that no row is there fewer than 0 times at its end.
+    """Returns the first epoch at whose end some row may be there fewer than 0 times.
 
-    Of all epochs before it is known of the last one. Cost: O(layers).
+    The check has succeeded for the last epoch before it. Cost: O(layers).
     """
     known = _known(trace.layers)
     return trace.layers[known - 1].upper if known else 0
@@ -139,19 +140,19 @@ def is_cheaper_than_merge(trace: Trace, looked_up: int) -> bool:
 
 
 def add_only(layer: Layer) -> bool:
-    """Whether no row of a layer has a count below 0. Cost: a pass over its counts, once."""
+    """Returns True if no row of a layer has a count below 0. Cost: a pass over its counts, once."""
     return _counted(layer)[1] >= 0
 
 
 def _known(layers: Sequence[Layer]) -> int:
-    """Behind how many layers it is known that no row is there fewer than 0 times."""
+    """Returns the number of layers at whose end no row is there fewer than 0 times, as cached."""
     return next((i + 1 for i in reversed(range(len(layers))) if layers[i].known().sound), 0)
 
 
 def lacking(trace: Trace, taken: Updates) -> Updates | None:
-    """Those of some rows that are there fewer than 0 times, with how often; None if none are.
+    """Returns the rows of `taken` that are there fewer than 0 times, with their counts, or None.
 
-    Cost: a look-up of these rows in each layer; rows of equal hashes are taken for there.
+    Cost: a lookup of these rows in each layer; rows with ambiguous hashes count as present.
     """
     wanted = arrange(trace.layout, Updates(taken.columns, np.abs(taken.diff)))
     total = _totals(trace, wanted, np.arange(len(wanted)))
@@ -162,13 +163,13 @@ def lacking(trace: Trace, taken: Updates) -> Updates | None:
 
 
 def _enough(trace: Trace, wanted: Batch, index: Index) -> bool:
-    """Whether the rows at `index` add up to 0 or more; false if their hashes do not tell."""
+    """Returns True if the rows at `index` add up to 0 or more; False if hashes are ambiguous."""
     total = _totals(trace, wanted, index)
     return total is not None and bool((total >= 0).all())
 
 
 def _totals(trace: Trace, wanted: Batch, index: Index) -> Diffs | None:
-    """How often the rows at `index` are there; None if their hashes do not tell."""
+    """Returns the counts of the rows at `index`; None if their hashes are ambiguous."""
     total = np.zeros(len(index), np.int64)
     khash, rhash = wanted.khash[index], wanted.rhash[index]
     code = None if wanted.code is None else wanted.code[index]
@@ -198,15 +199,15 @@ def _totals(trace: Trace, wanted: Batch, index: Index) -> Diffs | None:
 
 
 def _hits(part: Batch, row: Index, khash: Any, rhash: Any) -> npt.NDArray[np.bool_]:
-    """Where rows have the hashes looked for."""
+    """Returns a mask of the rows that have the hashes looked for."""
     same: npt.NDArray[np.bool_] = (part.rhash[row] == rhash) & (part.khash[row] == khash)
     return same
 
 
 def _met(part: Batch, khash: Any) -> tuple[Index, Index]:
-    """Those of some hashes that a part has, and where their rows begin in it.
+    """Returns the hashes that a part has, and the first row of each in the part.
 
-    Most of what is looked for is in one part of one layer, and in no other.
+    Most of the hashes looked for are in one part of one layer, and in no other.
     """
     none = np.zeros(0, np.int64)
     if not len(part) or not len(khash):
@@ -218,7 +219,7 @@ def _met(part: Batch, khash: Any) -> tuple[Index, Index]:
 
 
 def _places(part: Batch, low: Index, khash: Any, rhash: Any, code: Any) -> Index:
-    """Where in a part rows of given hashes and codes stand, or would; `low`: the first of each."""
+    """Returns the positions of rows with given hashes and codes; `low`: the first of each hash."""
     if part.rhash is part.khash:
         return low
     high = part.khash.searchsorted(khash, "right")
@@ -228,7 +229,7 @@ def _places(part: Batch, low: Index, khash: Any, rhash: Any, code: Any) -> Index
 
 
 def place_in(values: Any, low: Index, high: Index, wanted: Any, after: int = 0) -> Index:
-    """The first place of `[low, high)` whose value is not below the one wanted; `after`: above."""
+    """Returns the first position in `[low, high)` with a value from `wanted` on; `after`: above."""
     low, high = low.copy(), high.copy()
     if not len(values):
         return low

@@ -1,8 +1,8 @@
-"""Seen: what readers found out about layers, which do not change; see glance.py.
+"""Caches statistics of layers, which do not change (see stats.py and first_rows.py).
 
-What holds of rows holds wherever they lie. So layers of the same files share it, as those of a log
-and of its branches do in one process, and who goes on from an epoch finds it: the files are told
-apart by the digest of their content. It is let go with the last layer that has it.
+The statistics of rows hold wherever the rows lie. So layers of the same files share them: those of
+a log and of its branches in one process, and those of a session that continues from an epoch. Files
+are identified by the digest of their content. The cache is freed with the last layer that uses it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from nosync_nb.trace.hash_index import HashPrefixIndex
 from nosync_nb.trace.parts.part_file import PartRef
 
 ORDERS_MAX = 3
-"""Orders of which the first rows are remembered."""
+"""The number of orders whose first rows are cached."""
 
 
 class LayerRowFacts:
-    """What is known of the rows of a layer.
+    """Cached statistics of the rows of a layer.
 
     Attributes:
-        counted: how many rows it adds, and the least count, if they were added up.
-        first: by order, how many of its first rows were looked for, and those of each part.
-        bits: where the key hashes of its large parts are, by the number of the part.
+        counted: the sum of the counts and the least count, once they were computed.
+        first: by order, the number of first rows that were requested, and those of each part.
+        bits: the hash prefix index of each large part, by the number of the part.
     """
 
     __slots__ = ("__weakref__", "bits", "counted", "first")
@@ -37,11 +37,12 @@ class LayerRowFacts:
 
 
 class LayerFacts:
-    """What is known of a layer.
+    """Cached statistics of a layer.
 
     Attributes:
-        rows: what is known of its rows.
-        sound: no row of the collection at the end of this layer is there fewer than 0 times.
+        rows: the statistics of its rows.
+        sound: True if no row of the collection at the end of this layer is there fewer than 0
+            times.
     """
 
     __slots__ = ("rows", "sound")
@@ -51,23 +52,23 @@ class LayerFacts:
         self.sound = False
 
     def count(self, sums: int, least: int) -> None:
-        """Notes how many rows the layer adds, and the least count."""
+        """Records the sum of the counts and the least count."""
         self.rows.counted = sums, least
 
     def show(self, order: Any, n: int, first: Sequence[Any]) -> None:
-        """Notes the first `n` rows of each part in an order; some orders are kept."""
+        """Caches the first `n` rows of each part in an order, for the last few orders."""
         kept = [each for each in self.rows.first.items() if each[0] != order]
         self.rows.first = dict([*kept[-(ORDERS_MAX - 1) :], (order, (n, first))])
 
     def bits(self, part: int, hashes: Hashes) -> HashPrefixIndex:
-        """Where the key hashes of a part of the layer are, which keeps it."""
+        """Returns the hash prefix index of a part of the layer, built at the first call."""
         known = self.rows.bits.get(part)
         if known is None:
             known = self.rows.bits[part] = HashPrefixIndex(hashes)
         return known
 
     def sum_up(self) -> None:
-        """Notes that no row is there fewer than 0 times at the end of the layer."""
+        """Records that no row is there fewer than 0 times at the end of the layer."""
         self.sound = True
 
 
@@ -75,7 +76,7 @@ _KNOWN: WeakValueDictionary[tuple[Any, ...], LayerRowFacts] = WeakValueDictionar
 
 
 def layer_facts(files: Sequence[PartRef]) -> LayerFacts:
-    """What is known of the rows in some files in this process, and nothing of a collection yet."""
+    """Returns statistics that share what this process knows of the rows in some files."""
     if not files:
         return LayerFacts(LayerRowFacts())
     key = tuple(ref._replace(path="") for ref in files)

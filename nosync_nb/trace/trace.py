@@ -1,4 +1,4 @@
-"""Traces: all layers of one collection in one order, and what can be asked of them.
+"""Defines a trace: all layers of one collection in one layout, and the queries on them.
 
 A `Trace` is an immutable tuple of layers (layer.py) that tile the epochs `[0, upper)`; the
 collection is the sum of its layers.
@@ -30,14 +30,14 @@ from nosync_nb.trace.hash_index import SOME, find_few_hashes, find_hashes, spars
 from nosync_nb.trace.layer import Layer
 
 MANY = 64
-"""More probes than these are looked up in their order, which runs through a part once."""
+"""More probes than these are sorted before the lookup, so that it runs through a part once."""
 
 
 _KEPT_MAX = 4096
-"""Where so many probes were found is kept for who asks next."""
+"""The result of looking up at most so many probes is cached for the next caller."""
 
 Hit: TypeAlias = tuple[list[Column], Diffs, Index, Index]
-"""The columns and diffs of a part, and numbers of probes with those of the rows they found."""
+"""The columns and diffs of a part, the numbers of the probes that match, and their rows."""
 
 
 class LookupResult(NamedTuple):
@@ -51,8 +51,8 @@ class LookupResult(NamedTuple):
 class Trace:
     """An immutable list of layers of one layout, oldest first.
 
-    `memos` holds what an operator remembers of its contents, if anything: whoever takes it has it
-    alone, and leaves it to the trace that follows. It is no part of the value.
+    `memos` holds the state that an operator has derived from the contents, if any. A caller that
+    takes it owns it alone, and leaves it to the next trace. It is no part of the value.
     """
 
     __slots__ = ("_last", "layers", "layout", "memos")
@@ -63,50 +63,51 @@ class Trace:
         self.layout = layout
         self.layers = layers
         self.memos = memos
-        self._last: tuple[Hashes, Index | None, list[Hit]] | None = None  # what was found last
+        # the result of the last lookup
+        self._last: tuple[Hashes, Index | None, list[Hit]] | None = None
 
     def __reduce__(self) -> Any:
         return Trace, (self.layout, self.layers)
 
     def take_memo(self) -> Any:
-        """The memo, which is the caller's from now on; None if there is none."""
+        """Takes the memo, which the caller then owns; None if the trace has no memo."""
         try:
             return self.memos.pop() if self.memos else None
         except IndexError:  # another thread was faster
             return None
 
     def leave_memo(self, memo: Any) -> None:
-        """Gives it the memo of what it holds."""
+        """Stores the memo that describes the contents."""
         self.memos = [memo]
 
     @classmethod
     def of(cls, batch: Batch, epoch: int = 0) -> Trace:
-        """The trace of one batch, the change of an epoch; without layers if it is empty."""
+        """Builds the trace of one batch, the change of an epoch; without layers if it is empty."""
         layers = (Layer(epoch, epoch + 1, (batch,)),) if len(batch) else ()
         return cls(batch.layout, layers)
 
     @property
     def rows_count(self) -> int:
-        """Updates held, an upper bound of the rows of the collection."""
+        """The number of stored updates, an upper bound of the rows of the collection."""
         return sum(layer.rows_count for layer in self.layers)
 
     def parts(self) -> Iterator[Batch]:
-        """Every part of every layer, oldest layer first."""
+        """Yields every part of every layer, oldest layer first."""
         for layer in self.layers:
             yield from layer.parts
 
     def appended(self, layer: Layer) -> Trace:
-        """This trace with one more layer."""
+        """Returns this trace with one more layer."""
         assert not self.layers or self.layers[-1].upper <= layer.lower
         return Trace(self.layout, (*self.layers, layer))
 
     def with_batch(self, batch: Batch) -> Trace:
-        """This trace with a batch of the epoch after its last layer, for kernels."""
+        """Returns this trace with a batch for the epoch after its last layer, for kernels."""
         at = self.layers[-1].upper if self.layers else 0
         return Trace(self.layout, (*self.layers, Layer(at, at + 1, (batch,))))
 
     def cut(self, low: int, high: int) -> Trace:
-        """The slice of all layers with key hash in `[low, high)`."""
+        """Cuts all layers to the key hashes in `[low, high)`."""
         layers = (
             Layer(each.lower, each.upper, tuple(p.cut(low, high) for p in each.parts))
             for each in self.layers
@@ -114,14 +115,14 @@ class Trace:
         return Trace(self.layout, tuple(layers))
 
     def consolidated(self) -> Batch:
-        """The collection now: all layers added up. Cost: O(n log n) in the rows held."""
+        """Merges all layers into the current collection. Cost: O(n log n) in the stored rows."""
         parts = list(self.parts())
         if not parts:
             return empty_batch(self.layout)
         return merge(self.layout, parts)
 
     def updates(self) -> Updates:
-        """All updates held, not consolidated."""
+        """All stored updates, not consolidated."""
         parts = [p.updates for p in self.parts()]
         if not parts:
             return empty_batch(self.layout).updates
@@ -134,12 +135,12 @@ class Trace:
 
         Args:
             khash: key hashes of the probes, any order, without repetition for exact counts.
-            keys: the key columns of the probes; they tell apart keys of equal hash.
+            keys: the key columns of the probes; they distinguish keys of equal hash.
             wanted: positions of the columns to fetch, default all.
 
         Returns:
             matching rows of all layers (a row may occur in several, with diffs that add up), or
-            None if there are none.
+            None without a match.
 
         Cost: O(layers x (probes x log rows) + rows found).
         """
@@ -174,9 +175,10 @@ class Trace:
         return LookupResult(probe, [held[i] for i in need], diff)
 
     def _found(self, khash: Hashes) -> tuple[Index | None, list[Hit]]:
-        """The order in which hashes are looked for, and for each part that has some of them a hit.
+        """Returns the order in which the hashes are looked up, and a hit for each matching part.
 
-        Several operators look up one change, and those of one key ask for the same.
+        Several operators look up the changes of one epoch, and those with the same key need the
+        same hits.
         """
         last = self._last
         if last is not None and last[0] is khash:
@@ -199,7 +201,7 @@ class Trace:
         return order, hits
 
     def _hits(self, khash: Hashes) -> Iterator[Hit]:
-        """For each part that has some of the hashes a hit."""
+        """Yields a hit for each part that has some of the hashes."""
         for layer in self.layers:
             for number, part in enumerate(layer.keyed):
                 own, bits = part.khash, None

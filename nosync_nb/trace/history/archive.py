@@ -1,7 +1,7 @@
-"""The archive: opened packs and part files of the past, and sums read off them.
+"""Opens packs and part files of history, and reads sums from them.
 
-It keeps a bounded number of files mapped. It knows the tree of packs only as an argument, so that
-readers with different views share it.
+An archive keeps a bounded number of files mapped. It receives the tree of packs only as an
+argument, so that readers with different views share it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ OPEN_MAX = 256
 
 
 class ArchivedSums(NamedTuple):
-    """What packs hold of a trace over an interval, by layout: updates, and batches in files."""
+    """The contents of packs for a trace and an interval, by layout: updates, and filed batches."""
 
     updates: dict[Layout, list[Updates]]
     large: dict[Layout, list[Large]]
 
 
 class RowWeight(NamedTuple):
-    """About how many rows there are in an interval.
+    """The estimated number of rows in an interval.
 
     Attributes:
-        loose: those that have to be put in order.
-        filed: those of large batches, which are in order where they lie.
+        loose: rows that must be sorted.
+        filed: rows of large batches, which are sorted in their files.
     """
 
     loose: int
@@ -51,8 +51,8 @@ class Archive:
     """Packs in one folder, and the part files they refer to in another.
 
     Attributes:
-        thorough: looks at every value of a file, as this user has not signed the log.
-        written: bytes of what was written; the worker's.
+        thorough: validates every value of a file, because this user has not signed the log.
+        written: the bytes written; only the worker changes it.
     """
 
     def __init__(self, folder: str, parts: str, *, files: Files = DISK) -> None:
@@ -65,7 +65,7 @@ class Archive:
         self._lock = threading.Lock()
 
     def look_through(self) -> None:
-        """Looks at every value of a file from now on before it is used."""
+        """From now on, validates every value of a file before it is used."""
         self.thorough = True
 
     def write_parts(self, batches: Sequence[Batch], stem: str) -> list[PartRef]:
@@ -77,13 +77,13 @@ class Archive:
     def write_pack(
         self, sections: Sequence[tuple[int, Section]], stem: str
     ) -> tuple[str, int, str]:
-        """Writes a pack; see `packs.write_pack`."""
+        """Writes a pack; see `pack_file.write_pack`."""
         name, size_bytes, digest = write_pack(self.folder, sections, stem, files=self.files)
         self.written += size_bytes
         return name, size_bytes, digest
 
     def pack(self, node: PackNode) -> Pack:
-        """The opened pack of a node."""
+        """Returns the opened pack of a node."""
         pack: Pack = self._kept(
             node.name,
             lambda: Pack(
@@ -98,12 +98,12 @@ class Archive:
         return pack
 
     def parts_of(self, node: PackNode, trace: int) -> set[str]:
-        """The part files that a pack refers to for a trace."""
+        """Returns the part files that a pack refers to for a trace."""
         sections = self.pack(node).sections(trace)
         return {ref.path for each in sections for _, refs in each.large for ref in refs}
 
     def only_of(self, tree: Iterable[PackNode], traces: AbstractSet[int]) -> dict[int, set[str]]:
-        """By trace, the part files that packs refer to for some traces and for no other.
+        """Returns, by trace, the part files that packs refer to for these traces only.
 
         Cost: the packs that refer to part files are opened.
         """
@@ -114,12 +114,12 @@ class Archive:
                 for trace in self.pack(node).numbers:
                     files = own.setdefault(trace, set()) if trace in traces else others
                     files |= self.parts_of(node, trace)
-            except CorruptLogError:  # it is not known whose they are
+            except CorruptLogError:  # the traces of its files are unknown
                 others.update(node.parts)
         return {trace: files - others for trace, files in own.items()}
 
     def part(self, ref: PartRef, layout: Layout) -> Batch:
-        """A mapped part."""
+        """Returns a mapped part."""
         key = (ref.path, layout)
 
         def made() -> Batch:
@@ -129,13 +129,13 @@ class Archive:
 
         batch: Batch = self._kept(key, made)
         (there,) = readable((batch,))
-        if there is not batch:  # it was truncated, and is repaired
+        if there is not batch:  # the file was truncated, and is repaired
             with self._lock:
                 self._open[key] = there
         return there
 
     def read(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> ArchivedSums:
-        """What the tree holds of a trace over `[lower, upper)`, from as few packs as possible."""
+        """Reads the changes of a trace over `[lower, upper)` from as few packs as possible."""
         sums = ArchivedSums({}, {})
         for section, stop in self._sections(tree, trace, lower, upper):
             updates = section.updates(lower, stop)
@@ -147,7 +147,7 @@ class Archive:
         return sums
 
     def weight(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> RowWeight:
-        """How many rows `read` gives. Cost: no row is looked at."""
+        """Counts the rows that `read` returns. Cost: no row is read."""
         weight = RowWeight(0, 0)
         for section, stop in self._sections(tree, trace, lower, upper):
             large = (refs for epoch, refs in section.large if lower <= epoch < stop)
@@ -158,14 +158,16 @@ class Archive:
     def _sections(
         self, tree: Iterable[PackNode], trace: int, lower: int, upper: int
     ) -> Iterator[tuple[Section, int]]:
-        """The sections to read for `[lower, upper)`, each with the epoch where reading it ends."""
+        """Yields the sections to read for `[lower, upper)`, each with the end of its epochs to
+        read.
+        """
         for node in _within(tree, trace, lower, upper):
             stop = min(upper, node.clip)
             for section in self.sections(node, trace):
                 yield section, stop
 
     def whole(self, sums: ArchivedSums) -> list[tuple[Batch, ...]]:
-        """The large batches, each as its parts. Cost: files are mapped."""
+        """Returns the large batches, each as its parts. Cost: files are mapped."""
         return [
             tuple(self.part(ref, layout) for ref in refs)
             for layout, large in sums.large.items()
@@ -173,7 +175,7 @@ class Archive:
         ]
 
     def sections(self, node: PackNode, trace: int) -> tuple[Section, ...]:
-        """The sections of a trace in a pack; one that is damaged is opened anew the next time."""
+        """Returns the sections of a trace in a pack; a damaged pack is reopened the next time."""
         try:
             return self.pack(node).sections(trace)
         except CorruptLogError:
@@ -182,7 +184,7 @@ class Archive:
             raise
 
     def _kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What is kept under a key; the one not used for longest makes room for a new one."""
+        """Returns the cached file of a key, or opens it and evicts the least recently used one."""
         with self._lock:
             file = self._open.get(key)
             if file is not None:
@@ -197,20 +199,20 @@ class Archive:
 
 
 def unpacked_changes(sums: ArchivedSums) -> list[Batch]:
-    """What is not in files, one batch for each layout. Cost: that of putting it in order."""
+    """Returns the changes outside of files, one batch for each layout. Cost: that of sorting."""
     return [b for layout, some in sums.updates.items() if len(b := add_sums(layout, some))]
 
 
 def add_sums(layout: Layout, updates: Sequence[Updates]) -> Batch:
-    """The sum of updates."""
+    """Returns the sum of updates."""
     return arrange(layout, concat_updates(updates, layout.types))
 
 
 def total_of(batches: Sequence[Batch], layout: Layout) -> Batch:
-    """The sum of batches of the same rows in any layouts, in that of the largest.
+    """Adds up batches of the same columns in any layouts, in the layout of the largest.
 
     Args:
-        layout: that of the sum of no batches, which is empty.
+        layout: of the empty sum, if there are no batches.
     """
     if not batches:
         return empty_batch(layout)
@@ -219,7 +221,7 @@ def total_of(batches: Sequence[Batch], layout: Layout) -> Batch:
 
 
 def _within(tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Iterator[PackNode]:
-    """The nodes to read for `[lower, upper)`: sums that lie inside, and leaves that overlap."""
+    """Yields the nodes to read for `[lower, upper)`: sums inside, and leaves that overlap."""
     for node in tree:
         low, high = node.extent(trace)
         if high <= lower or low >= upper or low >= high:

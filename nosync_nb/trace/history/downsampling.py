@@ -1,13 +1,13 @@
-"""Thinning: which epochs of the past are told apart no more, and which packs are written anew.
+"""Decides which past epochs are merged into groups, and which packs are rewritten. Pure functions.
 
 Epochs become coarser with their age, as `RetainedEpochs` says: groups of 16, of 256, and so on. A
-pack of which a part is old is cut there; a pinned epoch keeps an interval of its own, whatever
-becomes of its neighbours; a sum whose packs have few groups left takes their place. Pure functions.
+pack that is partly old is cut there. A pinned epoch keeps an interval of its own, whatever happens
+to its neighbours. A sum whose packs have few groups left takes their place.
 
-Design: a leaf is written anew only if that leaves at most half of its groups, and a sum becomes a
-leaf once for a grain. So what is written by thinning is bounded by three times what was packed, for
-each factor of 16, however often it is asked; and what has to be known of packs to open a log by how
-much of the past can be told apart, not by how many there were.
+Design: a leaf is rewritten only if that leaves at most half of its groups, and a sum becomes a leaf
+once for a grain. So downsampling writes at most three times what was packed, for each factor of 16,
+however often it is called. And the packs that opening a log must know of are bounded by the number
+of readable epochs, not by the number of committed ones.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from nosync_nb.trace.history.pack_tree import PackNode
 
 FACTOR = 16
 WORTH = 0.1
-"""So much of what is written has to be freed by it."""
+"""The least ratio of freed to written bytes that justifies a rewrite."""
 PER_FILE = 16
-"""Packs below a sum that have no more groups each than these become one."""
+"""Packs below a sum with no more groups each than this become one."""
 GRAIN_MAX = FACTOR**10
 
 
 class RetainedEpochs(NamedTuple):
-    """What is not thinned out: so many single epochs before the last one, and some others."""
+    """The epochs that are not downsampled: the number of last single epochs, and pinned ones."""
 
     single: int
     pinned: AbstractSet[int] = frozenset()
 
     def grain(self, upper: int, now: int) -> int:
-        """The grain of the epochs below `upper`, if the last one is `now`."""
+        """Returns the grain of the epochs below `upper`, if the last one is `now`."""
         grain, least = 1, self.single
         while now + 1 - upper >= least and grain < GRAIN_MAX:
             grain, least = grain * FACTOR, least * FACTOR
@@ -51,19 +51,19 @@ class PackFragment(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """How many groups of epochs it can tell apart, those at its ends included."""
+        """The number of readable groups of epochs, those at its ends included."""
         return -(-self.upper // self.grain) - self.lower // self.grain
 
 
 class RecutNode(NamedTuple):
-    """A leaf, or a sum with all below it, that is to be in pieces."""
+    """A leaf, or a sum with all below it, that is to be split into pieces."""
 
     old: PackNode
     pieces: tuple[PackFragment, ...]
 
     @property
     def groups(self) -> int:
-        """How many groups a leaf has; of a sum, how many files would be one."""
+        """The number of groups of a leaf; for a sum, the number of files that would become one."""
         old = self.old
         if old.children:
             return len(old.children)
@@ -71,35 +71,35 @@ class RecutNode(NamedTuple):
 
     @property
     def left(self) -> int:
-        """How many groups there are in its place."""
+        """The number of groups after the rewrite."""
         first, *rest = self.pieces
         first = first._replace(lower=min(first.lower, _lowest(leaf_packs(self.old)[0])))
         return sum(piece.groups for piece in (first, *rest))
 
     @property
     def as_it_is(self) -> bool:
-        """Whether nothing has to be written: a leaf of one group has one of any grain."""
+        """True if nothing has to be written: a leaf of one group has one of any grain."""
         return not self.old.children and self.groups == self.left == 1
 
     @property
     def pays(self) -> bool:
-        """Whether few enough groups are left: half of a leaf's, or some for each file of a sum."""
+        """True if few enough groups are left: half of a leaf's, or some for each file of a sum."""
         most = PER_FILE * self.groups if self.old.children else self.groups // 2
         return self.as_it_is or self.left <= most
 
 
 def leaf_packs(node: PackNode) -> list[PackNode]:
-    """The leaves of a node, which is one itself if nothing is below it."""
+    """Returns the leaves of a node, which may be the node itself."""
     return [each for each in node.walk() if not each.children]
 
 
 def to_recut(nodes: Sequence[PackNode], now: int, keep: RetainedEpochs) -> RecutNode | None:
-    """The next leaf or sum of which few enough groups are to be left."""
+    """Returns the next leaf or sum whose rewrite pays."""
     return next(recut_nodes(nodes, now, keep), None)
 
 
 def recut_nodes(nodes: Iterable[PackNode], now: int, keep: RetainedEpochs) -> Iterator[RecutNode]:
-    """The leaves and sums of which few enough groups are to be left, sums before what they have."""
+    """Yields the leaves and sums whose rewrite pays, sums before their children."""
     for node in nodes:
         recut = RecutNode(node, wanted_fragments(node, now, keep))
         if recut.pieces and recut.pays:
@@ -111,15 +111,15 @@ def recut_nodes(nodes: Iterable[PackNode], now: int, keep: RetainedEpochs) -> It
 def budget_relief(
     nodes: Sequence[PackNode], now: int, keep: RetainedEpochs, gain: Callable[[RecutNode], float]
 ) -> RecutNode | None:
-    """What is to be written anew so that the past takes less, whatever its age; None: nothing.
+    """Returns what to rewrite so that history takes less space, whatever its age; None: nothing.
 
-    As few epochs as possible are touched: those that would be old if single ones were kept half as
-    long, and half of that again, until there is one that is worth it. Of these that which frees
-    most bytes for each that is written.
+    As few epochs as possible are affected: those that would be old if single epochs were retained
+    half as long, and half of that again, until a rewrite is worth it. Of these, the rewrite that
+    frees most bytes for each byte written is taken.
 
     Args:
-        keep: for how long single epochs were to be kept, and those that stay.
-        gain: the bytes that are freed by those that are written.
+        keep: the requested number of single epochs, and the pinned ones.
+        gain: the freed bytes divided by the written ones.
     """
     single = min(keep.single, now + 1)
     while single:
@@ -134,19 +134,19 @@ def budget_relief(
 
 
 def packs_elsewhere(nodes: Iterable[PackNode], node: PackNode) -> set[str]:
-    """The part files that others than a node, and what is below it, refer to."""
+    """Returns the part files that nodes outside of a subtree refer to."""
     inside = {id(each) for each in node.walk()}
     every = (each for top in nodes for each in top.walk())
     return {name for each in every if id(each) not in inside for name in each.parts}
 
 
 def wanted_fragments(node: PackNode, now: int, keep: RetainedEpochs) -> tuple[PackFragment, ...]:
-    """The pieces that a node would be written in; none if it is as it should be, or has to stay.
+    """Returns the pieces into which a node is rewritten; empty if it must stay as it is.
 
-    Failure: 1. A collection that lagged behind has in a leaf what it got for earlier epochs, in
-    groups, or one of them is pinned. 2. The leaf is cut inside of such a group, or thinned out.
-    3. An epoch that is said to be there is that of another. So what may lead there stays as it is,
-    and so does a leaf of which a rewind has left nothing but such epochs.
+    Failure: 1. A collection that lagged behind has changes of earlier epochs in a leaf, in groups,
+    or one of these epochs is pinned. 2. The leaf is cut inside such a group, or downsampled. 3. A
+    read at an epoch returns the state of another one. So a leaf that may lead there stays as it is,
+    and so does a leaf in which a rewind has left only such epochs.
     """
     below = leaf_packs(node)
     if any(_before(leaf, keep.pinned) or leaf.clip < leaf.lower for leaf in below):
@@ -166,25 +166,25 @@ def wanted_fragments(node: PackNode, now: int, keep: RetainedEpochs) -> tuple[Pa
 
 
 def _lowest(leaf: PackNode) -> int:
-    """The first epoch that a leaf has something of."""
+    """Returns the first epoch that a leaf has changes of."""
     return min((low for low, high in leaf.own.values() if low < high), default=leaf.lower)
 
 
 def _before(leaf: PackNode, pinned: Iterable[int]) -> bool:
-    """Whether a leaf has a pinned epoch of a collection that got it later."""
+    """Returns True if a leaf has a pinned epoch of a collection that lagged behind."""
     lowest = _lowest(leaf)
     return any(lowest <= epoch < leaf.lower for epoch in pinned)
 
 
 def _cut(leaf: PackNode, now: int, keep: RetainedEpochs) -> Iterator[PackFragment]:
-    """The pieces of a leaf: cut where grains change, and around epochs that are pinned."""
+    """Yields the pieces of a leaf: cut where grains change, and around pinned epochs."""
     lower, upper = leaf.lower, min(leaf.upper, leaf.clip)
     if lower == upper and lower > _lowest(leaf):
         yield PackFragment(lower, upper, max(leaf.grain, keep.grain(upper, now)))
     ends = {upper}
     grain, least = FACTOR, keep.single
     while now + 1 - least > lower and grain <= GRAIN_MAX:
-        # Whole groups: one that is cut in two has a row twice.
+        # Only whole groups, because a group that is cut in two stores a row twice.
         whole = max(grain, leaf.grain)
         ends.add(min(upper, max(lower, (now + 1 - least) // whole * whole)))
         grain, least = grain * FACTOR, least * FACTOR
@@ -199,14 +199,14 @@ def _cut(leaf: PackNode, now: int, keep: RetainedEpochs) -> Iterator[PackFragmen
 
 
 def _stays(epoch: int, leaf: PackNode, now: int, keep: RetainedEpochs) -> bool:
-    """Whether an epoch of a leaf can be told apart in it, and would not be by its age."""
+    """Returns True if an epoch is readable in a leaf, and would not be by its age."""
     inside = leaf.lower <= epoch < min(leaf.upper, leaf.clip)
     aged = keep.grain(epoch + 1, now)
     return inside and not (epoch + 1) % leaf.grain and bool((epoch + 1) % aged)
 
 
 def would_lose(recut: RecutNode, now: int, keep: RetainedEpochs | None) -> bool:
-    """Whether pieces lack what is to be kept now, as more is than when they were planned."""
+    """Returns True if pieces lack epochs to retain now, because retention grew since the plan."""
     below = leaf_packs(recut.old)
     if keep is None:
         return any(piece.grain > 1 for piece in recut.pieces)
@@ -223,9 +223,9 @@ def would_lose(recut: RecutNode, now: int, keep: RetainedEpochs | None) -> bool:
 
 
 def _allowed(piece: PackFragment, below: Iterable[PackNode], now: int, keep: RetainedEpochs) -> int:
-    """The grain that the epochs of a piece may have now; never finer than they had."""
+    """Returns the grain that the epochs of a piece may have now; never finer than before."""
     lower, upper = piece.lower, piece.upper
-    if lower == upper:  # what a trace got for epochs before, where a rewind has left nothing else
+    if lower == upper:  # late changes of earlier epochs, and a rewind has left nothing else
         had = [leaf.grain for leaf in below if leaf.lower <= lower <= leaf.upper]
     else:
         had = [leaf.grain for leaf in below if leaf.lower < upper and lower < leaf.upper]
@@ -233,5 +233,5 @@ def _allowed(piece: PackFragment, below: Iterable[PackNode], now: int, keep: Ret
 
 
 def _told(pieces: Iterable[PackFragment], epoch: int) -> bool:
-    """Whether an epoch can be told apart in pieces."""
+    """Returns True if an epoch is individually readable in pieces."""
     return any(p.lower <= epoch < p.upper and not (epoch + 1) % p.grain for p in pieces)

@@ -1,7 +1,7 @@
-"""Apart: what a trace got in each of some epochs, of all of them at once.
+"""Reads the changes of a trace in each of many single epochs at once.
 
-Who looks at many single epochs asks here: a few numpy calls for a pack and for the tail, where a
-read of each epoch alone is that many for each. Changes in part files are told of, and not opened.
+It takes a few numpy calls for a pack and for the tail, instead of as many for each epoch. Changes
+in part files are only counted, and not opened.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_epochs(
     lower: int,
     upper: int,
 ) -> EpochReads:
-    """The changes of a trace in `[lower, upper)`, without those that cannot be told apart.
+    """Returns the changes of a trace in the individually readable epochs of `[lower, upper)`.
 
     Args:
         tail: its entries in that interval.
@@ -64,7 +64,7 @@ def read_epochs(
 
 
 def _leaves(tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Iterator[PackNode]:
-    """The leaves that overlap some epochs."""
+    """Yields the leaves that overlap some epochs."""
     for top in tree:
         for node in top.walk():
             low, high = node.extent(trace)
@@ -77,7 +77,7 @@ def _rows(change: FiledChange) -> int:
 
 
 def _of_tail(tail: Sequence[Entry]) -> Iterator[tuple[Layout, Epochs, Updates]]:
-    """What a tail has in memory, that which is decoded alike in one step."""
+    """Yields the changes of a tail in memory; those with one decoder are decoded together."""
     batches: dict[Layout, list[tuple[int, Batch]]] = {}
     encoded: dict[tuple[Layout, Decode], list[tuple[int, Any]]] = {}
     for epoch, change in tail:

@@ -1,7 +1,7 @@
-"""Parted: what an interval of the past adds up to, large batches as they lie in files, or the rest.
+"""Splits an interval of history into large batches that lie in files, and the rest.
 
-Who merges all of it asks for batches; who only looks at its first rows leaves what is large where
-it is. What it would cost is weighed before: no row is decoded or put in order for that.
+A reader that merges all of it requests batches; a reader of the first rows leaves large batches
+where they lie. The cost is estimated before: no row is decoded or sorted for that.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from nosync_nb.trace.history.archive import Archive, ArchivedSums, RowWeight, un
 from nosync_nb.trace.history.unpacked_tail import Decode, EncodedChange, Entry, FiledChange
 
 _ROW_BYTES = 16
-"""What a row of a frame is taken to have at least."""
+"""The least bytes that a row of a frame is estimated to have."""
 
 
 class IntervalFragments(NamedTuple):
-    """What adds up to the changes of a trace in an interval, in the layouts it had.
+    """Fragments that add up to the changes of a trace in an interval, in the layouts it had.
 
     Attributes:
         loose: small batches.
@@ -33,7 +33,7 @@ class IntervalFragments(NamedTuple):
 def interval_fragments(
     archive: Archive, sums: ArchivedSums, entries: Iterable[Entry]
 ) -> IntervalFragments:
-    """What packs hold, and the entries of a tail; those that are encoded are decoded at once."""
+    """Returns the fragments of packs and of a tail; encoded changes are decoded together."""
     made = IntervalFragments([], [])
     encoded: dict[tuple[Layout, Decode], list[Any]] = {}
     for epoch, change in entries:
@@ -54,7 +54,7 @@ def interval_fragments(
 
 
 def weight(entries: Iterable[Entry]) -> RowWeight:
-    """About how many rows the entries of a tail have; nothing is decoded."""
+    """Estimates the rows of the entries of a tail; nothing is decoded."""
     loose, filed = 0, 0
     for _, change in entries:
         if isinstance(change, FiledChange):
@@ -69,5 +69,5 @@ def weight(entries: Iterable[Entry]) -> RowWeight:
 
 
 def _rows(data: Any) -> int:
-    """About how many rows an encoded change has: bytes of a frame, or a batch."""
+    """Estimates the rows of an encoded change: bytes of a frame, or a batch."""
     return 1 + len(data) // _ROW_BYTES if isinstance(data, bytes | memoryview) else len(data)

@@ -1,21 +1,22 @@
-"""History: the changes of named collections at every epoch, for reading the past.
+"""Stores the changes of named collections at every epoch, for reads at past epochs.
 
-The last epochs (the *tail*) are in memory, as the log gave them. `pack` moves them to a pack: one
-file with the single epochs of all traces and sums over 16, 256 and all epochs of it. `tidy` makes
-sums over 16 packs, over 16 of those, and so on, and drops what retention does not ask for. Hence
-the state at any epoch is a sum of O(16 log n) stored batches.
+The last epochs (the *tail*) are in memory, as the log recorded them. `pack` moves them to a pack:
+one file with the single epochs of all traces and sums over 16, 256 and all epochs of it. `tidy`
+makes sums over 16 packs, over 16 of those, and so on, and drops epochs that retention does not
+require. Hence the state at any epoch is a sum of O(16 log n) stored batches.
 
-It is not the state of now (that is a `Trace`), and it knows nothing of stages: a trace is a number
-that is never used for two things, and whether an epoch was reached is the session's to know.
-Epoch 0 is empty. A state is the sum of all that was appended up to its epoch.
+The current state is not here (it is a `Trace`), and a history knows nothing of stages: a trace is a
+number that is never reused, and the session knows which epochs were committed. Epoch 0 is empty. A
+state is the sum of all changes up to its epoch.
 
-Threads: what changes a history belongs to the committing thread, or is done under its lock; plans
-are performed anywhere; readers take one immutable view and never wait.
+Threads: changes of a history belong to the committing thread, or are made under its lock. Plans are
+performed in any thread. Readers take one immutable view and never wait.
 
 Failure: a pack counts once a checkpoint has the manifest that names it. A file that no manifest
-names is nobody's.
-IMPORTANT: what the manifest holds must not be appended again after a restart. So a checkpoint names
-the position in the log at the time when `pack` was called, and opening replays what follows it.
+names is garbage.
+IMPORTANT: the changes in the manifest must not be appended again after a restart. So a checkpoint
+names the position in the log at the time when `pack` was called, and opening replays what follows
+it.
 """
 
 from __future__ import annotations
@@ -60,26 +61,26 @@ _FORMAT = 1
 
 
 class _View(NamedTuple):
-    """What a reader sees: packs, the tail of each trace (only ever appended to), hidden epochs."""
+    """The snapshot of a reader: packs, the append-only tail of each trace, hidden epochs."""
 
     tree: tuple[PackNode, ...]
     tails: dict[int, list[Entry]]
     hidden: Mapping[int, tuple[tuple[int, int], ...]]
     packed: int
-    cuts: int = 0  # how often it was cut back: a pack of what is gone is none of now
+    cuts: int = 0  # the number of truncations: a pack planned before one is not adopted
 
     def tail(self, trace: int, after: int, upto: int) -> list[Entry]:
-        """The entries of a tail in `(after, upto]`."""
+        """Returns the entries of a tail in `(after, upto]`."""
         tail = self.tails.get(trace, [])
         return tail[end_of(tail, after) : end_of(tail, upto)]
 
 
 class History:
-    """The past of the traces of a session, in a folder.
+    """The history of the traces of a session, in a folder.
 
     Args:
-        folder: where packs are kept.
-        parts: where part files are kept; default `layers` beside the folder.
+        folder: of packs.
+        parts: the folder of part files; default `layers` beside the folder.
     """
 
     def __init__(self, folder: str, *, parts: str | None = None, files: Files = DISK) -> None:
@@ -124,7 +125,7 @@ class History:
         return history
 
     def manifest(self) -> dict[str, Any]:
-        """What a checkpoint must keep, as JSON values: everything but the tail."""
+        """Returns what a checkpoint must record, as JSON values: everything but the tail."""
         view = self._view
         return {
             "format": _FORMAT,
@@ -138,7 +139,7 @@ class History:
     def append(
         self, trace: int, epoch: int, made: Batch | EncodedChange, *, again: bool = False
     ) -> None:
-        """Adds the change of a trace at an epoch, `again` if it may be there. Cost: below 1 us."""
+        """Adds the change of a trace at an epoch, `again` if it may exist. Cost: below 1 us."""
         tail = self._view.tails.get(trace)
         if tail is None:
             tail = self._view.tails[trace] = []
@@ -146,14 +147,14 @@ class History:
             tail.append((epoch, made))
 
     def last(self, trace: int) -> int:
-        """The last epoch of a trace that was appended and not packed yet, -1 if there is none."""
+        """Returns the last epoch of a trace that is not packed yet, or -1."""
         tail = self._view.tails.get(trace)
         return tail[-1][0] if tail else -1
 
     def append_encoded(
         self, trace: int, layout: Layout, changes: Iterable[tuple[int, Any]], decode: Decode
     ) -> None:
-        """Adds (epoch, change) as frames of the log have them, decoded when they are read."""
+        """Adds (epoch, change) as encoded in frames of the log; they are decoded when read."""
         if made := [
             (e, tuple.__new__(EncodedChange, (layout, each, decode))) for e, each in changes
         ]:
@@ -176,7 +177,7 @@ class History:
         tail.append((epoch, FiledChange(layout, tuple(refs), tuple(parts))))
 
     def hide(self, trace: int, lower: int, upper: int) -> None:
-        """Makes the epochs `[lower, upper)` of a trace unreadable: they cannot be told apart.
+        """Makes the epochs `[lower, upper)` of a trace unreadable, if their states are unknown.
 
         A trace that is first computed at epoch e hides `[0, e)`; one that lagged behind and has
         caught up in one step hides the epochs it skipped.
@@ -188,14 +189,14 @@ class History:
             self._view = view._replace(hidden={**view.hidden, trace: tuple(bounds)})
 
     def begin(self, trace: int, epoch: int) -> None:
-        """Makes a trace readable from an epoch on, that of its first run."""
+        """Makes a trace readable from the epoch of its first run on."""
         self.hide(trace, 0, epoch)
 
     def copied(self, written: Iterable[int]) -> History:
-        """A history that begins as this one is, and of which this one learns nothing.
+        """Copies the history; changes of the copy do not affect this one.
 
         Args:
-            written: the traces that it may be given changes of; what it has of others it shares.
+            written: the traces whose changes may be appended to the copy; the others are shared.
 
         Cost: O(traces), each some 10 ns, and the tails of those that are written.
         """
@@ -208,18 +209,20 @@ class History:
         return other
 
     def become(self, other: History) -> None:
-        """Goes on as a copy of it; one assignment, hence again if it was interrupted."""
+        """Takes over the state of a copy in one assignment, so a repetition after an interrupt
+        works.
+        """
         self._view = other._view
 
     def drop(self, trace: int) -> None:
-        """Forgets a trace; what packs hold of it is not read any more.
+        """Forgets a trace; its sections in packs are no longer read.
 
-        Its part files are not needed any more; packs that refer to some are looked at.
+        Its part files are no longer needed; packs that refer to some are opened.
         """
         view = self._view
 
         def gone(node: PackNode) -> set[str]:
-            with suppress(CorruptLogError):  # one that is lost goes on to name what it named
+            with suppress(CorruptLogError):  # a lost pack keeps its references
                 return self._archive.parts_of(node, trace)
             return set()
 
@@ -229,17 +232,17 @@ class History:
         self._view = view._replace(tree=tree, tails=tails, hidden=hidden)
 
     def without(self, missing: AbstractSet[str]) -> MissingHistory:
-        """Goes on without files that are not there, and tells what cannot be read."""
+        """Removes missing files from the history, and returns what cannot be read without them."""
         view = self._view
         tree = tuple(missing_files.without_missing(view.tree, missing))
         self._view = view._replace(tree=tree)
         return missing_files.missing_history(self._archive, tree, view.tails, missing)
 
     def truncate(self, to_epoch: int) -> None:
-        """Forgets all epochs after `to_epoch`, which must be one that can be told apart.
+        """Forgets all epochs after `to_epoch`, which must be individually readable.
 
-        What cannot be told apart of those that are forgotten says nothing of the next ones of their
-        numbers. Files stay, since a branch may read them.
+        Hidden epochs after it are forgotten too, because later epochs will have the same numbers.
+        Files stay, since a branch may read them.
         """
         upper = to_epoch + 1
         view = self._view
@@ -255,12 +258,12 @@ class History:
     # -- reading -----------------------------------------------------------------------------
 
     def state(self, trace: int, at: int) -> list[Batch]:
-        """The batches whose sum is a trace at an epoch; none if it is empty.
+        """Returns the batches whose sum is a trace at an epoch; none if it is empty.
 
         Batches have the layout that the trace had when they were appended.
 
         Raises:
-            TimeError: if the epoch cannot be told apart; names its readable neighbours.
+            TimeError: if the epoch is not individually readable; names its readable neighbours.
             CorruptLogError: if a file is missing or damaged.
 
         Cost: O(16 log n) stored batches in n epochs, and the tail.
@@ -268,7 +271,7 @@ class History:
         return self.changes(trace, None, at)
 
     def changes(self, trace: int, after: int | None, upto: int) -> list[Batch]:
-        """The batches whose sum are the changes of a trace in `(after, upto]`.
+        """Returns the batches whose sum is the change of a trace in `(after, upto]`.
 
         Args:
             after: None: from the beginning.
@@ -277,40 +280,40 @@ class History:
         return changed.loose + [part for parts in changed.whole for part in parts]
 
     def apart(self, trace: int, lower: int, upper: int) -> EpochReads:
-        """The changes of a trace in each epoch of `[lower, upper)` that can be told apart."""
+        """Returns the changes of a trace in each readable epoch of `[lower, upper)`."""
         view = self._view
         own = view.tail(trace, lower - 1, upper - 1)
         return read_epochs(self._archive, view.tree, own, trace, lower, upper)
 
     def epochs(self, trace: int, now: int) -> list[range]:
-        """The epochs up to `now` at which a trace can be read, ascending."""
+        """Returns the epochs up to `now` at which a trace can be read, ascending."""
         view = self._view
         return pack_tree.epochs(view.tree, trace, view.hidden.get(trace, ()), now)
 
     @property
     def thinned(self) -> bool:
-        """Whether single epochs of the past were let go. Cost: O(packs)."""
+        """True if downsampling has dropped single epochs. Cost: O(packs)."""
         return any(node.grain > 1 for top in self._view.tree for node in top.walk())
 
     @property
     def packed(self) -> int:
-        """The last epoch which `pack` has moved to a file; later ones are in memory."""
+        """The last epoch that `pack` has moved to a file; later ones are in memory."""
         return self._view.packed - 1
 
     def pieces(self, trace: int, after: int | None, upto: int) -> IntervalFragments:
-        """As `changes`, with what is large and in order already told from what is not."""
+        """As `changes`, with large sorted batches separate from the rest."""
         view, lower = self._checked(trace, after, upto)
         sums = self._archive.read(view.tree, trace, lower + 1, upto + 1)
         return interval_fragments(self._archive, sums, view.tail(trace, lower, upto))
 
     def weight(self, trace: int, after: int | None, upto: int) -> RowWeight:
-        """About how many rows `pieces` has. Cost: O(16 log n) in n epochs, and the tail."""
+        """Estimates the rows of `pieces`. Cost: O(16 log n) in n epochs, and the tail."""
         view, lower = self._checked(trace, after, upto)
         packed = self._archive.weight(view.tree, trace, lower + 1, upto + 1)
         return packed + weight(view.tail(trace, lower, upto))
 
     def _checked(self, trace: int, after: int | None, upto: int) -> tuple[_View, int]:
-        """What is read of, and after which epoch; raises if it cannot be told apart."""
+        """Returns the view and the epoch before the interval; raises if one is unreadable."""
         view = self._view
         self._check(view, trace, upto)
         if after is not None:
@@ -318,7 +321,7 @@ class History:
         return view, -1 if after is None else after
 
     def _check(self, view: _View, trace: int, at: int) -> None:
-        """Raises if an epoch of a trace cannot be told apart."""
+        """Raises if an epoch of a trace is not individually readable."""
         if at >= view.packed and trace not in view.hidden:
             return
         hidden = any(lower <= at < upper for lower, upper in view.hidden.get(trace, ()))
@@ -340,7 +343,7 @@ class History:
         """Plans to move the tails up to an epoch into a file; None if they are empty.
 
         Args:
-            without: the traces of which nothing is written.
+            without: the traces that are not packed; their tails stay in memory.
 
         Cost: O(traces) and the lists of batches.
         """
@@ -351,7 +354,7 @@ class History:
                 entries[trace] = taken
         if not entries:
             return None
-        # What a collection that lagged behind has got since lies before the last pack's end.
+        # The changes of a collection that caught up later lie before the end of the last pack.
         return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, view.cuts)
 
     def tidy(
@@ -360,16 +363,18 @@ class History:
         needed: Iterable[str] = (),
         less: Less | None = None,
     ) -> SumPlan | RecutPlan | None:
-        """Plans the next sum over packs, or to thin some out as `keep` lets; None: all is done.
+        """Plans the next sum over packs, or the next downsampling that `keep` allows; else None.
 
         Args:
-            needed: of others; `less`: what frees most of that, whatever `keep` lets stay but pins.
+            needed: files that others use.
+            less: the resource to free: the plan that frees most of it, whatever the age of epochs,
+                except those that `keep` pins.
         """
         view = self._view
         return tidy_plans(self._archive, view.tree, view.packed - 1, keep, {*needed}, less)
 
     def adopt(self, packed: PackResult) -> bool:
-        """Puts a written file in place; False if what it replaces is not there any more."""
+        """Replaces inputs by a written file; False if the inputs are no longer in the history."""
         view = self._view
         if packed.old:
             tree = pack_tree.replace_packs(view.tree, packed.old, packed.new)
@@ -384,15 +389,15 @@ class History:
         return True
 
     def loses(self, packed: PackResult, keep: RetainedEpochs | None) -> bool:
-        """Whether packs that were thinned out lack what is to be kept now."""
+        """Returns True if downsampled packs lack epochs that must be retained now."""
         return packed.recut is not None and downsampling.would_lose(packed.recut, self.packed, keep)
 
     def excess(self, trace: int, rows_max: int) -> int | None:
-        """The epoch up to which too many changes of a trace in memory are to be summed, if any."""
+        """Returns the epoch up to which too many changes in memory are to be summed, if any."""
         return excess(self._view.tails.get(trace, ()), rows_max)
 
     def shorten(self, trace: int, epoch: int, batch: Batch, of: History) -> None:
-        """Has a sum up to an epoch for changes of a trace, if they are those that it is `of`."""
+        """Replaces the changes of a trace up to an epoch by their sum, if `of` has the same."""
         view = self._view
         tail = view.tails.get(trace, [])
         if tail is not of._view.tails.get(trace):
@@ -404,11 +409,11 @@ class History:
 
     @property
     def written(self) -> int:
-        """The bytes that were written for packs since it was opened."""
+        """The bytes that were written for packs since the history was opened."""
         return self._archive.written
 
     def files(self) -> set[str]:
-        """Names of all files it needs: packs, and part files that they or the tail refer to."""
+        """Returns the names of all files in use: packs, and the part files of packs and tails."""
         view = self._view
         every = [node for top in view.tree for node in top.walk()]
         named = {name for node in every for name in (node.name, *node.parts)}
@@ -418,9 +423,9 @@ class History:
         return named.union(ref.path for change in filed for ref in change.refs)
 
     def only_of(self, traces: AbstractSet[int]) -> dict[int, set[str]]:
-        """By trace, the part files that packs refer to for some traces and for no other."""
+        """Returns, by trace, the part files that packs refer to for these traces only."""
         return self._archive.only_of(self._view.tree, traces)
 
     def look_through(self) -> None:
-        """Looks at every value of a file from now on before it is used."""
+        """From now on, validates every value of a file before it is used."""
         self._archive.look_through()

@@ -1,17 +1,17 @@
-"""Near: a trace at an epoch by way of what is known of it at others, without adding anything up.
+"""Reads a trace at an epoch by applying the changes since a cached neighbouring epoch.
 
-An epoch of the past is what another one is, and what changed between the two: forwards as it is
-stored, backwards with opposite counts. The cheapest way is taken, the one from nothing at epoch 0
-among them. So who steps over epochs pays for what changed between his steps; and the layers of
-before, with what readers have found out about them, are those of after.
+A past state is another state plus the changes between the two: forwards as they are stored,
+backwards with opposite counts. The cheapest start is taken; the empty state before epoch 0 is one
+of the candidates. So stepping over epochs costs in proportion to the changes between the steps; and
+layers, with their cached statistics, are reused.
 
 Design
-    Large batches become layers as they lie in files, the rest is put in order as one layer. Small
-    ones are joined with those before, others when layers are many, with those that are not much
-    larger, as a trace is compacted: layers stay few, and the rows that are merged are in proportion
-    to those that changed.
-    Going back over a large batch would leave it twice, once with counts below 0: such a way is as
-    dear as its rows.
+    Large batches become layers as they lie in files, the rest is sorted into one layer. Small
+    layers are joined with those before. Others are joined when layers are many, with those that are
+    not much larger, as a trace is compacted. So layers stay few, and the merged rows are in
+    proportion to the changed rows.
+    Going backwards over a large batch would store it twice, once with counts below 0: such a step
+    is as expensive as its rows.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from nosync_nb.trace.layer import Layer
 from nosync_nb.trace.trace import Trace
 
 _DEARER = 50
-"""To put a row in order takes so many times as long as to look whether it is among the first."""
+"""To sort a row takes so many times as long as to check whether it is among the first."""
 
 FEW_ROWS = 4096
-"""So few rows are joined with others, also if they lie in a file."""
+"""So few rows are joined with others, even if they lie in a file."""
 
 MANY_LAYERS = 16
-"""With so many layers a look at each of them is not dearer than to merge some."""
+"""With so many layers, merging some is cheaper than reading each of them."""
 
 
 class NearbyState(NamedTuple):
-    """What a trace is at an epoch."""
+    """The state of a trace at an epoch."""
 
     epoch: int
     trace: Trace
@@ -47,22 +47,22 @@ class NearbyState(NamedTuple):
 def nearby_state(
     history: History, log: int, layout: Layout, epoch: int, known: Iterable[NearbyState] = ()
 ) -> Trace:
-    """A trace at an epoch, as layers.
+    """Returns a trace at an epoch, as layers.
 
     Args:
-        layout: of what is made from nothing.
-        known: what it is at other epochs, in any layouts.
+        layout: of a trace that is built from the empty state.
+        known: cached states at other epochs, in any layouts.
 
     Raises:
-        TimeError: if the epoch cannot be told apart.
+        TimeError: if the epoch is not individually readable.
         CorruptLogError: if a file is missing or damaged.
 
-    Cost: that of putting in order what changed since the nearest that is known.
+    Cost: that of sorting the changes since the nearest cached state.
     """
     ways = [(_cost(history.weight(log, None, epoch)), NearbyState(-1, Trace(layout)))]
     for near in known:
         lower, upper = sorted((near.epoch, epoch))
-        with suppress(TimeError, CorruptLogError):  # it is not known by that way
+        with suppress(TimeError, CorruptLogError):  # this cached state is of no use then
             weight = history.weight(log, lower, upper)
             ways.append((_cost(weight, back=epoch < near.epoch), near))
     near = min(ways, key=lambda way: way[0])[1]
@@ -70,12 +70,11 @@ def nearby_state(
 
 
 def _cost(weight: RowWeight, *, back: bool = False) -> int:
-    """What a way takes."""
     return weight.loose * _DEARER + weight.filed * (_DEARER if back else 1)
 
 
 def _stepped(history: History, log: int, near: NearbyState, epoch: int) -> Trace:
-    """A trace at another epoch than the one it is known at."""
+    """Moves a cached state to another epoch."""
     lower, upper = sorted((near.epoch, epoch))
     changed = history.pieces(log, None if lower < 0 else lower, upper)
     trace, loose = near.trace, changed.loose
@@ -91,12 +90,12 @@ def _stepped(history: History, log: int, near: NearbyState, epoch: int) -> Trace
 
 
 def _sum(layout: Layout, batches: Iterable[Batch]) -> Batch:
-    """The sum of batches in any layouts."""
+    """Adds up batches in any layouts."""
     return merge(layout, [b if b.layout == layout else arrange(layout, b.updates) for b in batches])
 
 
 def _with(trace: Trace, parts: tuple[Batch, ...], *, back: bool) -> Trace:
-    """A trace with one more layer, which takes away what is there if it goes `back`."""
+    """Appends a layer to a trace; with `back` its counts are negated."""
     if back:
         parts = tuple(Batch(p.layout, p.columns, p.khash, p.rhash, -p.diff, p.code) for p in parts)
     at = trace.layers[-1].upper if trace.layers else 0
@@ -104,7 +103,7 @@ def _with(trace: Trace, parts: tuple[Batch, ...], *, back: bool) -> Trace:
 
 
 def _joined(trace: Trace) -> Trace:
-    """Merges the last layers while they are few rows, or there are many layers of about a size."""
+    """Merges the last layers while they have few rows, or while many layers are of similar size."""
     layers = trace.layers
     while len(layers) > 1:
         below, last = layers[-2:]

@@ -1,8 +1,8 @@
-"""The grid of history: which stored sums add up to an interval of epochs. Pure functions.
+"""Chooses the stored sums that add up to an interval of epochs (the grid). Pure functions.
 
 A section holds the changes of a trace over `[start, stop)` at several *levels*. Level `s` has one
 sum for each aligned group of `2**s` epochs; groups at the ends are cut to the section. Level
-`WHOLE` has one sum for everything. Level 0 tells single epochs apart; it may have been dropped.
+`WHOLE` has one sum for everything. Level 0 has single epochs; downsampling may have dropped it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class GroupRun(NamedTuple):
 def cover(
     lower: int, upper: int, start: int, stop: int, shifts: tuple[int, ...]
 ) -> list[GroupRun] | None:
-    """Covers `[lower, upper)`, as far as the section has it, by few groups of the given levels.
+    """Covers `[lower, upper)`, clipped to the section, by few groups of the given levels.
 
     Args:
         shifts: the levels there are, ascending.
 
     Returns:
-        disjoint runs, at most two of each level, or None if the bounds are inside of groups of
-        the lowest level.
+        disjoint runs, at most two of each level, or None if the bounds are inside of groups of the
+        lowest level.
     """
     lower, upper = max(lower, start), min(upper, stop)
     if lower >= upper:
@@ -57,12 +57,13 @@ def cover(
 
 
 def readable(spans: list[tuple[int, int]], grains: list[tuple[int, int, int]]) -> list[range]:
-    """The epochs at which a state can be read.
+    """Returns the epochs at which a state can be read.
 
     Args:
         spans: half-open intervals in which a trace is complete, ascending.
-        grains: `(lower, upper, grain)`, ascending and disjoint: epochs t of `[lower, upper)` can
-            be told apart if t + 1 is a multiple of the grain. Epochs in none of them can.
+        grains: `(lower, upper, grain)`, ascending and disjoint: an epoch t of `[lower, upper)` is
+            individually readable if t + 1 is a multiple of the grain. Epochs outside of them are
+            readable.
 
     Returns:
         ascending ranges, the step being the grain.
@@ -82,9 +83,9 @@ def readable(spans: list[tuple[int, int]], grains: list[tuple[int, int, int]]) -
 
 
 def common(one: list[range], other: list[range]) -> list[range]:
-    """The epochs in both of two lists as `readable` gives them: a step is a power of two.
+    """Returns the epochs in both of two results of `readable`, whose steps are powers of two.
 
-    Those of the larger step are among those of the smaller one, or of step 1, where both have some.
+    If the ranges overlap, the epochs of the larger step are among those of the smaller one.
     """
     both: list[range] = []
     i = j = 0
@@ -111,7 +112,7 @@ def _add(ranges: list[range], more: range) -> None:
 
 
 def neighbours(ranges: list[range], at: int) -> tuple[int | None, int | None]:
-    """The greatest readable epoch before `at` and the least one after it."""
+    """Returns the greatest readable epoch before `at` and the least one after it."""
     before = after = None
     for each in ranges:
         if each[0] < at:

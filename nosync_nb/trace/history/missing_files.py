@@ -1,7 +1,7 @@
-"""Lost: what of the past cannot be read, as files are not there. Pure but for packs that it opens.
+"""Finds the history that cannot be read because files are missing. Pure, but opens packs.
 
-A sum over packs says nothing that these do not say, so it can be done without. A pack that is lost
-itself takes epochs of all traces with it: which ones it had is not known any more.
+A sum over packs is redundant, so history is readable without it. A missing leaf loses epochs of all
+traces, because only the leaf itself says which traces it had.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from nosync_nb.trace.history.unpacked_tail import Entry, FiledChange
 
 
 class MissingHistory(NamedTuple):
-    """What cannot be read of a past.
+    """The history that cannot be read.
 
     Attributes:
-        changes: by trace, the epochs of changes that lie in files which are not there, with those.
-        packs: the packs that are not there.
+        changes: by trace and epoch, the missing files of changes.
+        packs: the missing packs.
     """
 
     changes: Mapping[int, Mapping[int, frozenset[str]]]
     packs: tuple[PackNode, ...]
 
     def of(self, trace: int, begin: int = 0) -> tuple[int, set[str]] | None:
-        """The first epoch from which a trace cannot be read, and the files it lacks; None: none.
+        """Returns the first unreadable epoch of a trace, and its missing files, or None.
 
         Args:
             begin: its first epoch; a pack that ends before has nothing of it.
@@ -43,7 +43,7 @@ class MissingHistory(NamedTuple):
 
 
 def without_missing(tree: Sequence[PackNode], missing: AbstractSet[str]) -> Iterator[PackNode]:
-    """The packs with those in the place of a sum that this is of, where files of it are missing."""
+    """Yields the packs, and replaces a sum with missing files by its children."""
     for node in tree:
         if node.children and not missing.isdisjoint([node.name, *node.parts]):
             yield from without_missing(node.children, missing)
@@ -57,7 +57,7 @@ def missing_history(
     tails: Mapping[int, Sequence[Entry]],
     missing: AbstractSet[str],
 ) -> MissingHistory:
-    """What of a past lies in files that are missing.
+    """Returns the history that lies in missing files.
 
     Cost: O(packs), and those are opened that refer to such files.
     """
@@ -83,7 +83,7 @@ def _note(
     filed: Iterable[tuple[int, AbstractSet[str]]],
     missing: AbstractSet[str],
 ) -> None:
-    """Adds the changes of a trace of which files are missing."""
+    """Records the changes of a trace whose files are missing."""
     for epoch, names in filed:
         if gone := missing & names:
             own = changes.setdefault(trace, {})

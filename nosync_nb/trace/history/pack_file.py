@@ -1,8 +1,8 @@
-"""Packs: files with one section for each trace (and layout) that changed in some epochs.
+"""Reads and writes packs: files with one section for each trace and layout that changed.
 
 A section is a header of JSON, an Arrow record batch with the distinct rows, and the arrays of its
 levels as they are in memory; all of it is used where it is mapped. A directory at the end has the
-place and the checksum of each section, so reading one trace costs nothing for the others.
+position and the checksum of each section, so reading one trace costs nothing for the others.
 
 Failure: the directory is checked when a pack is opened, a section when it is first used. A pack
 that is missing, cut or damaged raises `CorruptLogError`, which names it.
@@ -41,7 +41,7 @@ from nosync_nb.trace.parts.part_file import refs_from_json
 
 MAGIC = int.from_bytes(b"NSPACK01", "little")
 DIRECTORY = 5
-"""Words of an entry of the directory: trace, offset, bytes, checksum, bytes of the header."""
+"""Words of a directory entry: trace, offset, bytes, checksum, bytes of the header."""
 
 
 def write_pack(
@@ -101,7 +101,7 @@ class Pack:
         return {number for number, *_ in self._directory}
 
     def sections(self, number: int) -> tuple[Section, ...]:
-        """The sections of a trace: none, one, or one for each layout it had.
+        """Returns the sections of a trace: none, one, or one for each layout it had.
 
         Raises:
             CorruptLogError: if its bytes are not what was written, or the file was truncated.
@@ -124,7 +124,7 @@ class Pack:
             )
         try:
             return _decode(data, head, thorough=self._thorough)
-        except (*UNSOUND, OSError) as error:  # Arrow's word for a message that is cut short
+        except (*UNSOUND, OSError) as error:  # Arrow raises OSError for a truncated message
             why = f"its section at offset {offset} cannot be read: {error}"
             raise damaged_file_error(self._folder, self._name, why) from error
 
@@ -144,7 +144,7 @@ def _directory(data: pa.Buffer, folder: str, name: str) -> tuple[memoryview, lis
 
 
 def _encode(section: Section) -> tuple[int, list[Any]]:
-    """A section as bytes, a multiple of 8: size of its header, and the header and its blobs."""
+    """Encodes a section as a multiple of 8 bytes: the size of its header, then header and blobs."""
     types = section.layout.types
     arrays = [store_file(c, t) for c, t in zip(section.columns, types, strict=True)]
     record = pa.record_batch(arrays, names=[f"c{i}" for i in range(len(arrays))])
@@ -176,7 +176,7 @@ def _encode(section: Section) -> tuple[int, list[Any]]:
 
 
 def _decode(data: pa.Buffer, head: int, *, thorough: bool) -> Section:
-    """Makes a section of its bytes; columns and levels stay in them."""
+    """Decodes a section; columns and levels are views of the data."""
     header = json.loads(bytes(data.slice(0, head)))
     layout = Layout.from_json(header["layout"])
     bools = header["bytes"]
@@ -201,7 +201,7 @@ def _decode(data: pa.Buffer, head: int, *, thorough: bool) -> Section:
 
 
 def _padded(blob: Any) -> Iterator[Any]:
-    """A blob, and what fills it up to a multiple of 8."""
+    """Yields a blob, and padding up to a multiple of 8."""
     yield blob
     if len(blob) % 8:
         yield bytes(-len(blob) % 8)

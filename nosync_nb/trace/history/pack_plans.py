@@ -1,7 +1,7 @@
-"""Packing: plans that write packs. Made by the committing thread, performed in any thread.
+"""Plans that write packs. The committing thread makes them, and any thread performs them.
 
-A plan holds immutable things only. What it returns is put in place by `History.adopt`; if that is
-too late, since epochs were rewound meanwhile, its file is nobody's.
+A plan holds immutable values only. `History.adopt` puts its result in place. If epochs were rewound
+meanwhile, the result is dropped and its file is garbage.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from nosync_nb.trace.history.unpacked_tail import Entry, Pause, sections_of
 from nosync_nb.trace.merge import merge_ranges
 
 Less = Literal["bytes", "files"]
-"""What the past is to take less of."""
+"""The resource that history is to take less of."""
 
 _REST_S, _LONG_REST_S = 0.0002, 0.001
 _WORK_S = 0.0003
 
 
 class PackResult(NamedTuple):
-    """What a plan made: `new` in place of the siblings `old`, or of `taken` entries of tails.
+    """The result of a plan: `new` replaces the siblings `old`, or `taken` entries of tails.
 
     Attributes:
-        recut: what was planned, if less is told apart than before.
+        recut: the plan, if it was a downsampling.
     """
 
     new: tuple[PackNode, ...]
@@ -58,29 +58,31 @@ class PackResult(NamedTuple):
 
     @property
     def files(self) -> set[str]:
-        """What was written for it: packs, and part files that nothing before referred to."""
+        """The files that were written for it: packs, and part files without earlier references."""
         every = (each for top in self.old for each in top.walk())
         before = {name for each in every for name in (each.name, *each.parts)}
         return {name for each in self.new for name in (each.name, *each.parts)} - before
 
 
 class YieldingPause:
-    """Lets other threads run: a worker that computes holds up epochs of a fraction of a ms.
+    """Lets other threads run, because a busy worker delays epochs of a fraction of a ms.
 
-    It goes by the work that was done, not by its steps: those of a small trace are many and short.
-    While somebody else works, he has most of the time; three small epochs of four are left alone.
+    It counts the time worked, not the steps, because the steps of a small trace are many and short.
+    While another thread works, that thread gets most of the time; three small epochs of four are
+    not disturbed.
 
     Args:
-        way: called after each rest: it may wait longer for somebody else, and says whether it did.
+        way: called after each rest: it may wait longer for another thread, and returns True if it
+            did.
     """
 
     def __init__(self, way: Callable[[], object] | None = None) -> None:
         self._way = way
-        self._met = False  # whether it had to wait for somebody the last time
+        self._met = False  # True if it had to wait for another thread the last time
         self._due = time.perf_counter() + _WORK_S
 
     def __call__(self) -> None:
-        """Rests, if that is due."""
+        """Rests, if a rest is due."""
         if time.perf_counter() >= self._due:
             time.sleep(_LONG_REST_S if self._met else _REST_S)
             if self._way is not None:
@@ -153,7 +155,7 @@ class SumPlan(NamedTuple):
         return PackResult((node._replace(own=own, children=children),), children)
 
     def _sums(self, nodes: list[PackNode], trace: int, start: int, stop: int) -> Iterable[Section]:
-        """The sections of a trace, one for each layout it had."""
+        """Returns the sections of a trace, one for each layout it had."""
         archive = self.archive
         sums = archive.read(nodes, trace, start, stop)
         for layout in {**sums.updates, **sums.large}:
@@ -169,10 +171,10 @@ class SumPlan(NamedTuple):
 
 
 class RecutPlan(NamedTuple):
-    """Writes a leaf, or all leaves of a sum, again in coarser pieces.
+    """Rewrites a leaf, or all leaves of a sum, in coarser pieces.
 
     Args:
-        others: part files that somebody else needs, so that nothing is gained by merging them.
+        others: part files that are used elsewhere, so that merging them frees nothing.
     """
 
     archive: Archive
@@ -180,7 +182,7 @@ class RecutPlan(NamedTuple):
     others: AbstractSet[str] = frozenset()
 
     def perform(self, pause: Pause | None = None) -> PackResult:
-        """Writes the pieces, each as a pack; nothing for a leaf that has one group anyhow."""
+        """Writes the pieces, each as a pack; nothing for a leaf that has only one group."""
         pause = pause or YieldingPause()
         old, pieces = self.recut
         if self.recut.as_it_is:
@@ -192,7 +194,7 @@ class RecutPlan(NamedTuple):
     def _piece(
         self, piece: PackFragment, below: Sequence[PackNode], first: bool, pause: Pause
     ) -> PackNode:
-        """Writes a piece; the first one has what a trace got for epochs before."""
+        """Writes a piece; the first one has the late changes of earlier epochs."""
         archive = self.archive
         sections: list[tuple[int, Section]] = []
         own = {}
@@ -214,7 +216,7 @@ class RecutPlan(NamedTuple):
     def _recut(
         self, piece: PackFragment, trace: int, start: int, below: Sequence[PackNode]
     ) -> Iterable[Section]:
-        """The sections of a trace in a piece, one for each layout it had."""
+        """Returns the sections of a trace in a piece, one for each layout it had."""
         shift = piece.grain.bit_length() - 1
         shares: dict[Layout, list[SectionShare]] = {}
         for leaf in below:
@@ -231,7 +233,7 @@ class RecutPlan(NamedTuple):
     def _merged(
         self, layout: Layout, large: list[Large], trace: int, shift: int
     ) -> tuple[list[Large], list[Section]]:
-        """Large changes with those of one group of epochs as one, in files or in a section."""
+        """Merges the large changes of each group of epochs, in files or in a section."""
         kept, small = [], []
         for some in _groups(large, shift):
             refs = [ref for _, refs in some for ref in refs]
@@ -261,7 +263,7 @@ def tidy_plans(
     needed: AbstractSet[str],
     less: Less | None,
 ) -> SumPlan | RecutPlan | None:
-    """The next sum over packs, or the next to be thinned out; see `History.tidy`."""
+    """Returns the next sum over packs, or the next downsampling; see `History.tidy`."""
     children = packs_to_sum(tree)
     if children is not None:
         return SumPlan(archive, children)
@@ -279,11 +281,11 @@ def tidy_plans(
 def _gain(
     archive: Archive, tree: Sequence[PackNode], recut: RecutNode, needed: AbstractSet[str]
 ) -> float:
-    """The bytes that are freed by writing a part of the past anew, by those that are written.
+    """Estimates the bytes that a rewrite frees, divided by the bytes that it writes.
 
-    It is estimated: what large changes have in common is not known, and taken for a half.
+    It is an estimate: the common rows of large changes are unknown, and taken to be a half.
 
-    Cost: packs are opened, and stay so.
+    Cost: packs are opened, and stay open.
     """
     if recut.as_it_is:
         return 0.0
@@ -318,7 +320,7 @@ def _gain(
 def _fewer(
     archive: Archive, tree: Sequence[PackNode], recut: RecutNode, needed: AbstractSet[str]
 ) -> float:
-    """The files that are freed by writing a part of the past anew, by those that are written.
+    """Returns the number of files that a rewrite frees, divided by the number that it writes.
 
     Cost: as of `_gain`.
     """
@@ -343,7 +345,7 @@ def _fewer(
 
 
 def _groups(large: Iterable[Large], shift: int) -> Iterable[list[Large]]:
-    """Large changes by groups of `2**shift` epochs."""
+    """Groups large changes by `2**shift` epochs."""
     groups: dict[int, list[Large]] = {}
     for each in large:
         groups.setdefault(each[0] >> shift, []).append(each)
@@ -358,7 +360,7 @@ def _written(
     upper: int,
     level: int = 0,
 ) -> PackNode:
-    """Writes sections as a pack and makes its node."""
+    """Writes sections as a pack and returns its node."""
     name, size, digest = archive.write_pack(sections, stem)
     refs = [ref for _, s in sections for _, refs in s.large for ref in refs]
     parts = tuple(ref.path for ref in refs)

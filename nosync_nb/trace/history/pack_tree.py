@@ -1,9 +1,9 @@
-"""The tree of packs: which files hold which epochs of which trace. Immutable; pure functions.
+"""Defines the tree of packs: the files with the epochs of each trace. Immutable; pure functions.
 
 A leaf is a pack with the levels of some epochs. A node with children holds the sums over all epochs
-of its children, in a file of its own. Every change of a trace at an epoch is in exactly one leaf;
-normally in the one whose interval has the epoch, but a trace that was replayed over old epochs, or
-lagged behind, has an interval of its own in some packs (`own`).
+of its children, in a file of its own. Every change of a trace at an epoch is in exactly one leaf.
+Normally it is the leaf whose interval has the epoch; a trace that was backfilled over old epochs,
+or that lagged behind, has an interval of its own in some packs (`own`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FANOUT = 16
 
 
 class PackNode(NamedTuple):
-    """A pack in its place.
+    """A pack and its position in the tree.
 
     Args:
         lower, upper: the epochs it holds, half open, for all traces but those in `own`.
-        clip: epochs from here on were left by a rewind and are not there any more.
+        clip: a rewind has undone the epochs from here on.
         level: 0 for a leaf, else one more than its children, also if they were merged into it.
-        grain: a leaf's epochs t can be told apart where t + 1 is a multiple of it.
-        own: other intervals, by trace; that of one that was dropped is empty.
+        grain: a leaf's epochs t are individually readable if t + 1 is a multiple of it.
+        own: other intervals, by trace; that of a dropped trace is empty.
         parts: part files that its sections refer to.
     """
 
@@ -45,24 +45,24 @@ class PackNode(NamedTuple):
     children: tuple[PackNode, ...] = ()
 
     def extent(self, trace: int) -> tuple[int, int]:
-        """The epochs in which it may hold changes of a trace."""
+        """Returns the epochs in which it may hold changes of a trace."""
         lower, upper = self.own.get(trace, (self.lower, self.upper))
         return lower, min(upper, self.clip)
 
     def walk(self) -> Iterator[PackNode]:
-        """This node and all below."""
+        """Yields this node and all nodes below it."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def to_json(self) -> list[Any]:
-        """The node as JSON values; see `node_from_json`."""
+        """Returns the node as JSON values; see `node_from_json`."""
         own = [[trace, *bounds] for trace, bounds in self.own.items()]
         return [*self[:8], own, list(self.parts), [c.to_json() for c in self.children]]
 
 
 def check_cut(top: PackNode, upper: int) -> None:
-    """Raises TimeError if a thinned leaf cannot be cut there."""
+    """Raises TimeError if a downsampled leaf cannot be cut there."""
     for node in top.walk():
         bounds = [(node.lower, node.upper), *node.own.values()]
         crossing = any(low < upper < min(high, node.clip) for low, high in bounds)
@@ -75,9 +75,9 @@ def check_cut(top: PackNode, upper: int) -> None:
 
 
 def epoch_grains(tree: Iterable[PackNode], trace: int) -> list[tuple[int, int, int]]:
-    """Where the epochs of a trace were thinned out: (lower, upper, grain), ascending and disjoint.
+    """Returns the downsampled epochs of a trace: (lower, upper, grain), ascending and disjoint.
 
-    Where two leaves have the same epochs of it, as it lagged behind, the coarser one counts.
+    If two leaves have the same epochs of it, because it lagged behind, the coarser one counts.
     """
     leaves = (node for top in tree for node in top.walk() if node.grain > 1)
     bounds = sorted((*leaf.extent(trace), leaf.grain) for leaf in leaves)
@@ -94,10 +94,10 @@ def epoch_grains(tree: Iterable[PackNode], trace: int) -> list[tuple[int, int, i
 def epochs(
     tree: Iterable[PackNode], trace: int, hidden: Iterable[tuple[int, int]], now: int
 ) -> list[range]:
-    """The epochs up to `now` at which a trace can be read.
+    """Returns the epochs up to `now` at which a trace can be read.
 
     Args:
-        hidden: the epochs `[lower, upper)` of it that cannot be told apart.
+        hidden: the epochs `[lower, upper)` of it that are not individually readable.
     """
     spans = []
     at = 0
@@ -109,11 +109,10 @@ def epochs(
 
 
 def node_from_json(data: Sequence[Any]) -> PackNode:
-    """The node of which `to_json` made these values.
+    """Builds the node from the values of `to_json`.
 
     Raises:
-        CorruptLogError: it names no pack, or no part files; its epochs are no numbers, or none that
-            can be.
+        CorruptLogError: it names no pack, or no part files; its epochs are no valid numbers.
     """
     name = checked_file_name(data[0], PACK)
     parts = tuple(checked_file_name(part, PART) for part in data[9])
@@ -136,10 +135,10 @@ def node_from_json(data: Sequence[Any]) -> PackNode:
 
 
 def hidden_from_json(data: Sequence[Any]) -> dict[int, tuple[tuple[int, int], ...]]:
-    """The epochs `[lower, upper)` of each trace that cannot be told apart, as a manifest has them.
+    """Reads the hidden epochs `[lower, upper)` of each trace from a manifest.
 
     Raises:
-        CorruptLogError: they are no epochs, or a trace is none, or is there twice.
+        CorruptLogError: the epochs or a trace are invalid, or a trace occurs twice.
     """
     hidden = {}
     for trace, some in data:
@@ -156,17 +155,17 @@ def hidden_from_json(data: Sequence[Any]) -> dict[int, tuple[tuple[int, int], ..
 
 
 def hidden_below(some: Iterable[tuple[int, int]], upper: int) -> tuple[tuple[int, int], ...]:
-    """The hidden epochs `[lower, upper)` of a trace without those from `upper` on."""
+    """Removes the epochs from `upper` on from the hidden epochs `[lower, upper)` of a trace."""
     return tuple((low, min(high, upper)) for low, high in some if low < upper)
 
 
 def without_packs(
     node: PackNode, trace: int, gone: Callable[[PackNode], AbstractSet[str]]
 ) -> PackNode:
-    """A node that does not refer to the part files of a trace any more, nor does one below.
+    """Removes the references to the part files of a trace from a node and all below it.
 
     Args:
-        gone: the part files that the sections of the trace in a pack refer to.
+        gone: returns the part files that the sections of the trace in a pack refer to.
     """
     below = tuple(without_packs(child, trace, gone) for child in node.children)
     files = gone(node) if node.parts else ()
@@ -178,7 +177,7 @@ def without_packs(
 
 
 def cut_tree(nodes: Sequence[PackNode], upper: int) -> Iterator[PackNode]:
-    """The nodes without the epochs from `upper` on: sums that cross it are taken apart."""
+    """Yields the nodes without epochs from `upper` on; children replace sums that cross it."""
     for node in nodes:
         bounds = [(node.lower, node.upper), *node.own.values()]
         if min(low for low, _ in bounds) >= upper:
@@ -194,7 +193,7 @@ def cut_tree(nodes: Sequence[PackNode], upper: int) -> Iterator[PackNode]:
 def replace_packs(
     nodes: tuple[PackNode, ...], old: tuple[PackNode, ...], new: tuple[PackNode, ...]
 ) -> tuple[PackNode, ...] | None:
-    """The nodes with a run of siblings replaced by others, or None if it is not there any more."""
+    """Replaces a run of siblings by others; None if it is no longer in the tree."""
     for i, node in enumerate(nodes):
         if node is old[0]:
             same = all(a is b for a, b in zip(old, nodes[i : i + len(old)], strict=False))
@@ -209,7 +208,7 @@ def replace_packs(
 
 
 def packs_to_sum(nodes: Sequence[PackNode]) -> tuple[PackNode, ...] | None:
-    """The next run of `FANOUT` nodes of one level whose sums should get a file, if any."""
+    """Returns the next run of `FANOUT` nodes of one level whose sums should get a file, if any."""
     for start in range(len(nodes) - FANOUT + 1):
         run = nodes[start : start + FANOUT]
         if len({node.level for node in run}) == 1:

@@ -1,13 +1,13 @@
-"""Sections: the changes of one trace over many epochs, at all levels of the grid. Pure functions.
+"""Stores the changes of one trace over many epochs, at all levels of the grid. Pure functions.
 
-A section keeps each distinct row once; its levels (grid.py) are lists of (row number, diff),
-grouped by epochs. So a level costs some three bytes for an entry and no copy of its row, and
-reading any interval is one `take` per column. There are no hashes: whoever reads arranges.
+A section keeps each distinct row once; its levels (interval_cover.py) are lists of (row number,
+diff), grouped by epochs. So a level costs some three bytes for an entry and no copy of its row, and
+reading any interval is one `take` per column. There are no hashes: the reader arranges the rows.
 
 Batches above `LARGE` rows are not copied: a section refers to their part files.
 
-Design: everything is done on whole columns, since packing runs in a thread beside epochs of a
-fraction of a millisecond. Rows are made comparable once (`_numbers`); levels then sort integers.
+Design: everything is done on whole columns, because packing runs in a thread beside epochs of a
+fraction of a millisecond. Rows are numbered once (`_numbers`); levels then sort integers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Section(NamedTuple):
     large: tuple[Large, ...] = ()
 
     def updates(self, lower: int, upper: int) -> Updates | None:
-        """The net changes in `[lower, upper)` apart from large batches; rows may repeat."""
+        """Returns the net changes in `[lower, upper)` without large batches; rows may repeat."""
         index: list[Array] = []
         diff: list[Array] = []
         for level, begin, close in self._runs(lower, upper):
@@ -72,11 +72,11 @@ class Section(NamedTuple):
         return Updates(columns, np.concatenate(diff).astype(np.int64, copy=False))
 
     def rows_between(self, lower: int, upper: int) -> int:
-        """How many rows `updates` gives. Cost: no row is looked at."""
+        """Counts the rows that `updates` returns. Cost: no row is read."""
         return sum(close - begin for _, begin, close in self._runs(lower, upper))
 
     def _runs(self, lower: int, upper: int) -> list[tuple[GridLevel, int, int]]:
-        """The entries `[begin, close)` of levels that add up to `[lower, upper)`."""
+        """Returns the entries `[begin, close)` of levels that add up to `[lower, upper)`."""
         if not self.levels:
             return []
         runs = cover(lower, upper, self.start, self.stop, tuple(k.shift for k in self.levels))
@@ -91,7 +91,7 @@ class Section(NamedTuple):
         return entries
 
     def singly(self, lower: int, upper: int) -> tuple[Array, Updates] | None:
-        """The changes in `[lower, upper)` with the epoch of each; None: none, or not told apart."""
+        """Returns the changes in `[lower, upper)` with their epochs, or None without single epochs."""
         if not self.levels or self.levels[0].shift:
             return None
         finest = self.levels[0]
@@ -107,7 +107,7 @@ class Section(NamedTuple):
 
 
 def size_at(section: Section, shift: int) -> int:
-    """About how many bytes a section takes if it tells only groups of `2**shift` epochs apart."""
+    """Estimates the bytes of a section that only distinguishes groups of `2**shift` epochs."""
     counts = [len(level.diff) for level in section.levels if level.shift >= shift]
     return 8 * len(section.columns) * max(counts, default=0) + 4 * sum(counts)
 
@@ -123,11 +123,11 @@ def build_section(
     large: Sequence[Large] = (),
     pause: Callable[[], None] = lambda: None,
 ) -> Section:
-    """Makes the section of a trace from its updates, consolidated in each epoch.
+    """Builds the section of a trace from its updates, consolidated in each epoch.
 
     Args:
         epochs: ascending.
-        counts: how many of the updates are of each of them.
+        counts: the number of updates of each of them.
         updates: in this order, in pieces of any size.
         hashes: the row hashes of each of the pieces, if they are known.
 
@@ -142,7 +142,7 @@ def build_section(
     epoch = np.array(epochs, np.int64).repeat(counts)
     diff = np.concatenate([u.diff for u in updates])
     pause()
-    if len(epochs) == 1:  # as after a load: no row is there twice
+    if len(epochs) == 1:  # as after a load: no row occurs twice
         number = np.arange(len(diff))
     else:
         if hashes is None:
@@ -159,7 +159,7 @@ def build_section(
 def sum_sections(
     layout: Layout, start: int, stop: int, batch: Batch | None, large: Sequence[Large] = ()
 ) -> Section:
-    """The section which holds nothing but the sum over its interval."""
+    """Builds a section that holds only the sum over its interval."""
     if batch is None or not len(batch):
         columns = [rows.empty(t) for t in layout.types]
         return Section(layout, start, stop, columns, (), tuple(large))
@@ -184,7 +184,7 @@ def recut_section(
     shares: Sequence[SectionShare],
     large: Sequence[Large] = (),
 ) -> Section:
-    """Makes a section that tells groups of `2**shift` epochs apart of parts of others.
+    """Builds a section with groups of `2**shift` epochs from parts of others.
 
     Args:
         shares: of sections of this layout whose groups lie within those that are made.
@@ -219,7 +219,7 @@ def recut_section(
 
 
 def _shifts(start: int, stop: int, finest: int) -> tuple[int, ...]:
-    """The levels above the finest one that a section has."""
+    """Returns the levels of a section above the finest one."""
     inner = (s for s in SHIFTS if finest < s and start >> s < (stop - 1) >> s)
     return (*inner, WHOLE) if finest < WHOLE else ()
 
@@ -233,7 +233,7 @@ def _levels(
     shifts: Iterable[int],
     pause: Callable[[], None] = lambda: None,
 ) -> tuple[GridLevel, ...]:
-    """The levels of consolidated entries of the finest one, ordered by group."""
+    """Builds all levels from the consolidated entries of the finest one, ordered by group."""
     levels = [_level(finest, group, number, diff)]
     for shift in shifts:
         group, number, diff, first = _sums(epoch >> shift, number, diff)
@@ -279,7 +279,7 @@ def _numbers(
 def _told_apart(
     columns: list[Column], types: Sequence[str], order: Index, first: Index, again: Index
 ) -> Index:
-    """The first row of equal value for each of `order`, among rows whose hashes may collide."""
+    """Returns the first row of equal value for each of `order`, if hashes may collide."""
     inside = np.union1d(again, again + 1)
     index = order[inside]
     parts = [encode_column(rows.take(c, index), t) for c, t in zip(columns, types, strict=True)]
@@ -310,7 +310,7 @@ def _sums(group: Array, number: Index, diff: Array) -> tuple[Array, Index, Array
 
 
 def _level(shift: int, group: Array, number: Index, diff: Array) -> GridLevel:
-    """Makes a level of entries ordered by group."""
+    """Builds a level from entries ordered by group."""
     new = (group[1:] != group[:-1]).nonzero()[0] + 1
     starts = np.concatenate(([0], new)) if len(group) else new
     bounds = np.append(starts, len(group))
@@ -318,19 +318,19 @@ def _level(shift: int, group: Array, number: Index, diff: Array) -> GridLevel:
 
 
 def _rows(level: GridLevel) -> Array:
-    """The row of each entry."""
+    """Returns the row of each entry."""
     return np.arange(len(level.diff)) if level.row is None else level.row
 
 
 def _row(number: Array) -> Array | None:
-    """Row numbers as a level keeps them."""
+    """Returns row numbers in their stored form."""
     if np.array_equal(number, np.arange(len(number))):
         return None
     return _narrow(number)
 
 
 def _narrow(values: Array) -> Array:
-    """The same integers in the smallest type that holds them."""
+    """Returns the same integers in the smallest type that holds them."""
     if not len(values):
         return values.astype(np.uint8)
     low, high = int(values.min()), int(values.max())

@@ -1,7 +1,7 @@
-"""Tails: the newest changes of a trace, which no pack has yet, in any form; pure functions.
+"""Holds the newest changes of a trace, which are in no pack yet, in any form. Pure functions.
 
-A change is there as a batch, as the frame of the log has it, or in part files. What frames have is
-decoded when it is needed, and many changes at once: a single one costs ten times as much.
+A change is a batch, or encoded as in a frame of the log, or in part files. Encoded changes are
+decoded when they are needed, many at once, because decoding a single one costs ten times as much.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nosync_nb.trace.history.sections import Large, Section, build_section
 from nosync_nb.trace.parts.part_file import PartRef
 
 AT_ONCE = 256
-"""So many changes are decoded between two pauses."""
+"""The most changes that are decoded between two pauses."""
 
 
 class FiledChange(NamedTuple):
@@ -33,8 +33,8 @@ Decode: TypeAlias = Callable[[Sequence[Any], Sequence[str]], tuple[Updates, list
 class EncodedChange(NamedTuple):
     """A change that is decoded when it is needed: consolidated updates, in any order.
 
-    `decode` gets `data` of any number of changes, and the column types: many at once cost a tenth.
-    It returns all updates, and how many each change has.
+    `decode` takes the `data` of any number of changes, and the column types: many at once cost a
+    tenth. It returns all updates, and the number of updates of each change.
     """
 
     layout: Layout
@@ -43,18 +43,18 @@ class EncodedChange(NamedTuple):
 
 
 Change: TypeAlias = Batch | FiledChange | EncodedChange
-"""A batch, in memory, in files, or as a frame of the log has it."""
+"""A batch in memory, a change in files, or a change encoded as in a frame of the log."""
 Entry: TypeAlias = tuple[int, Change]
 Pause: TypeAlias = Callable[[], None]
 
 
 def end_of(tail: Sequence[Entry], epoch: int) -> int:
-    """How many entries are not after an epoch."""
+    """Counts the entries that are not after an epoch."""
     return bisect_right(tail, epoch, key=itemgetter(0))
 
 
 def excess(tail: Sequence[Entry], rows_max: int) -> int | None:
-    """The epoch up to which changes are to be summed, where those after the first are too many.
+    """Returns the epoch up to which changes are to be summed, if too many follow the first.
 
     Half of `rows_max` is left. None: they are not too many, or one epoch has all of them.
     """
@@ -71,7 +71,7 @@ def excess(tail: Sequence[Entry], rows_max: int) -> int | None:
 
 
 class _Group(NamedTuple):
-    """Changes of one layout, those in memory in pieces; see `build`."""
+    """Changes of one layout, those in memory in pieces; see `build_section`."""
 
     epochs: list[int]
     counts: list[int]
@@ -80,7 +80,7 @@ class _Group(NamedTuple):
     large: list[Large]
 
     def add(self, run: Sequence[tuple[int, EncodedChange]]) -> None:
-        """Takes changes that are decoded alike."""
+        """Adds changes with the same decoder."""
         first = run[0][1]
         updates, counts = first.decode([each.data for _, each in run], first.layout.types)
         self.epochs.extend(epoch for epoch, _ in run)
@@ -89,7 +89,7 @@ class _Group(NamedTuple):
 
 
 def sections_of(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -> Iterable[Section]:
-    """The sections of the changes of one trace, one for each layout it had."""
+    """Yields the sections of the changes of one trace, one for each layout it had."""
     groups: dict[Layout, _Group] = {}
     for run in _runs(entries):
         epoch, change = run[0]
@@ -110,7 +110,7 @@ def sections_of(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -
 
 
 def _runs(entries: Sequence[Entry]) -> Iterator[list[Any]]:
-    """Changes one by one, but those that are decoded alike together, at most `AT_ONCE`."""
+    """Yields changes one by one, but those with the same decoder together, at most `AT_ONCE`."""
     alike: tuple[Layout, Decode] | None = None
     run: list[Any] = []
     for each in entries:

@@ -1,4 +1,4 @@
-"""Arrow files with checksums: what parts are made of, and the way every file of traces is written.
+"""Reads and writes Arrow files with checksums, the format of parts, and writes all files of traces.
 
 A file is one Arrow IPC file with one record batch, readable by any Arrow library. Null-free columns
 of fixed types can be used as numpy views of the mapped file; for that, null-free booleans are
@@ -6,11 +6,12 @@ bytes. The schema's metadata holds a header of JSON.
 
 Design
     Checksums (XXH3) of the head (schema and batch header), of each MiB of the body and of the
-    footer stand before the footer, where Arrow's readers do not look. Opening checks size, head,
-    footer and this table, hence costs the same for any number of rows; `proving` checks every byte,
-    and who opens a file that another process may have written checks the blocks.
-    The digest of a file is the digest of its table: the file named in the log and the file found
-    are then one. Sizes are multiples of 8, so that a mapping can be read as words.
+    footer are stored before the footer, where Arrow's readers do not look. Opening checks size,
+    head, footer and this table, hence costs the same for any number of rows. The module `checksums`
+    checks every byte, and a reader of a file that another process may have written checks the
+    blocks.
+    The digest of a file is the digest of its table, so it identifies the file that the log names.
+    Sizes are multiples of 8, so that a mapping can be read as words.
 
 Failure: a missing, cut or damaged file raises `CorruptLogError`, which names it.
 """
@@ -42,19 +43,19 @@ BLOCK = 1 << 20
 DISK = Files()
 
 _FORMAT = 1
-START = 8  # Arrow's own word and its filler; the first message follows
+START = 8  # Arrow's magic word and its padding; the first message follows
 WITH_TEXTS = 2
-"""The format of a file whose header has the texts of some columns, and the file codes of them."""
+"""The format of a file that stores codes for some columns, and their texts in the header."""
 
 MAGIC = b"NSPART01"
 TAIL = struct.Struct("<QQQQQ8s")
-"""What ends the table of checksums: head size, head, footer, blocks, body end; then the magic."""
+"""The end of the table of checksums: head size, head, footer, blocks, body end; then the magic."""
 
 _JOINED = 1 << 16
 
 
 def store_file(column: Column, type_: str) -> pa.Array:
-    """Returns a column as it stands in a file: null-free booleans as bytes."""
+    """Returns a column in its stored form: null-free booleans as bytes."""
     if type_ == "boolean":
         if isinstance(column, np.ndarray) and column.dtype == np.bool_:
             return buffers.arrow_from_numpy(np.ascontiguousarray(column).view(np.uint8))
@@ -65,7 +66,7 @@ def store_file(column: Column, type_: str) -> pa.Array:
 
 
 def load_file(array: pa.Array, type_: str) -> Column:
-    """Returns the column of an array made by `store`, without a copy. Values are canonical."""
+    """Returns the column of an array made by `store_file`, without a copy. Values are canonical."""
     dtype = FIXED.get(type_)
     if dtype is None or array.null_count:
         return array
@@ -83,7 +84,7 @@ def map_file(folder: str, name: str, files: Files = DISK) -> pa.Buffer:
             folder, name, "it is missing" if error.errno else "it is empty"
         ) from None
     except CorruptLogError as error:
-        if error.kind != CorruptLogError.kind:  # it is said in other words why it is not here
+        if error.kind != CorruptLogError.kind:  # the error already says why the file is missing
             raise
         raise damaged_file_error(folder, name, "it was cut short") from None
 
@@ -143,7 +144,7 @@ def write_arrow(
     sink = _Chunks()
     writer = pa.ipc.new_file(pa.PythonFile(sink, "w"), schema)
     writer.write_batch(pa.record_batch(arrays, schema=schema))
-    middle = len(sink.chunks) + 2  # the two words which end a stream come with the footer
+    middle = len(sink.chunks) + 2  # the two words that end a stream come with the footer
     writer.close()
     body, footer = sink.chunks[:middle], b"".join(sink.chunks[middle:])
     end = sum(map(len, body))
@@ -182,7 +183,7 @@ def open_mapped(
     *,
     checked: bool = False,
 ) -> tuple[dict[str, Any], pa.RecordBatch, Ending]:
-    """As `open_arrow`; returns also the end of the file, which tells whether it is cut later.
+    """As `open_arrow`; returns also the end of the file, which detects a later truncation.
 
     Args:
         checked: compares every block with its checksum as well, and refuses compressed buffers,
@@ -210,7 +211,7 @@ def open_mapped(
 
 
 def ending(data: pa.Buffer) -> Ending:
-    """The end of a mapped file."""
+    """Returns the end of a mapped file."""
     return Ending(data, data.address, data.size)
 
 
@@ -220,7 +221,7 @@ def cut_off(folder: str, name: str) -> CorruptLogError:
 
 
 def _record(data: pa.Buffer, *, trusted: bool) -> pa.RecordBatch:
-    """The record batch of a mapped file, where the messages lie; the footer could name others."""
+    """Reads the record batch at the position of its message, because a footer could name others."""
     reader = pa.BufferReader(data)
     reader.seek(START)
     schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
@@ -260,7 +261,7 @@ class _Chunks:
 
 
 def _head(chunks: Sequence[Any]) -> bytes:
-    """The bytes before the first value: the magic, then the headers of schema and batch."""
+    """Returns the bytes before the first value: the magic, then the headers of schema and batch."""
     size = 8
     for _ in range(2):  # each a marker of 4 bytes, its size in 4 bytes, and so many bytes
         size += 8
@@ -269,7 +270,7 @@ def _head(chunks: Sequence[Any]) -> bytes:
 
 
 def _first(chunks: Sequence[Any], size: int) -> bytes:
-    """The first `size` bytes of chunks."""
+    """Returns the first `size` bytes of chunks."""
     head = b""
     for chunk in chunks:
         head += bytes(memoryview(chunk)[: size - len(head)])
@@ -279,7 +280,7 @@ def _first(chunks: Sequence[Any], size: int) -> bytes:
 
 
 def _checksums(chunks: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """The checksum of each block of the concatenated chunks, which are not copied as a whole."""
+    """Returns the checksum of each block of the concatenated chunks, without copying them all."""
     sums = []
     pending: list[Any] = []
     size = 0

@@ -1,11 +1,11 @@
-"""Soundness: whether what a file holds can be read without leaving it.
+"""Validates the contents of a file, so that reading it never leaves the file.
 
-Checksums tell that a file is what somebody wrote. They do not tell that he meant well: Arrow
-believes the offsets of texts and lists, and one that leads outside ends the process. So whatever
-was not written by this process is looked through before it is used.
+Checksums prove that a file is what its writer wrote, not that the writer is honest: Arrow trusts
+the offsets of texts and lists, and an offset that leads outside ends the process. So every file
+that another process wrote is validated before it is used.
 
-`thorough` is for a log that this user has not signed: every value is looked at (text is UTF-8,
-hashes ascend). Else only what could lead outside is: a tenth of what the checksums cost.
+`thorough` is for a log that this user has not signed: every value is checked (text is UTF-8, hashes
+ascend). Else only offsets are checked: a tenth of what the checksums cost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNSOUND = (
     AttributeError,
     RecursionError,
 )
-"""What reading something that is not sound may raise."""
+"""The exceptions that reading invalid contents may raise."""
 
 
 def check_record(
@@ -40,11 +40,11 @@ def check_record(
     thorough: bool,
     texts: Mapping[int, Sequence[str]] = MappingProxyType({}),
 ) -> None:
-    """Raises one of `UNSOUND` unless a batch has columns of these types, then numbers, all whole.
+    """Raises one of `UNSOUND` unless a batch has valid columns of these types, and then numbers.
 
     Args:
-        texts: those of columns that have codes of a byte instead. No code leads outside, as a
-            column has as many texts as a byte has values; thorough: none is of no text, either.
+        texts: the texts of columns that are stored as codes of a byte. No code leads outside, as a
+            column has as many texts as a byte has values; thorough: each code has a text, too.
 
     Cost: 1 ms for a million texts; thorough 40 ms.
     """
@@ -90,7 +90,7 @@ def check_level(starts: Any, group: Any, row: Any, diff: Any, rows_count: int) -
 
 
 def _check_offsets(array: pa.Array) -> None:
-    """Raises unless offsets ascend, in an array whose first and last one were found inside."""
+    """Raises unless offsets ascend, in an array whose first and last offset lie inside."""
     type_ = array.type
     if kinds.is_struct(type_):
         for i in range(type_.num_fields):

@@ -1,12 +1,13 @@
-"""Parts: immutable files that hold the rows of a layer, or loose updates between two jobs.
+"""Writes and maps parts: immutable files with the rows of a layer, or with updates of a job.
 
-A part holds the data columns `c0, c1, ..`, then `khash`, `rhash` (left out if it equals `khash`),
-`code` (if the layout has an order) and `diff` (left out if every diff is 1), in one Arrow file
-(arrow_file.py) whose header names the layout and the number of rows. Of a column of few texts the
-file has codes of a byte, and the header the texts; its name tells (`CODED`).
+A part holds the data columns `c0, c1, ..`, then `khash`, `rhash` (omitted if it equals `khash`),
+`code` (if the layout has an order) and `diff` (omitted if every diff is 1), in one Arrow file
+(arrow_file.py) whose header names the layout and the number of rows. A column with few distinct
+texts is stored as codes of a byte, and the header has the texts; the suffix of the file name is
+then `CODED`.
 
 A part is *not* the unit of a layer: a layer is a list of parts, disjoint and ascending in key hash,
-each of at most `ROWS_MAX` rows and `BYTES_MAX` bytes; rows of one key hash are never apart.
+each of at most `ROWS_MAX` rows and `BYTES_MAX` bytes; all rows of one key hash are in one part.
 """
 
 from __future__ import annotations
@@ -42,20 +43,20 @@ from nosync_nb.trace.parts.bounds_check import UNSOUND, check_record
 ROWS_MAX = 4 << 20
 BYTES_MAX = 1 << 30
 CODED = f"-coded{PART}"
-"""What the name of a part with coded columns ends with."""
+"""The suffix of the name of a part with coded columns."""
 
 CODED_ROWS = 4096
-"""Parts of fewer rows have no coded columns: what they would save is less than what it costs."""
+"""Parts of fewer rows have no coded columns, because these would save less than they cost."""
 
 FRAME = "frame-"
-"""How the names of files begin whose rows came as a Spark DataFrame; placement asks."""
+"""The prefix of the names of files whose rows came as a Spark DataFrame; placement uses it."""
 
 
 class MappedBatch(Batch):
     """A batch whose rows lie in a mapped part file.
 
     Args:
-        again: maps the file that has its name by now.
+        again: maps the file that has this name now.
 
     Attributes:
         is_there: returns True if its file is as long as when it was mapped. Cost: 1 us.
@@ -74,12 +75,12 @@ class MappedBatch(Batch):
 
 
 def readable(parts: tuple[Batch, ...]) -> tuple[Batch, ...]:
-    """Returns parts that are to be read; those whose file was truncated are mapped again.
+    """Returns parts for reading; those whose file was truncated are mapped again.
 
     Raises:
         CorruptLogError: the file was not repaired since.
 
-    Cost: 1 us for each that is mapped.
+    Cost: 1 us for each mapped part.
     """
     for part in parts:  # a loop, because this is part of each lookup
         if type(part) is MappedBatch and not part.is_there():
@@ -93,11 +94,11 @@ def readable(parts: tuple[Batch, ...]) -> tuple[Batch, ...]:
 
 
 class PartRef(NamedTuple):
-    """What the log keeps of a part: a plain tuple of JSON values.
+    """The reference to a part in the log: a plain tuple of JSON values.
 
     Args:
         path: file name, relative to the folder of parts.
-        low, high: the key hashes in it are in `[low, high)`; `high` may be 2**64.
+        low, high: the key hashes in the part are in `[low, high)`; `high` may be 2**64.
         digest: digest of the checksums of its content.
     """
 
@@ -110,12 +111,12 @@ class PartRef(NamedTuple):
 
     @property
     def from_frame(self) -> bool:
-        """Whether most of its rows came as a Spark DataFrame, or were made of such."""
+        """True if most of the rows came as a Spark DataFrame, or were computed from such."""
         return self.path.startswith(FRAME)
 
 
 def refs_from_json(data: Iterable[Any]) -> tuple[PartRef, ...]:
-    """The references that a log holds, each checked: it names what is opened and deleted.
+    """Reads the references in a log, and checks each, because it names a file to open and delete.
 
     Raises:
         CorruptLogError: one names no part file, or is no reference at all.
@@ -124,12 +125,11 @@ def refs_from_json(data: Iterable[Any]) -> tuple[PartRef, ...]:
 
 
 def frame_rows(refs: Iterable[PartRef]) -> int:
-    """How many rows of files came as a Spark DataFrame."""
+    """Counts the rows of files that came as a Spark DataFrame."""
     return sum(ref.rows for ref in refs if ref.from_frame)
 
 
 def _ref(data: Any) -> PartRef:
-    """One reference, checked."""
     if not isinstance(data, list | tuple) or len(data) != len(PartRef._fields):
         raise CorruptLogError(
             f"the log refers to a part file by {type(data).__name__}, not by its six fields",
@@ -152,7 +152,7 @@ def write_part(
     """Writes a batch as one new file and syncs file and folder.
 
     Args:
-        stem: how the name begins (stage, interval, generation); a unique part follows, so that
+        stem: the prefix of the name (stage, interval, generation); a unique part follows, so that
             two attempts never write one file.
 
     Raises:
@@ -182,7 +182,7 @@ def write_part(
 
 
 def _stored(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]:
-    """The columns of a batch as they stand in a file, and the texts of those that are coded."""
+    """Returns the columns of a batch in their stored form, and the texts of coded columns."""
     arrays, texts = [], {}
     for i, (column, type_) in enumerate(zip(batch.columns, batch.layout.types, strict=True)):
         few = _few_texts(column, type_)
@@ -195,7 +195,7 @@ def _stored(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]:
 
 
 def _few_texts(column: Column, type_: str) -> pa.DictionaryArray | None:
-    """A column coded, if it is of few texts and many rows."""
+    """Returns the column dictionary-encoded if it has few texts and many rows; else None."""
     if type_ != "string" or len(column) < CODED_ROWS:
         return None
     return dictionary.dictionary_encoded(
@@ -274,14 +274,14 @@ def open_part(
     """Maps a part. Cost: O(1) in its rows; pages are read when they are touched.
 
     Args:
-        checked: compares every block with its checksum first, which reads the whole file, and sees
-            that nothing in it leads outside. A file that another log of this process has mapped so,
-            and has mapped still, as a branch and its parent share them, is not compared again.
-        thorough: looks at every value, as well.
+        checked: compares every block with its checksum first, which reads the whole file, and
+            checks that no offset leads outside. A file that another log of this process has mapped
+            so, and still maps, is not compared again; a branch and its parent share files.
+        thorough: checks every value, too.
 
     Raises:
-        CorruptLogError: if the file is missing, is not the one that `ref` names, or is damaged
-            where it was looked at; see `proving` for the rest.
+        CorruptLogError: if the file is missing, is not the one that `ref` names, or is damaged in
+            what was checked; see `checksums` for the rest.
     """
     own = _identity(folder, ref, files) if checked and not thorough else None
     known = None if own is None else _MAPPED.get(own)
@@ -297,11 +297,11 @@ def open_part(
 
 
 _MAPPED: WeakValueDictionary[tuple[Any, ...], MappedBatch] = WeakValueDictionary()
-"""Parts that were compared with their checksums and are mapped, by the files that they are."""
+"""Mapped parts that were compared with their checksums, by the identity of their files."""
 
 
 def _identity(folder: str, ref: PartRef, files: Files) -> tuple[Any, ...] | None:
-    """Which file it is, by any name, and what it has to be; None: nobody can tell."""
+    """Returns the identity of a file under any name, and its expected content; None if unknown."""
     own = files.identity(checked_path_within(folder, ref.path))
     return None if own is None else (*own, *ref._replace(path=""))
 
@@ -309,9 +309,9 @@ def _identity(folder: str, ref: PartRef, files: Files) -> tuple[Any, ...] | None
 def _mapped(
     folder: str, ref: PartRef, layout: Layout, files: Files, *, checked: bool, thorough: bool
 ) -> MappedBatch:
-    """Maps a part; what is no part raises one of `UNSOUND`."""
+    """Maps a part; an invalid one raises one of `UNSOUND`."""
     header, record, ending = _open(folder, ref, files, checked=checked)
-    own = header.get("layout")  # none: it holds loose updates
+    own = header.get("layout")  # None: the file holds unsorted updates
     if own is None or Layout.from_json(own) != layout:
         raise damaged_file_error(folder, ref.path, f"it is ordered by {own}, not by {layout}")
     texts = {int(i): held for i, held in header.get("texts", {}).items()}
@@ -343,7 +343,7 @@ def write_updates(
 ) -> PartRef:
     """Writes updates as they are, without order or hashes, as one new file.
 
-    It is not synced: it is for the next job, and no run outlives a loss of power.
+    The file is not synced: only the next job reads it, and no run survives a power failure.
     """
     names = [f"c{i}" for i in range(len(types))]
     arrays = [store_file(c, t) for c, t in zip(updates.columns, types, strict=True)]
@@ -372,19 +372,18 @@ def open_updates(
 
 
 def _ones(n: int) -> Diffs:
-    """`n` diffs of 1 in O(1): one number in memory, seen as many."""
+    """Returns `n` diffs of 1 in O(1): one number in memory, viewed as an array."""
     return np.broadcast_to(np.int64(1), n)
 
 
 def _name(stem: str, ending: str = PART) -> str:
-    """A file name that nobody else writes."""
+    """Returns a unique file name."""
     return f"{stem}-{uuid.uuid4().hex}{ending}"
 
 
 def _open(
     folder: str, ref: PartRef, files: Files, *, checked: bool = False
 ) -> tuple[dict[str, Any], pa.RecordBatch, Ending]:
-    """Maps the part that a reference names."""
     header, record, ending = open_mapped(
         folder, ref.path, ref.size_bytes, ref.digest, files, checked=checked
     )
