@@ -1,8 +1,8 @@
 """NoSync in a notebook: `%load_ext nosync`, `%%dd` cells, and a session per notebook.
 
-In scripts the names of `nosync_nb` are here too, as the same objects. Only `open` differs: it also
-opens the log of a notebook (`lookup.open`). Importing this package is light: the engine is loaded
-when one of its names is first used.
+In scripts this package also exports the names of `nosync_nb`, as the same objects. Only `open`
+differs: it also opens the log of a notebook (`lookup.open`). Importing this package is cheap: the
+engine is loaded when one of its names is first used.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _key(chosen: argparse.Namespace) -> int:
-    """Moves the key; says what went wrong in a line or two."""
+    """Exports or imports the key; prints an error in a line or two."""
     from nosync_nb.errors import TrustError
     from nosync_nb.store.catalog import signature
 

@@ -1,4 +1,4 @@
-"""Limits: what `%config NoSync` says of the logs of a notebook, handed to the one that is open."""
+"""Applies the limits of `%config NoSync` to the log that is open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def apply_config_limits(settings: Settings, session: Session, say: Callable[[str], None]) -> None:
-    """Gives a session its limits; a budget that its log is beyond is said and left."""
+    """Applies the limits to a session; reports a budget that its log exceeds, and skips it."""
     from nosync_nb import NosyncError
 
     session.replay_rows = settings.replay_rows
@@ -24,10 +24,10 @@ def apply_config_limits(settings: Settings, session: Session, say: Callable[[str
 
 
 def config_budget(budget: str, session: Session | None) -> None:
-    """Bounds what the log of a session takes and writes; empty: nothing is said of it.
+    """Bounds the disk usage and the writes of the log of a session; an empty budget does nothing.
 
     Raises:
-        SchemaError: it is no budget, or less than the log needs; then all is as it was.
+        SchemaError: it is no budget, or less than the log needs; then nothing changes.
     """
     if not budget:
         return

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _MISSING = object()
 _END = " \t \n"
-"""Ends what is kept as a body's source, which nobody sees: IPython names code by its text, and of a
-cell of the same text it keeps the call of the magic."""
+"""Appended to the cached source of a body, and invisible. IPython names code by its text, and
+caches the call of the magic for a cell of the same text."""
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
@@ -43,7 +43,8 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
         options: as `DefinitionService.define` takes them.
 
     Raises:
-        Exception: what the body raised; then its names have their old values and no stage changed.
+        Exception: the error of the body; then its names have their previous values and no stage
+            changed.
     """
     __tracebackhide__ = True
     from nosync_nb.session.session import owners_of
@@ -112,7 +113,7 @@ class Body:
         self._ran = False
 
     def _compiled(self, code: str, file: str) -> Iterator[CodeType]:
-        """The statements, and apart from them the expression at their end."""
+        """Compiles the statements, and separately the expression at their end."""
         shell = self._shell
         tree = shell.transform_ast(shell.compile.ast_parse("\n" + code, filename=file))
         last = tree.body[-1] if tree.body else None
@@ -133,7 +134,7 @@ class Body:
         return value
 
     def bound(self, error: Exception, named: Iterable[str]) -> Place | None:
-        """Where the name of the stage that an error tells of, one of `named`, was bound last."""
+        """Returns the last line that binds the name of the stage of an error, one of `named`."""
         stage = getattr(error, "stage", None)
         if stage is None:
             stage = next((name for name in named if f"stage '{name}'" in str(error)), None)
@@ -148,9 +149,9 @@ class Body:
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
-        """Gives the body's names their old values back if the block raises.
+        """Restores the previous values of the body's names if the block raises.
 
-        An error that the body raised half-way has a note that tells which names had new ones.
+        An error in the body gets a note with the names that had new values.
         """
         __tracebackhide__ = True
         names = self._shell.user_ns
@@ -173,10 +174,10 @@ class Body:
 
 
 def bound_names(code: CodeType) -> Iterator[str]:
-    """Names that a module or expression stores as its own, as its code has them in order.
+    """Yields the names that a module or expression stores as its own, in the order of its code.
 
     Functions, classes and comprehensions are code of their own and keep their names to themselves,
-    but for the walrus in a comprehension.
+    except for the walrus in a comprehension.
     """
     for step in dis.get_instructions(code):
         if step.opname in ("STORE_NAME", "STORE_GLOBAL"):
@@ -186,7 +187,7 @@ def bound_names(code: CodeType) -> Iterator[str]:
 
 
 def _tell_frames(notebook: Notebook, names: Sequence[str], source: str) -> list[str]:
-    """Tells which names of the body hold DataFrames of Spark, and the definitions to write."""
+    """Reports the names of the body that hold Spark DataFrames, and what to write instead."""
     from nosync_nb import Collection
 
     values, session = notebook.shell.user_ns, notebook.opened
@@ -206,7 +207,7 @@ def _tell_frames(notebook: Notebook, names: Sequence[str], source: str) -> list[
 
 
 def _tell_hidden(notebook: Notebook, names: Sequence[str]) -> None:
-    """Tells which names of the log the body has bound to something else."""
+    """Reports names of the log that the body has bound to something else."""
     from nosync_nb import Collection
 
     session = notebook.opened

@@ -1,7 +1,8 @@
-"""Recollection: what a notebook knows of the kernels before, and leaves for the one after.
+"""Reads what earlier kernels of the notebook have recorded, and records it for later ones.
 
-When a cell begins it is noted, and forgotten at its end: so the next kernel can say which cell ran
-when this one died. Both are one small write beside the log, never on the way of a commit.
+A cell is recorded when it begins, and removed at its end. So the next kernel can report the cell
+that ran when this kernel died. Both are one small write beside the log, never in the path of a
+commit.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class EarlierKernels:
-    """Keeps the memo of the log in use; `memo` is what is remembered."""
+    """Maintains the memo of the log in use; `memo` is its content."""
 
     def __init__(self, variables: Variables) -> None:
         self.memo = NotebookMemo()
@@ -33,12 +34,12 @@ class EarlierKernels:
     def take(
         self, memo: NotebookMemo, folder: Path | None, *, own: bool, there: Collection[str]
     ) -> None:
-        """Goes on with what is remembered of another log.
+        """Switches to the memo of another log.
 
         Args:
             folder: of that log, None if nothing is to be written there.
             own: it was this notebook's before.
-            there: the names of the kernel; what cells have bound among them is remembered.
+            there: the names of the kernel; those that cells have bound are recorded.
         """
         if not own:
             memo.forget()
@@ -49,7 +50,7 @@ class EarlierKernels:
         self.memo, self._folder = memo, folder
 
     def begin(self, session: Session, cell: CellSource, number: int) -> None:
-        """A cell begins."""
+        """Records a cell that begins."""
         if self._folder is not None and cell.text:
             self._began = RunningCell(label(cell, number), session.now, cell.repeatable)
             self.memo.begins(self._began)
@@ -60,20 +61,20 @@ class EarlierKernels:
         self._variables.bring_back(self.memo, cell, say)
 
     def end(self, source: str, number: int) -> None:
-        """A cell has ended: what it bound is remembered, and that it does not run any more."""
+        """Records the names that a cell has bound, and that it no longer runs."""
         changed = self._variables.remember(self.memo, source, number)
         changed |= self.memo.ends() is not None
         if changed and self._folder is not None:
             self.memo.write(self._folder)
 
     def release(self) -> None:
-        """The log is closed."""
+        """Removes the running cell from the memo when the log is closed."""
         folder, self._folder = self._folder, None
         if self.memo.ends() is not None and folder is not None:
             self.memo.write(folder)
 
     def tell(self, session: Session, cell: CellSource) -> None:
-        """Adds to the report of a recovery what the engine cannot know.
+        """Adds facts to a recovery report that the engine cannot know.
 
         Args:
             cell: the running one.

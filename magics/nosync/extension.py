@@ -1,8 +1,8 @@
-"""`%load_ext nosync` and its undoing, and the functions that act on the notebook's session.
+"""Loads and unloads the extension, and provides the functions that act on the notebook's session.
 
-Loading registers the magics, binds `nosync` and arms the restart hook. It opens nothing, shows
-nothing (a kernel that loads it at its start has no cell to show it in) and loads no engine.
-There is one notebook per kernel; outside a notebook the functions say what to use instead.
+Loading registers the magics, binds `nosync` and arms the restart hook. It opens no log, shows
+nothing (a kernel that loads it at its start has no cell to show it in) and loads no engine. There
+is one notebook per kernel; outside a notebook the functions say what to use instead.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _forget_magics(shell: InteractiveShell, magics: NoSync) -> None:
 
 
 def _forget_formatter(formatter: Any, name: tuple[str, str]) -> None:
-    """IPython files a printer under its name until a value of that type is first shown."""
+    """Removes a formatter, which IPython lists by name until a value of its type is first shown."""
     formatter.deferred_printers.pop(name, None)
     for kind in list(formatter.type_printers):
         if (kind.__module__, kind.__qualname__) == name:
@@ -82,7 +82,7 @@ def _forget_formatter(formatter: Any, name: tuple[str, str]) -> None:
 
 
 def current() -> Notebook | None:
-    """The notebook whose extension is loaded, if any."""
+    """Returns the notebook whose extension is loaded, if any."""
     return _notebook
 
 

@@ -1,4 +1,7 @@
-"""The kernel "Python 3 (NoSync)": loads the extension at its start, so a restart needs no cell."""
+"""Installs the kernel "Python 3 (NoSync)", which loads the extension at its start.
+
+So a restart needs no cell.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from typing import Any
 
 NAME = "nosync"
 LOGOS = Path(__file__).parent / "logos"
-"""What launchers show of the kernel; `scripts/logo.py` draws them."""
+"""The kernel's logos for launchers; `scripts/logo.py` draws them."""
 
 
 def kernel_spec(executable: str = sys.executable) -> dict[str, Any]:
-    """The content of `kernel.json`, bound to one interpreter."""
+    """Returns the content of `kernel.json`, bound to one interpreter."""
     return {
         "argv": [
             executable,

@@ -84,7 +84,7 @@ class NoSync(Magics):
 
     @traitlets.validate("budget")
     def _bounded(self, proposal: Any) -> str:
-        """A budget that holds for the log that is open, before it is set."""
+        """Checks that a budget is valid for the open log before it is set."""
         from nosync_nb import NosyncError
 
         budget, notebook = str(proposal["value"]), getattr(self, "notebook", None)
@@ -96,7 +96,7 @@ class NoSync(Magics):
 
     @traitlets.validate("bulk")
     def _placed(self, proposal: Any) -> str:
-        """A place that can be one, before it is set."""
+        """Checks that a URL is valid before it is set."""
         from nosync_nb import NosyncError
         from nosync_nb.spark.staging.location import checked_url
 

@@ -1,10 +1,10 @@
-"""The notebook: one session, the variables it brings back, and what is said about it.
+"""Manages a notebook: its session, the variables that the session restores, and its messages.
 
 Failure
-    The kernel may die at any moment and come back by itself. Loading is silent and opens nothing;
-    the first cell of the new kernel recovers, binds the variables and carries the report. Recovery
-    that ends the kernel twice is not tried a third time by itself (safe mode): a front end gives up
-    after five deaths, and the notebook would be unusable.
+    The kernel may die at any moment and be restarted automatically. Loading is silent and opens
+    nothing; the first cell of the new kernel recovers, binds the variables and shows the report. A
+    recovery that has ended the kernel twice is not tried a third time automatically (safe mode): a
+    front end gives up after five deaths, and the notebook would be unusable.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ _SAFE_MODE = 2
 
 
 class Notebook:
-    """What `%load_ext nosync` makes; `opened` is the session, once there is one.
+    """The notebook of one shell; `opened` is the session, once there is one.
 
     `place` is the log that this notebook writes. It may be a branch of another notebook's log: then
     `main` is that log, which this notebook only reads. `branch` is the branch of `main` that cells
-    use, None for `main` itself. `undoing` has what else is to be undone when the extension is
-    unloaded.
+    use, None for `main` itself. `undoing` has further callbacks for the unloading of the extension.
     """
 
     def __init__(self, shell: InteractiveShell, settings: Settings) -> None:
@@ -80,7 +79,7 @@ class Notebook:
         self.spark = NotebookSpark(self.variables, shell.user_ns)
         self._ending = ShutdownHook(self._exit, busy=lambda: bool(self.cells.source))
         self._looked = False
-        self._due = False  # a report that no cell has shown
+        self._due = False  # True while a report was not shown yet
 
     @property
     def main(self) -> Path | None:
@@ -93,7 +92,7 @@ class Notebook:
         return None if self.place is None else main_of(self.place.path)[1]
 
     def attach(self) -> None:
-        """Starts to follow the cells of the shell; recovers at once if one of them runs."""
+        """Starts to follow the cells of the shell; recovers immediately if one of them runs."""
         self.cells.register()
         self._ending.await_end()
         if self.shell.display_trap.is_active:
@@ -115,7 +114,7 @@ class Notebook:
         return self.opened if self.opened is not None else self.open()
 
     def reopen(self) -> None:
-        """Opens the log again if its session was closed by hand; binds the variables anew."""
+        """Opens the log again if the user closed its session; binds the variables again."""
         __tracebackhide__ = True
         if self.opened is not None and self.opened.closed:
             self.cells.settle()
@@ -131,12 +130,12 @@ class Notebook:
         main: bool = False,
         **options: Any,
     ) -> Session:
-        """Opens a log as the notebook's session and brings its variables back.
+        """Opens a log as the notebook's session and restores its variables.
 
         Args:
             path: a folder; by default the notebook's own place, whose views stay open.
             force: also in safe mode.
-            brief: the caller says what there is to say of its recovery.
+            brief: the caller reports the recovery itself.
             main: reads the main log that the notebook's own log was forked from.
             options: as `nosync.open` takes them.
         """
@@ -196,7 +195,7 @@ class Notebook:
             raise
 
     def _use(self, session: Session, place: LogPlace, memo: NotebookMemo | None) -> None:
-        """The session is the notebook's from now on; without a memo it is read, and no more."""
+        """Makes a session the notebook's; without a memo it is only read."""
         from nosync_nb.session.session import owners_of
 
         own = memo is None or self.binding.adopt(place)
@@ -208,7 +207,7 @@ class Notebook:
         self.cells.begin()
 
     def reset(self) -> Path:
-        """Closes the session and forgets the replicas of its log; returns where that lies."""
+        """Closes the session and forgets the replicas of its log; returns its folder."""
         from nosync_nb.files.filesystem import Files
         from nosync_nb.store.replication import registry
 
@@ -218,14 +217,14 @@ class Notebook:
         return place.path
 
     def switch(self, name: str | None) -> Session:
-        """Goes on in a branch of the main log, now and after a restart; None: in main itself.
+        """Moves cells to a branch of the main log, now and after a restart; None: to main itself.
 
         A notebook whose own log is a branch only reads main, until its next restart: another
         notebook writes it.
 
         Raises:
             SchemaError: there is no such branch.
-            FencedError: another kernel has it open; cells go on where they did.
+            FencedError: another kernel has it open; cells stay where they were.
         """
         __tracebackhide__ = True
         place = self._place()
@@ -246,7 +245,7 @@ class Notebook:
 
     @contextmanager
     def log(self, branch: str | None = None, *, mode: Literal["r", "w"] = "w") -> Iterator[Session]:
-        """The session of a branch, None: of the log itself; open for the block."""
+        """Opens the session of a branch for the block, None: of the log itself."""
         session = self.session()
         if self.main is None or (self.branch == branch and mode in ("r", session.mode)):
             yield session
@@ -281,7 +280,7 @@ class Notebook:
             )
 
     def _refuse_pending(self, where: Path, options: Mapping[str, Any]) -> None:
-        """Raises if another log is to be opened while rows wait that no cell's end commits."""
+        """Raises if another log is to be opened while rows are pending outside of cells."""
         session = self.opened
         if session is None or session.closed or self.cells.transaction is not None:
             return
@@ -293,13 +292,13 @@ class Notebook:
             raise NosyncError(f"the log in use has {lost}", hint="%dd commit or %dd discard first")
 
     def close(self, *, views: bool = True) -> None:
-        """Closes session and `views`, and takes the variables back that it brought."""
+        """Closes session and `views`, and removes the variables that the session brought."""
         with self._left(views=views):
             pass
 
     @contextmanager
     def _left(self, *, views: bool) -> Iterator[None]:
-        """Leaves the session; closes it after the block: no view looks at a closed one there."""
+        """Leaves the session, and closes it after the block, in which no view reads it."""
         self.cells.settle()
         lost = "" if self.opened is None else pending_rows(self.opened)
         if lost:
@@ -331,7 +330,7 @@ class Notebook:
     def _look(self) -> None:
         """Opens the notebook's log if there is one."""
         place = self.binding.look()
-        if place is None:  # VS Code tells the name in a cell of its own
+        if place is None:  # VS Code sets the name in a cell of its own
             return
         self._looked = True
         if place.has_log:
@@ -344,7 +343,7 @@ class Notebook:
         return read_cell(self.cells.source, self.shell.transform_cell)
 
     def _begin(self, session: Session | None) -> None:
-        """Notes which cell runs, and brings back the modules and the Spark that it mentions."""
+        """Records the running cell, and restores the modules and the Spark session it names."""
         if self.cells.hidden:
             return
         cell = self._cell()
@@ -354,7 +353,7 @@ class Notebook:
         self.spark.before_cell(session, self.recollection.memo, cell, self.say)
 
     def after_cell(self, result: ExecutionResult | None) -> None:
-        """Remembers the cell's names, follows commits in open views."""
+        """Records the cell's names, and refreshes open views."""
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
         self.spark.after_cell(self.opened, self.recollection.memo, source)
         if self.opened is not None:
@@ -370,7 +369,7 @@ class Notebook:
             owners_of(self.opened).link.cancel()
 
     def forget(self, *names: str) -> None:
-        """Closes the views of stages that are gone, and takes their variables away."""
+        """Closes the views of dropped stages, and removes their variables."""
         for name in names:
             self.views.close(name)
             self.variables.drop(name)
@@ -391,7 +390,7 @@ class Notebook:
         display({"text/plain": formats.visible(text), "text/html": shown}, raw=True)
 
     def show_report(self) -> None:
-        """Shows what recovery found, and which names of the notebook it does not bring back."""
+        """Shows the recovery report, with the names of the notebook that are not restored."""
         self._due = self.cells.hidden
         if self._due:
             return
@@ -417,7 +416,7 @@ class Notebook:
             self.say(f'NoSync: {name} is {whose}; session["{name}"] is the stage')
 
     def configure(self) -> None:
-        """Hands the settings that concern the engine to the session."""
+        """Passes the settings that concern the engine to the session."""
         self.spark.configure(self.settings, self.recollection.memo, self.opened)
         if self.opened is not None:
             config_limits.apply_config_limits(self.settings, self.opened, self.say)
@@ -427,9 +426,9 @@ class Notebook:
         return [] if self.opened is None else [*self.opened.inputs, *self.opened.stages]
 
     def collection_bundle(self, collection: Collection) -> dict[str, str]:
-        """What a collection shows as a value of a cell; if it cannot be read, the error, once.
+        """Returns the display of a collection as a value of a cell; shows an error of it once.
 
-        From here an exception would reach no handler of ours, but IPython's, with every frame.
+        An exception would reach IPython's handler instead of ours, and show every frame.
         """
         try:
             self.cells.settle_first()
@@ -442,17 +441,17 @@ class Notebook:
         return bundle if grid is None else {**grid, **bundle}
 
     def _place(self) -> LogPlace:
-        """The place of the session that was closed by hand, else the notebook's own."""
+        """Returns the place of the session that the user closed, else the notebook's own."""
         if self.place is not None:
             return self.place
         return self.binding.look() or temporary_place()
 
     def _exit(self) -> None:
-        """At the end of the process: a clean end is marked, a temporary log removed."""
+        """At the end of the process: marks a clean end, and removes a temporary log."""
         temporary = self.place is not None and self.place.temporary
         with suppress(Exception):
             self.close()
-        with suppress(Exception):  # what is said on the way may find no front end any more
+        with suppress(Exception):  # a message on the way may find no front end
             if self.opened is not None:
                 self.opened.close()
         if temporary and self.place is not None:
@@ -462,7 +461,7 @@ class Notebook:
 
 
 def _below(home: str | None, name: str | None) -> str | None:
-    """The name of a branch within the branch `home`; None for `home` itself.
+    """Returns the name of a branch within the branch `home`; None for `home` itself.
 
     Args:
         home: None for the main log. `name`: of the same or a deeper branch, from main on.

@@ -1,8 +1,8 @@
-"""The views that a notebook has open, which follow where cells go on: one of a kind and stage.
+"""Keeps the open views of a notebook, one of a kind and stage; they follow the branch of the cells.
 
-A slider is told of commits by its session. What no commit tells (a rewind, a past that was thinned
-out, another branch) it is told here, after each cell and when the notebook has another session.
-Those that show what is now share one pulse, which looks by itself.
+The session notifies a slider of commits. Other changes (a rewind, downsampled history, another
+branch) are reported to it here, after each cell and when the notebook changes its session. The
+views of the current state share one poller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ViewHost(Protocol):
-    """What a view asks of the notebook that shows it."""
+    """The notebook, as a view sees it."""
 
     opened: Session | None
     branch: str | None
@@ -59,7 +59,7 @@ class OpenViews:
         forks: ForkActions | None = None,
         beside: Sequence[str] = (),
     ) -> TravelView:
-        """The view of a stage at an epoch, None: the last; opened, or moved if it is open.
+        """Returns the view of a stage at an epoch, None: the last; an open view is moved there.
 
         Args:
             beside: other stages, under the same slider.
@@ -84,7 +84,7 @@ class OpenViews:
         return view
 
     def layers(self, session: Session, stage: str | None, branch: str | None) -> LayersView:
-        """The view of the layers of a stage, None: the last one defined; that which is open."""
+        """Returns the view of the layers of a stage, None: the last one; an open view if possible."""
         from nosync_widgets.views.layers_view import LayersView
 
         pulse = self._beat(session, branch)
@@ -96,7 +96,7 @@ class OpenViews:
         return view
 
     def graph(self, session: Session, branch: str | None) -> FrontierView:
-        """The view of the graph."""
+        """Returns the view of the graph."""
         from nosync_widgets.views.graph_view import FrontierView
 
         pulse = self._beat(session, branch)
@@ -105,7 +105,7 @@ class OpenViews:
         return self._graph
 
     def panel(self, session: Session, branch: str | None, actions: Actions) -> Panel:
-        """The panel; at the side no more, if it was there."""
+        """Returns the panel, and closes its display at the side, if there was one."""
         from nosync_widgets.views.panel import Panel
 
         pulse = self._beat(session, branch)
@@ -115,13 +115,13 @@ class OpenViews:
         return self._panel
 
     def keep(self, side: Any) -> None:
-        """Has what shows the panel at the side, to close it with the panel; None: not any more."""
+        """Keeps the display of the panel at the side, to close it with the panel, or closes it."""
         if self._side is not None:
             self._side.close()
         self._side = side
 
     def _shared(self) -> ThreadBudget:
-        """The time that all views which follow commits may take together."""
+        """Returns the time budget that all views which follow commits share."""
         from nosync_widgets.live.throttle import ThreadBudget
 
         if self._budget is None:
@@ -129,7 +129,7 @@ class OpenViews:
         return self._budget
 
     def _beat(self, session: Session, branch: str | None) -> OverviewPoller:
-        """The pulse of all views, up to date."""
+        """Returns the poller of all views, up to date."""
         from nosync_widgets.live.overview_poller import OverviewPoller
 
         if self._pulse is None:
@@ -139,7 +139,7 @@ class OpenViews:
         return self._pulse
 
     def grid(self, session: Session, stage: str, limit: int, branch: str | None) -> GridView:
-        """The grid of a stage, up to date; that which is open."""
+        """Returns the grid of a stage, up to date; an open one if possible."""
         from nosync_widgets.views.grid import GridView
 
         grid = self._grids.get(stage)
@@ -151,7 +151,7 @@ class OpenViews:
         return grid
 
     def table_of(self, collection: Collection, notebook: ViewHost) -> Table:
-        """What is left of a displayed collection in a saved notebook: the rows of now, dated."""
+        """Returns the table of a collection for a saved notebook: the current rows, dated."""
         from nosync_widgets.data.tables import collection_table
 
         owners = _owners_of(collection, notebook)
@@ -159,11 +159,11 @@ class OpenViews:
         return collection_table(collection, limit=notebook.settings.limit, paging=paging)
 
     def grid_of(self, collection: Collection, notebook: ViewHost) -> dict[str, Any] | None:
-        """What shows a stage or input of the notebook's session as a grid; None for others.
+        """Returns the display bundle of the grid of a stage or input; None for other collections.
 
-        Wherever it is displayed, it is one grid. In a notebook that is opened again without its
-        kernel no widget is there, and nothing is shown in its place: so the rows of now are said
-        before it, folded up.
+        It is one grid, wherever it is displayed. A notebook that is opened again without its kernel
+        shows no widgets and nothing in their place. So the current rows are shown above it, folded
+        up.
         """
         owners, session, name = _owners_of(collection, notebook), notebook.opened, collection.name
         if owners is None or session is None or name is None:
@@ -174,21 +174,21 @@ class OpenViews:
         return grid.bundle()
 
     def refresh(self) -> None:
-        """Looks for new epochs, and for those that are gone."""
+        """Looks for new epochs, and for epochs that are no longer readable."""
         for view in self._open.values():
             view.refresh()
         for grid in self._grids.values():
             grid.follow()
 
     def move(self, session: Session, branch: str | None) -> None:
-        """Goes on with another session of the same log, that of a branch or of the log itself."""
+        """Moves all views to another session of the same log, of a branch or of the log itself."""
         for view in (*self._open.values(), *self._grids.values()):
             view.move(session, branch)
         if self._pulse is not None:
             self._pulse.move(session, branch)
 
     def close(self, *only: str) -> None:
-        """Closes the sliders and grids of some stages; of none: all views."""
+        """Closes the sliders and grids of some stages; without stages: all views."""
         for stages in [each for each in self._open if not only or {*each} & {*only}]:
             self._open.pop(stages).close()
         for stage in [each for each in self._grids if not only or each in only]:
@@ -197,7 +197,7 @@ class OpenViews:
             self._close_live()
 
     def _close_live(self) -> None:
-        """Closes those that show what is now."""
+        """Closes the views of the current state."""
         self.keep(None)
         live = [*self._layers.values(), self._graph, self._panel, self._pulse]
         self._layers.clear()
@@ -208,7 +208,7 @@ class OpenViews:
 
 
 def _owners_of(collection: Collection, notebook: ViewHost) -> Services | None:
-    """Who does what in the notebook's session, if the collection is of it."""
+    """Returns the services of the notebook's session, if the collection belongs to it."""
     from nosync_nb.collections.session_protocol import session_of
     from nosync_nb.session.session import owners_of
 

@@ -1,9 +1,8 @@
-"""Long work is seen while it goes on: what it is, how far, since when, and where Spark tells more.
+"""Shows the progress of long work in the running cell, with its steps, its time and its Spark jobs.
 
-A thread that begins with a cell looks, from half a second on, at what the session says of itself
-(nosync_nb/dataflow/runtime/activity.py) and at the Spark jobs that run, and shows it in the cell: a
-bar in a notebook, a line in a terminal. Nobody who works waits for it. What it showed goes with the
-cell.
+A thread per cell polls the activity of the session (nosync_nb/dataflow/runtime/activity.py) and the
+running Spark jobs, from half a second on, and shows them: a bar in a notebook, a line in a
+terminal. Working threads never wait for it. The display is removed when the cell ends.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ if TYPE_CHECKING:
     from nosync_nb import Session
 
 AFTER_S = 0.5
-"""From when on work is long."""
+"""Work is long after so many seconds."""
 
 EVERY_S = 0.25
 
 
 class ProgressDisplay(Protocol):
-    """Something that shows progress until it is closed."""
+    """A display of progress, until it is closed."""
 
     def update(self, seen: ProgressState) -> None:
-        """Shows what goes on now."""
+        """Shows the current state."""
 
     def close(self) -> None:
-        """Shows nothing any more."""
+        """Removes the display."""
 
 
 class Progress:
-    """Shows what goes on in the running cell.
+    """Shows the activity of the running cell.
 
-    Threads: `begin` and `end` are called by the one that runs cells; one thread a cell looks.
+    Threads: `begin` and `end` are called by the thread that runs cells; one thread a cell polls.
 
     Args:
-        look: tells what goes on now; None if nothing does that is worth it.
-        make: makes what shows it, in the thread that looks.
+        look: returns the current activity; None if there is nothing to show.
+        make: creates the display, in the polling thread.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Progress:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """A cell begins."""
+        """Starts polling for a cell that begins."""
         self.end()
         ended = self._ended = threading.Event()
         self._thread = threading.Thread(
@@ -66,7 +65,7 @@ class Progress:
         self._thread.start()
 
     def end(self) -> None:
-        """The cell has ended; what was shown is gone when this returns."""
+        """Stops polling and removes the display before it returns."""
         ended, thread = self._ended, self._thread
         self._ended = self._thread = None
         if ended is not None and thread is not None:
@@ -92,7 +91,7 @@ class Progress:
 
 
 def seen_in(session: Session | None, began: int) -> ProgressState | None:
-    """What a session does now, or, if it commits in a loop, how far that is.
+    """Returns the activity of a session, or the progress of its loop of commits.
 
     Args:
         began: its last epoch when the cell began.
@@ -127,7 +126,7 @@ def seen_in(session: Session | None, began: int) -> ProgressState | None:
 
 
 class CellProgress:
-    """Shows the progress of the cells of one notebook, from when it begins to follow them."""
+    """Shows the progress of the cells of one notebook while it is registered."""
 
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
@@ -135,7 +134,7 @@ class CellProgress:
         self._progress = Progress(self._look, self._make)
 
     def before(self, _info: object = None) -> None:
-        """`pre_run_cell`: looks from now on, if anybody could see it."""
+        """Starts at `pre_run_cell`, if there is a front end or a terminal."""
         session = self._notebook.opened
         self._began = 0 if session is None or session.closed else session.now
         seen = hasattr(self._notebook.shell, "kernel") or sys.stderr.isatty()
@@ -143,12 +142,12 @@ class CellProgress:
             self._progress.begin()
 
     def after(self, _result: object = None) -> None:
-        """`post_run_cell`: looks no more."""
+        """Stops at `post_run_cell`."""
         self._progress.end()
 
     def _look(self) -> ProgressState | None:
         session = self._notebook.opened
-        if session is not None and not self._began:  # it was opened in this cell
+        if session is not None and not self._began:  # the session was opened in this cell
             self._began = session.now
         return seen_in(session, self._began)
 
@@ -161,22 +160,22 @@ class CellProgress:
 
 
 class TerminalLine:
-    """Progress as one line of a terminal, written over itself."""
+    """Shows progress as one line of a terminal, which overwrites itself."""
 
     def __init__(self) -> None:
         self._width = 0
 
     def update(self, seen: ProgressState) -> None:
-        """Writes the line anew."""
+        """Rewrites the line."""
         text = formats.visible(f"NoSync: {seen.text}").replace("\n", " ")
         self._write(text)
         self._width = len(text)
 
     def close(self) -> None:
-        """Takes the line away."""
+        """Clears the line."""
         self._write("")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
+        with contextlib.suppress(OSError, ValueError):  # the terminal may be closed
             sys.stderr.write(f"\r{text.ljust(self._width)}\r{text}")
             sys.stderr.flush()

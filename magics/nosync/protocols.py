@@ -1,4 +1,4 @@
-"""What the parts of a notebook ask of each other; IPython's own types are imported as types."""
+"""Protocols between the parts of a notebook; IPython's own types are imported as types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Settings(Protocol):
-    """What `%config NoSync` sets."""
+    """The settings of `%config NoSync`."""
 
     autocommit: bool
     replay_rows: int
@@ -27,7 +27,7 @@ class Settings(Protocol):
 
 
 class CellOwner(Protocol):
-    """What the cells of a notebook belong to: it has the session, and hears of them.
+    """The notebook that cells belong to: it has the session, and is notified of cells.
 
     `opened` is the session, once there is one.
     """
@@ -37,16 +37,16 @@ class CellOwner(Protocol):
     opened: Session | None
 
     def before_cell(self) -> None:
-        """A cell begins."""
+        """Prepares for a cell that begins."""
 
     def after_cell(self, result: ExecutionResult | None) -> None:
-        """A cell has ended, and what it left is settled."""
+        """Follows up on a cell that has ended, after its commit or discard."""
 
     def cancel_spark(self) -> None:
-        """The cell was interrupted."""
+        """Cancels the Spark jobs of an interrupted cell."""
 
     def forget(self, *names: str) -> None:
-        """Stages are gone."""
+        """Removes stages that were dropped."""
 
     def say(self, text: str, html: str | None = None, *, progress: bool = False) -> None:
         """Shows a text in the running cell."""

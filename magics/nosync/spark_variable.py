@@ -1,8 +1,11 @@
-"""The Spark session that cells see as `spark`: found, started when one is asked for, brought back.
+"""Provides the Spark session that cells see as `spark`: the user's, or one that NoSync starts.
 
-A session of the user's is the user's, and is never configured. How a local one was set up is
-remembered: after a restart the first cell that uses `spark` gets one that is set up so. One of a
-cluster, or of a server, nobody but the user's own cell starts again.
+A session that the user made is never configured. The settings of a local session are recorded:
+after a restart the first cell that uses `spark` gets a session with the same settings. A session of
+a cluster or of a server is restarted only by the user's own cell.
+
+With `spark = "eager"` a session starts in the background, so that no cell waits for it. This
+happens only on request, because a session that starts unasked would ignore the user's settings.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class NotebookSpark:
-    """The notebook's way to Spark; `users` gives the session that the user made, if any."""
+    """The notebook's access to Spark; `users` returns the session that the user made, if any."""
 
     def __init__(self, variables: Variables, namespace: dict[str, Any]) -> None:
         self._variables = variables
@@ -31,7 +34,7 @@ class NotebookSpark:
         self.users = self._eager.users
 
     def configure(self, settings: Settings, memo: NotebookMemo, session: Session | None) -> None:
-        """Hands over how Spark is to be started, and starts it if it is wanted at once."""
+        """Passes the settings for starting Spark to the session, and starts an eager session."""
         if settings.spark == "eager":
             self._eager.start({**memo.conf, **settings.spark_conf})
         self._known = None
@@ -44,7 +47,7 @@ class NotebookSpark:
             session.spark_conf.update({**self._again(memo, session), **settings.spark_conf})
 
     def _again(self, memo: NotebookMemo, session: Session) -> dict[str, str]:
-        """How Spark was set up, but for what the log's definitions have been described under."""
+        """Returns the recorded settings, overridden by those of the log's definitions."""
         if not memo.conf:
             return {}
         from nosync_nb.session.session import owners_of
@@ -59,7 +62,7 @@ class NotebookSpark:
         cell: CellSource,
         say: Callable[[str], None],
     ) -> None:
-        """Binds the `spark` that a cell uses: one that starts already, or that the log has used."""
+        """Binds the `spark` that a cell uses: an eager session, or one like the log's last one."""
         if not self._variables.lacks_spark(cell):
             return
         self._variables.bind_spark(self._eager.awaited())
@@ -71,7 +74,7 @@ class NotebookSpark:
         from nosync_nb.spark.spark_session import conf_of
 
         link = owners_of(session).link
-        # A memo is lost with its disk; what definitions depend on comes back with the log.
+        # A memo is lost with its disk, but the settings that definitions depend on are in the log.
         if not (memo.spark or conf_of(link.types.recorded())):
             return
         try:
@@ -81,9 +84,9 @@ class NotebookSpark:
             say(f"NoSync: {error}")
 
     def after_cell(self, session: Session | None, memo: NotebookMemo, source: str) -> None:
-        """Binds the session in use; stages get their views; how it is set up is remembered.
+        """Binds the current Spark session, updates the views of stages, and records the settings.
 
-        Cost: a question to the JVM, some ms, after a cell that speaks of Spark.
+        Cost: a call to the JVM, some ms, after a cell that mentions Spark.
         """
         if session is None:
             self._variables.bind_spark(self._eager.spark)
@@ -103,7 +106,7 @@ class NotebookSpark:
 
 
 class EagerSpark:
-    """Starts a session once, in the background; `spark` is it, when it is there.
+    """Starts a session once, in the background; `spark` is the session, when it has started.
 
     Args:
         namespace: the user's variables; a session named `spark` among them is used instead.
@@ -115,7 +118,7 @@ class EagerSpark:
         self._thread: threading.Thread | None = None
 
     def start(self, conf: Mapping[str, str]) -> None:
-        """Begins to start Spark; does nothing the second time."""
+        """Starts Spark in the background; does nothing the second time."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, args=(dict(conf),), name="nosync-spark", daemon=True
@@ -123,13 +126,13 @@ class EagerSpark:
             self._thread.start()
 
     def awaited(self) -> Any:
-        """The session, waited for if it is being started; None: nobody asked for it."""
+        """Returns the session, after waiting for its start; None if it was not requested."""
         if self._thread is not None:
             self._thread.join()
         return self.spark
 
     def users(self) -> Any:
-        """The user's session, asked for when Spark is needed; None: `spark` may be anything."""
+        """Returns the user's variable `spark` if it is a Spark session; else None."""
         from nosync_nb.spark import is_session
 
         spark = self._namespace.get("spark")

@@ -1,9 +1,9 @@
-"""The variables of the notebook: those a session brings back, and those it cannot.
+"""Binds the variables of the notebook that a session restores, and records those it cannot.
 
-Inputs, stages and their other names come back after a restart, never over a value of the user.
-Modules, and what is imported out of them, come back when a cell mentions them: importing them all
-at once would make recovery as slow as the slowest of them. Other variables do not come back; which
-ones, and which cell made them, is remembered (see `memo`).
+Inputs, stages and their other names are restored after a restart, never over a value of the user.
+Modules, and names imported from them, are restored when a cell mentions them: importing them all at
+once would make recovery as slow as the slowest of them. Other variables are not restored; the memo
+records their names and the cells that made them (see `notebook_memo`).
 
 Failure: 1. A cell reads the stage `daily` of another log into a variable of that name. 2. The next
 cell opens the notebook's own log. 3. The variable has the name of its stage, so it is taken for one
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 _SHELL = ("In", "Out", "get_ipython", "exit", "quit", "open", "nosync")
 _LOOKED_BACK = 200
-"""Cells that are searched for the one that bound a name."""
+"""The number of cells that are searched for the one that bound a name."""
 
 
 class Variables:
-    """Tells our variables in the user's namespace from the user's own."""
+    """Distinguishes our variables in the user's namespace from the user's own."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._ours: dict[str, Any] = {}
         self._seen: dict[str, int] = {}
-        self._host: SessionProtocol | None = None  # of the notebook's session, while there is one
+        self._host: SessionProtocol | None = None  # of the notebook's session, while it has one
 
     def bind(self, session: Session, memo: NotebookMemo) -> list[str]:
-        """Binds all collections of a session; returns the names that others keep.
+        """Binds all collections of a session; returns the names that other values keep.
 
-        A name of Python's own, such as `print`, is never bound by what a log says.
+        A Python built-in name, such as `print`, is never bound by a log.
         """
         from nosync_nb.session.session import owners_of
 
@@ -62,10 +62,11 @@ class Variables:
         return taken
 
     def lead(self, before: Session, session: Session) -> list[str]:
-        """Hands names of a user that show what a session had to another one of the same log.
+        """Rebinds names of the user from collections of one session to those of another one.
 
         Returns:
-            those that cannot be: collections without a name, or of a stage that is not there.
+            the names that cannot be rebound: of collections without a name, or of a stage that does
+            not exist.
         """
         from nosync_nb import Collection
         from nosync_nb.collections.session_protocol import session_of
@@ -86,7 +87,7 @@ class Variables:
         return left
 
     def set(self, name: str, value: Any, *, over: bool = False) -> bool:
-        """Binds one name; refuses when a value of the user has it, unless `over`."""
+        """Binds one name; refuses if it has a value of the user, unless `over`."""
         if not over and (taken(name) or not self._is_free(name)):
             return False
         self._shell.user_ns[name] = self._ours[name] = value
@@ -97,7 +98,7 @@ class Variables:
         return name not in names or self._is_ours(name, names[name])
 
     def drop(self, *only: str) -> None:
-        """Deletes our variables of these names, or all; names that hold anything else stay."""
+        """Deletes our variables of these names, or all; names with other values stay."""
         names = self._shell.user_ns
         for name in only or [name for name in names if not name.startswith("_")]:
             if name in names and self._is_ours(name, names[name]):
@@ -111,7 +112,7 @@ class Variables:
         return value is self._ours.get(name, self) or self.name_of(value) == name
 
     def name_of(self, value: Any) -> str | None:
-        """The name of a collection in the notebook's session; None for anything else."""
+        """Returns the name of a collection of the notebook's session; None for anything else."""
         if self._host is None or "nosync_nb.collections.collection" not in sys.modules:
             return None
         from nosync_nb import Collection
@@ -122,19 +123,19 @@ class Variables:
         return value.name
 
     def bind_spark(self, spark: Any) -> None:
-        """Binds the Spark session in use as `spark`, if that name is free or one of ours has it."""
+        """Binds the current Spark session as `spark`, if that name is free or ours."""
         names = self._shell.user_ns
         ours = "spark" in self._ours and names.get("spark") is self._ours["spark"]
         if spark is not None and (ours or "spark" not in names):
             self.set("spark", spark, over=True)
 
     def lacks_spark(self, cell: CellSource) -> bool:
-        """Whether a cell uses a `spark` that is not there."""
+        """Returns True if a cell uses `spark` and it is not bound."""
         used = "spark" in cell.names and "spark" not in cell.bound
         return used and "spark" not in self._shell.user_ns
 
     def remember(self, memo: NotebookMemo, source: str, number: int) -> bool:
-        """Notes names that a cell bound; tells whether the memo changed."""
+        """Records names that a cell bound; returns True if the memo changed."""
         changed = False
         for name in [name for name in self._seen if name not in self._shell.user_ns]:
             del self._seen[name]
@@ -172,9 +173,9 @@ class Variables:
         cell: CellSource,
         plain: list[str],
     ) -> None:
-        """Notes a plain variable: how it is imported, or the cell that made it."""
+        """Records a plain variable: its import statement, or the cell that made it."""
         if name in memo.imports and name not in cell.bound:
-            return  # brought back
+            return  # restored by us
         memo.bound(name)
         if name in cell.imports:
             memo.imports[name] = cell.imports[name]
@@ -185,7 +186,7 @@ class Variables:
             memo.names[name] = label(cell, number, [each for each in plain if each in made])
 
     def _cells_before(self, number: int) -> Iterator[tuple[int, CellSource]]:
-        """The cells of this kernel before one, the latest first."""
+        """Yields the earlier cells of this kernel, the latest first."""
         sources = self._shell.user_ns.get("In")
         if not isinstance(sources, list):
             return
@@ -193,7 +194,7 @@ class Variables:
             yield earlier, read_cell(str(sources[earlier]), self._shell.transform_cell)
 
     def bring_back(self, memo: NotebookMemo, cell: CellSource, say: Callable[[str], None]) -> None:
-        """Repeats the imports of names that a cell mentions and that are not there."""
+        """Repeats the imports of names that a cell mentions and that are not bound."""
         names = self._shell.user_ns
         for name, statement in [*memo.imports.items()]:
             if name in names or taken(name) or name in cell.bound or not cell.mentions(name):
@@ -209,10 +210,10 @@ class Variables:
                 names[name] = found[name]
 
     def not_restored(self, memo: NotebookMemo, cell: CellSource) -> dict[str, str]:
-        """Names that earlier kernels bound and this one lacks -> `In[3]: total = 5`.
+        """Returns names that earlier kernels bound and this one lacks -> `In[3]: total = 5`.
 
         Args:
-            cell: the running one; what it binds is not missed.
+            cell: the running one; the names that it binds are not missing.
         """
         names = self._shell.user_ns
         return {
@@ -232,12 +233,12 @@ class Variables:
 
 
 def taken(name: str) -> bool:
-    """Tells whether a name is Python's or IPython's, which no log may bind to something else."""
+    """Returns True if a name belongs to Python or IPython, so that no log may bind it."""
     ours = hasattr(builtins, name) or keyword.iskeyword(name) or name in _SHELL
     return ours or name.startswith("__")
 
 
 def label(cell: CellSource, number: int, names: list[str] | tuple[str, ...] = ()) -> str:
-    """A cell for people: `In[3]: total = 5`."""
+    """Describes a cell: `In[3]: total = 5`."""
     line = cell.line(names)
     return f"In[{number}]: {line}" if line else f"In[{number}]"

@@ -1,1 +1,1 @@
-"""One cell: its transaction, its source, its display, its errors."""
+"""Handles one cell: its transaction, its source, its display, its errors."""

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _CELLS_MAX = 256
 _EPOCHS_MAX = 64
-"""Epochs of a cell that are compared."""
+"""The most epochs of a cell that are compared."""
 
 
 def pending_rows(holder: Session | Transaction) -> str:
-    """What waits in a session or transaction: `3 pending rows (flights)`; empty if nothing does."""
+    """Describes the pending rows of a session or transaction: `3 pending rows (flights)`."""
     pending = commit_sizes(holder.pending)
     if not pending:
         return ""
@@ -35,12 +35,12 @@ def pending_rows(holder: Session | Transaction) -> str:
 
 
 def commit_sizes(pending: Mapping[str, PendingInputChanges]) -> dict[str, tuple[int, int, int]]:
-    """Rows that wait, calls, and how many of the rows are taken away, by input."""
+    """Returns the pending rows, calls and removed rows, by input."""
     return {name: (item.rows, item.calls, item.removed) for name, item in pending.items()}
 
 
 def _changed(rows: int, removed: int) -> str:
-    """What a commit changed in an input: `3 rows`, `+3 / −1 rows`, `−1 row`."""
+    """Describes the change of an input: `3 rows`, `+3 / −1 rows`, `−1 row`."""
     if not removed:
         return formats.count(rows, "row")
     came = rows - removed
@@ -49,7 +49,7 @@ def _changed(rows: int, removed: int) -> str:
 
 
 def commit_text(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
-    """One line per commit, with advice when many inserts became one epoch."""
+    """Returns one line per commit, with advice when many inserts became one epoch."""
     parts = [f"{name} {_changed(rows, removed)}" for name, (rows, _, removed) in pending.items()]
     line = f"epoch {epoch}: {', '.join(parts) or 'nothing new'}"
     calls = max((calls for _, calls, _ in pending.values()), default=0)
@@ -63,9 +63,9 @@ def commit_text(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
 
 
 class UnchangedNotice:
-    """What the cells of one notebook repeat.
+    """Detects repeated work of the cells of one notebook.
 
-    Threads: any may be heard while a cell runs.
+    Threads: any may call while a cell runs.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class UnchangedNotice:
         self._done: dict[bytes, tuple[str, range]] = {}
 
     def hear(self, notice: str) -> bool:
-        """Keeps a notice of a load that was there already, until the cell ends; no other."""
+        """Keeps the notice of a load that is recorded already until the cell ends."""
         from nosync_nb.session.writes.idempotency import ALREADY
 
         if notice.endswith(ALREADY):
@@ -82,7 +82,7 @@ class UnchangedNotice:
         return False
 
     def skipped(self, done: str = "") -> str:
-        """What to say of the loads that were there, before the epochs that were `done`."""
+        """Returns a message on the skipped loads, before the epochs that were `done`."""
         notices, self._skipped = self._skipped, []
         if not notices:
             return ""
@@ -92,9 +92,9 @@ class UnchangedNotice:
         return f"NoSync: {count}; {done}" if done else f"NoSync: {count}, nothing to do"
 
     def committed(self, session: Session, source: str, start: int) -> str:
-        """Keeps what a cell has committed after epoch `start`; what to say if it was there before.
+        """Records the commits of a cell after epoch `start`; returns a message about repeated rows.
 
-        Cost: nothing, but for a cell that is run again: the rows of the epochs that it made.
+        Cost: nothing, except for a repeated cell: the rows of the epochs that it made.
         """
         epochs = range(start + 1, session.now + 1)
         if not 0 < len(epochs) <= _EPOCHS_MAX or not source.strip():

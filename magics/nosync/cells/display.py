@@ -1,8 +1,8 @@
-"""What a `%dd` line gives is shown wherever the line stands.
+"""Displays the value of a `%dd` line, even in the middle of a cell.
 
-IPython shows the value of a cell's last expression alone, so that of `%dd diff late` above another
-line would vanish. Whether somebody takes a value is seen at the call: Python drops one that nobody
-takes in the very next step.
+IPython only shows the value of a cell's last expression, so the output of `%dd diff late` above
+another line would vanish. The bytecode at the call shows if the value is used: Python drops an
+unused value in the very next step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def display_line_value(shell: InteractiveShell, value: object) -> object:
-    """Returns a value to who takes it; displays it, and returns None, where nobody does.
+    """Returns a value if the caller uses it; else displays it, and returns None.
 
     Call it from a magic, while a line of a cell waits for it.
     """
@@ -30,7 +30,7 @@ def display_line_value(shell: InteractiveShell, value: object) -> object:
 
 
 def _caller(shell: InteractiveShell) -> FrameType | None:
-    """The innermost frame that is code of a cell."""
+    """Returns the innermost frame that is code of a cell."""
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         if shell.compile.format_code_name(frame.f_code.co_filename) is not None:
@@ -40,7 +40,7 @@ def _caller(shell: InteractiveShell) -> FrameType | None:
 
 
 def _dropped(frame: FrameType | None) -> bool:
-    """Whether the value that a frame waits for is dropped when it comes."""
+    """Returns True if the value that a frame waits for will be dropped."""
     if frame is None:
         return False
     after = (step for step in dis.get_instructions(frame.f_code) if step.offset > frame.f_lasti)

@@ -1,6 +1,6 @@
-"""What the source of a cell tells: the names that it binds, those it imports, a line to know it by.
+"""Analyses the source of a cell: the names that it binds, its imports, a line that describes it.
 
-Pure: nothing is run. A cell that is no Python binds nothing that can be told.
+Pure: no code is run. A cell that is not valid Python binds no known names.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _SECRET = re.compile(
     r"(?:auth[a-z]*|api|access|sas|pin|dsn|(?:[a-z0-9]+_)?keys?)(?![a-z])|apikey|://[^/\s]*@",
     re.IGNORECASE,
 )
-"""What is found in the names of secrets, and in lines that hold some."""
+"""Matches the names of secrets, and lines that hold some."""
 
 _PLAIN = re.compile(r"\s*(#|%|!|import\s|from\s|$)")
-"""How a line begins that says little of its cell."""
+"""Matches the start of lines that do not describe a cell."""
 
 
 class CellSource(NamedTuple):
-    """What a cell's source tells.
+    """The facts that a cell's source shows.
 
     Attributes:
         text: the cell.
         bound: names that it binds at its top level.
-        loops: those among them that only walk through something.
-        imports: those that it imports, each with a statement that does so again.
-        names: those that stand in its code.
-        repeatable: it may be run again without inserting anything twice, as far as can be seen.
+        loops: those of them that are only loop variables.
+        imports: the imported names, each with a statement that imports it again.
+        names: all names in its code.
+        repeatable: True if running it again inserts nothing twice, as far as its source shows.
     """
 
     text: str
@@ -44,9 +44,9 @@ class CellSource(NamedTuple):
     repeatable: bool = True
 
     def line(self, names: Collection[str] = ()) -> str:
-        """The line to know the cell by: one with a name, or the first that says something.
+        """Returns the line that describes the cell: one with a name, or the first with content.
 
-        Empty if it sounds like a secret, or one of the names does.
+        Empty if it may contain a secret, or one of the names does.
         """
         lines = [line for line in self.text.splitlines() if not _PLAIN.match(line)]
         if names:
@@ -58,15 +58,15 @@ class CellSource(NamedTuple):
         return line if len(line) <= LINE_MAX else line[: LINE_MAX - 1] + "…"
 
     def mentions(self, name: str) -> bool:
-        """Whether a name stands in the cell, as a word."""
+        """Returns True if the cell contains a name, as a word."""
         return re.search(rf"(?<![\w.]){re.escape(name)}\b", self.text) is not None
 
 
 class _Scoped(ast.NodeTransformer):
-    """Makes generators of comprehensions, whose names are the cell's own since Python 3.12."""
+    """Turns comprehensions into generators: their names are the cell's own since Python 3.12."""
 
     def visit(self, node: ast.AST) -> Any:
-        """A node without them."""
+        """Returns the node without comprehensions."""
         self.generic_visit(node)
         match node:
             case ast.ListComp(elt=each) | ast.SetComp(elt=each):
@@ -97,14 +97,14 @@ def read_cell(source: str, transform: Callable[[str], str]) -> CellSource:
         each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()
     )
     walked, stored = _stored(tree)
-    again = walked | stored  # what is imported, and then made something else of
+    again = walked | stored  # imported names that are rebound
     imports = {name: text for name, text in _imports(tree) if name not in again}
     names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     return CellSource(source, bound, frozenset(walked - stored), imports, names, repeatable)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Each name that statements at the top of a cell import, with one for it alone."""
+    """Yields each name that top-level statements import, with a statement for it alone."""
     for node in tree.body:
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
@@ -119,7 +119,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _stored(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """Names that loops at the top of a cell walk with, and those that are bound otherwise."""
+    """Returns the variables of top-level loops, and the names that are bound otherwise."""
     walked: set[str] = set()
     stored: set[str] = set()
     todo: list[ast.AST] = list(tree.body)
@@ -139,7 +139,7 @@ def _stored(tree: ast.Module) -> tuple[set[str], set[str]]:
 
 
 def is_import(text: str) -> bool:
-    """Whether a statement imports one name and does nothing else."""
+    """Returns True if a statement imports one name and does nothing else."""
     try:
         (node,) = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError):

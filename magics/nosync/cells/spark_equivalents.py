@@ -1,7 +1,7 @@
-"""What users of Spark write in cells, and the NoSync definition that does the same.
+"""Suggests the NoSync definition that does the same as Spark code in a cell.
 
-PySpark's functions need a Spark session before NoSync sees their result, and `spark.sql(...)` gives
-a DataFrame of the rows as they are, which no later epoch changes.
+PySpark's functions need a Spark session before NoSync sees their result, and `spark.sql(...)`
+returns a DataFrame of the current rows, which no later epoch changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WRAPPERS = ("wrapped", "wrapper", "get_active_spark_context")
 
 
 def without_spark(error: BaseException) -> NosyncError | None:
-    """Returns our error for a function of PySpark that needs a Spark session, and none runs.
+    """Returns our error for a function of PySpark that needs a Spark session while none runs.
 
     PySpark raises an `AssertionError` without a text.
     """
@@ -58,11 +58,11 @@ def is_dataframe(value: Any) -> bool:
 
 
 def frame_note(name: str, source: str, written: Callable[[str], str | None]) -> str:
-    """Says that a name of a cell holds a DataFrame, and how to define a stage instead.
+    """Returns a note that a name holds a DataFrame, and how to define a stage instead.
 
     Args:
         source: the body of the cell.
-        written: returns the Python text for an input or stage of a name; None if there is none.
+        written: returns the Python text for an input or stage of a name; else None.
     """
     sql = _sql_of(name, source)
     definition = None if sql is None else _definition(sql, written)
@@ -74,7 +74,7 @@ def frame_note(name: str, source: str, written: Callable[[str], str | None]) -> 
 
 
 def _sql_of(name: str, source: str) -> str | None:
-    """The text of the last `name = spark.sql("...")`."""
+    """Returns the text of the last `name = spark.sql("...")`."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -105,7 +105,7 @@ _CLAUSES = (
 
 
 def _definition(sql: str, written: Callable[[str], str | None]) -> str | None:
-    """The operators that do what a query of one table does; None for any other query."""
+    """Returns the operators that equal a query of one table; None for any other query."""
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError

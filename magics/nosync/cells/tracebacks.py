@@ -1,11 +1,11 @@
-"""Errors as a person reads them: what failed, the remedy, the line of the cell as it was written.
+"""Shows errors briefly: what failed, the remedy, and the line of the cell as it was written.
 
-An error of NoSync is shown in a few lines. One of the user's own code, an interrupt too, keeps the
-user's frames and loses ours and those of the magic. `_render_traceback_` is bound to the error
-while it is displayed and taken off again, so `%tb` and `%config NoSync.short_errors = False` show
-every frame and errors stay picklable. A `StageError` also shows the line of the function that
-raised, and a body of `%%dd` that is no Python the line and nothing of us, as IPython shows a cell
-that is none.
+An error of NoSync is shown in a few lines. An error of the user's own code, or an interrupt, shows
+only the user's frames, without ours and those of the magic. `_render_traceback_` is bound to the
+error while it is displayed and removed afterwards, so `%tb` and `%config NoSync.short_errors =
+False` show every frame and errors stay picklable. A `StageError` also shows the line of the
+function that raised. A `%%dd` body with a syntax error shows the line and none of our frames, as
+IPython does for a cell.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nosync.protocols import Settings
 
 BODY = "_nosync_body"
-"""Marks a `SyntaxError` as one of the body of a cell, not of code that it ran."""
+"""Marks a `SyntaxError` of the body of a cell, not of code that it ran."""
 
 _OURS = ("nosync", "nosync_nb", "nosync_widgets")
 _SPARKS = ("py4j", "pyspark")
@@ -48,10 +48,10 @@ class Place(NamedTuple):
 
 
 class ShortErrors:
-    """Takes over the display of errors in one shell.
+    """Replaces the display of errors in one shell.
 
     Args:
-        names: gives the names of the log's inputs and stages.
+        names: returns the names of the log's inputs and stages.
     """
 
     def __init__(
@@ -64,20 +64,20 @@ class ShortErrors:
         self._installed = False
 
     def install(self) -> None:
-        """Starts; does nothing if another extension has taken IPython's only place for this."""
+        """Installs the handler; does nothing if another extension has taken IPython's only slot."""
         if self._installed or self._shell.custom_exceptions:
             return
         self._shell.set_custom_exc((Exception, KeyboardInterrupt), self._show)
         self._installed = True
 
     def remove(self) -> None:
-        """Gives IPython's place back."""
+        """Removes the handler."""
         if self._installed:
             self._shell.set_custom_exc((), None)
             self._installed = False
 
     def blame(self, error: BaseException, place: Place) -> None:
-        """Keeps which line of a cell an error is about, where no frame of it is left."""
+        """Records the line of a cell that caused an error without a frame in it."""
         self._blamed = error, place
 
     def show(self, error: BaseException) -> None:
@@ -115,7 +115,7 @@ class ShortErrors:
         trace: TracebackType | None,
         tb_offset: int | None,
     ) -> Callable[[], list[str]] | None:
-        """What draws an error in few lines; None for one that is none of our business."""
+        """Returns the function that renders an error briefly; None if IPython shows it as usual."""
         if not self._settings.short_errors:
             return None
         ours = without_spark(error)
@@ -135,7 +135,7 @@ class ShortErrors:
         return partial(_without_ours, shell, error, trace, tb_offset, hidden)
 
     def _hidden(self, error: BaseException) -> str:
-        """Which collection has the name of the value that lacks an attribute, in a line; or ""."""
+        """Returns a hint if a value hides a collection of the same name; or ""."""
         if not isinstance(error, AttributeError) or error.obj is None:
             return ""
         own = self._shell.user_ns
@@ -151,9 +151,9 @@ def render(
     trace: TracebackType | None,
     place: Place | None = None,
 ) -> list[str]:
-    """Draws an error of ours: name and message, notes, the line of the cell, the user's cause.
+    """Renders an error of ours: name and message, notes, the line of the cell, the user's cause.
 
-    What Spark said is in our message, in a sentence: whole it would be hundreds of frames of Java.
+    Our message has a sentence of Spark's: in full it would be hundreds of frames of Java.
     """
     lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {formats.visible(str(error))}"]
     lines += map(formats.visible, getattr(error, "__notes__", ()))
@@ -169,13 +169,13 @@ def render(
 def _misused(
     shell: InteractiveShell, error: BaseException, trace: TracebackType | None, form: str
 ) -> list[str]:
-    """Draws a call of a method of ours with arguments that it does not take."""
+    """Renders the error of a call of our method with wrong arguments."""
     where = list(_cell_lines(shell, trace))[-1:]
     return [f"{_RED}TypeError{_PLAIN}: {formats.visible(str(error))}", f"Hint: {form}", *where]
 
 
 def _form(shell: InteractiveShell, error: TypeError, trace: TracebackType | None) -> str:
-    """What a method of ours takes, if code of the user's gave it something else; or ""."""
+    """Returns the signature of our method that the user called with wrong arguments; or ""."""
     import nosync_nb
     from nosync_nb.collections.collection import Grouped
 
@@ -184,7 +184,7 @@ def _form(shell: InteractiveShell, error: TypeError, trace: TracebackType | None
     if said is None or any(map(_frame_of_ours, steps[-1:])):
         return ""
     if not _ours(getattr(shell.user_ns.get(said[1]), "__module__", "nosync_nb")):
-        return ""  # a class of the user's has that name
+        return ""  # the user has a class of that name
     public = (Grouped, *(getattr(nosync_nb, name) for name in nosync_nb.__all__))
     classes = {base for each in public if isinstance(each, type) for base in each.__mro__}
     kind = next((each for each in classes if each.__name__ == said[1]), None)
@@ -199,7 +199,7 @@ def _form(shell: InteractiveShell, error: TypeError, trace: TracebackType | None
 
 
 def _interrupted(shell: InteractiveShell, trace: TracebackType | None) -> list[str]:
-    """Draws an interrupt of what we did: in the line of the cell where it stood."""
+    """Renders an interrupt of our code, with the current line of the cell."""
     where = "".join(list(_cell_lines(shell, trace))[-1:])
     return [f"{_RED}KeyboardInterrupt{_PLAIN}{where}"]
 
@@ -211,7 +211,7 @@ def _without_ours(
     tb_offset: int | None,
     hint: str,
 ) -> list[str]:
-    """Draws an error as IPython does, from the frames of the user and what these called."""
+    """Renders an error as IPython does, with the frames of the user and of the code they called."""
     kept = None
     for step in reversed(list(_of_user(trace))):
         kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
@@ -220,7 +220,7 @@ def _without_ours(
 
 
 def _of_user(trace: TracebackType | None) -> Iterator[TracebackType]:
-    """The frames but ours, those of magics, and of libraries that we called."""
+    """Yields all frames except ours, those of magics, and of libraries that we called."""
     within = False
     for step in _steps(trace):
         if _frame_of_ours(step):
@@ -249,17 +249,17 @@ def _frame_of_ours(step: TracebackType) -> bool:
 
 
 def _passes_on(step: TracebackType) -> bool:
-    """Whether a frame is of a function that takes whatever another one takes."""
+    """Returns True if a frame's function takes any arguments, as a wrapper does."""
     return step.tb_frame.f_code.co_flags & _WHATEVER == _WHATEVER
 
 
 def _library(step: TracebackType) -> bool:
-    """Whether a frame is of an installed module or of Python's own."""
+    """Returns True if a frame belongs to an installed module or to Python itself."""
     return step.tb_frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen"))
 
 
 def _magic(step: TracebackType) -> bool:
-    """Whether a frame is on the way from a cell into a magic."""
+    """Returns True if a frame is between a cell and a magic."""
     frame = step.tb_frame
     if "__tracebackhide__" in frame.f_locals and step.tb_next is not None:
         return frame.f_locals["__tracebackhide__"] is True
@@ -267,7 +267,7 @@ def _magic(step: TracebackType) -> bool:
 
 
 def _cell_lines(shell: InteractiveShell, trace: TracebackType | None) -> Iterator[str]:
-    """Every frame of a traceback that is code of a cell, outermost first."""
+    """Yields the line of every frame that is code of a cell, outermost first."""
     for step in _steps(trace):
         yield from _cell_line(shell, Place(step.tb_frame.f_code.co_filename, step.tb_lineno))
 
@@ -284,7 +284,7 @@ def _source(place: Place) -> str:
 
 
 def _as_written(source: str) -> str:
-    """A line of a cell as it was before IPython made a call of its magic."""
+    """Returns a line of a cell as it was before IPython turned its magic into a call."""
     start = source.find(_MAGIC)
     if start < 0:
         return source

@@ -1,21 +1,24 @@
-"""A cell is a transaction: what it changed is committed inside it, or discarded with it.
+"""Runs each cell as a transaction: its changes are committed inside it, or discarded with it.
 
 Design
     1. `pre_run_cell` begins the session's transaction of the cell.
     2. The cell's tree is changed so that its last expression passes through `end`, which commits
-       and hands the value on: after it is evaluated, before it is displayed. An error of the commit
-       is an error of the cell; from `post_run_cell` it would vanish.
-    3. `post_run_cell` discards what a failed cell left, and commits what no `end` saw. (One that
-       loads the extension was parsed before: its value, if any, ends it on its way to the display.)
-    Code run from inside a cell (`%run`, `%%time`, `%timeit`) belongs to it: only the first tree
-    after the outermost `pre_run_cell` is changed.
+       and returns the value: after it is evaluated, before it is displayed. So an error of the
+       commit is an error of the cell; an error in `post_run_cell` would vanish.
+    3. `post_run_cell` discards what a failed cell left, and commits changes that no `end`
+       committed. (The cell that loads the extension was parsed before: its value, if any, ends it
+       on its way to the display.)
+    Code that a cell runs (`%run`, `%%time`, `%timeit`) belongs to it: only the first tree after the
+    outermost `pre_run_cell` is changed.
 
 Failure
-    Rows that a thread, a timer or a widget inserts between two cells wait outside any cell's
+    Rows that a thread, a timer or a widget inserts between two cells are pending outside any cell's
     transaction, where the next one would hide them. So the next cell commits them first. If that
-    fails, the cell gets no transaction: what it does goes to those rows, so it can discard them.
-    A stage is there when it is defined, which the log says before the cell's rows are committed. If
-    they are refused, stages that are new are dropped again; an edited one stays, and that is told.
+    fails, the cell gets no transaction: its changes are added to those rows, so it can discard
+    them.
+    A stage exists once it is defined, and the log records that before the cell's rows are
+    committed. If the rows are refused, new stages are dropped again; an edited one stays, and a
+    message says so.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class CellTransactions(ast.NodeTransformer):
     def __init__(self, owner: CellOwner) -> None:
         self._owner = owner
         self._shell = owner.shell
-        # IMPORTANT: at load the running cell, if any, has begun without us: it ends with us.
+        # IMPORTANT: at load the running cell, if any, began before the hooks were registered: it
+        # still ends through them.
         self._cell: object = _LOADING
         self._message: str | None = None
         self._awaits_tree = False
@@ -58,7 +62,7 @@ class CellTransactions(ast.NodeTransformer):
         self._new: list[str] = []
         self._edited: list[str] = []
         self._declared: list[str] = []
-        self._unshown: deque[str] = deque()  # notices that came while no cell ran
+        self._unshown: deque[str] = deque()  # notices that arrived while no cell ran
         self._parent = self._request
         self.transaction: Transaction | None = None
 
@@ -72,7 +76,7 @@ class CellTransactions(ast.NodeTransformer):
     def await_value(self) -> None:
         """Ends the running cell, which loads the extension, before its value is displayed.
 
-        IPython puts back what displays values when the cell ends.
+        IPython restores the display hook when the cell ends.
         """
         shown = sys.displayhook
 
@@ -80,7 +84,7 @@ class CellTransactions(ast.NodeTransformer):
             __tracebackhide__ = True
             shown(self.end(value))
 
-        if self._shell.ast_node_interactivity != "all":  # there each line has a value
+        if self._shell.ast_node_interactivity != "all":  # in that mode each line has a value
             sys.displayhook = ended
 
     def unregister(self) -> None:
@@ -91,7 +95,8 @@ class CellTransactions(ast.NodeTransformer):
             self._shell.ast_transformers.remove(self)
         self.settle()
         self._show_heard()
-        # The running cell still calls it, since %unload_ext is code of a cell: gone at its end.
+        # The running cell still calls `end`, because %unload_ext is code of a cell. So it is
+        # removed when the cell ends.
         setattr(builtins, _END, _pass_on)
         self._shell.events.register("post_run_cell", self._forget_end)
 
@@ -111,12 +116,12 @@ class CellTransactions(ast.NodeTransformer):
 
     @property
     def _request(self) -> dict[str, Any]:
-        """What the front end asked for; empty outside a kernel."""
+        """The front end's request; empty outside a kernel."""
         return getattr(self._shell, "get_parent", dict)() or {}
 
     @property
     def hidden(self) -> bool:
-        """Whether the running cell is one that a front end runs by itself, and does not show."""
+        """True if the front end runs the cell by itself, and does not show it."""
         return _is_hidden(self._request)
 
     @property
@@ -126,7 +131,7 @@ class CellTransactions(ast.NodeTransformer):
         return count - 1 if getattr(self._cell, "store_history", False) else count
 
     def before(self, info: ExecutionInfo) -> None:
-        """`pre_run_cell`: a new cell, or code inside the one that runs."""
+        """Handles `pre_run_cell`: a new cell, or code inside the running one."""
         message = _message_id(self._shell)
         running = self._cell not in (None, _LOADING)
         if running and (message is None or message == self._message):
@@ -140,7 +145,7 @@ class CellTransactions(ast.NodeTransformer):
         self.begin()
 
     def begin(self) -> None:
-        """Begins the running cell's transaction, once there is a session to hold it."""
+        """Begins the running cell's transaction, once a session is open."""
         session = self._owner.opened
         if session is None or self.transaction is not None or self._cell is None:
             return
@@ -152,7 +157,7 @@ class CellTransactions(ast.NodeTransformer):
         self._told = self._start = session.now
 
     def _commit_between(self, session: Session) -> bool:
-        """Commits what was inserted outside of cells; tells whether nothing of it is left."""
+        """Commits rows that were inserted outside of cells; returns True if none are left."""
         pending = commit_sizes(session.pending)
         if not pending:
             return True
@@ -171,7 +176,7 @@ class CellTransactions(ast.NodeTransformer):
     def hear(self, notice: str) -> None:
         """Shows a notice of the session in the running cell, else in the next one.
 
-        Those of loads that are there already are shown at the cell's end.
+        Notices of loads that are recorded already are shown at the cell's end.
         """
         if self._cell is None or _is_hidden(self._parent):
             self._unshown.append(notice)
@@ -181,7 +186,7 @@ class CellTransactions(ast.NodeTransformer):
 
     @contextmanager
     def _as_output(self) -> Iterator[None]:
-        """What this thread shows is output of the running cell, whichever cell has started it."""
+        """Sends the output of this thread to the running cell, whichever cell has started it."""
         publisher: Any = self._shell.display_pub
         if not self._parent or not hasattr(publisher, "set_thread_parent"):
             yield
@@ -193,21 +198,21 @@ class CellTransactions(ast.NodeTransformer):
             publisher.reset_thread_parent(before)
 
     def _show_heard(self) -> None:
-        """Shows the notices that came while no cell ran."""
+        """Shows the notices that arrived while no cell ran."""
         while self._unshown and not self.hidden:
             self._owner.say(f"NoSync: {self._unshown.popleft()}")
 
     def defined(self, reports: Sequence[StageReport]) -> None:
-        """Hears what the running cell has defined."""
+        """Records the stages that the running cell has defined."""
         self._new = [each.name for each in reports if each.status == "new"]
         self._edited = [each.name for each in reports if each.status == "changed"]
 
     def heard(self, epoch: int) -> None:
-        """Hears up to which epoch somebody else tells what the cell has committed."""
+        """Records that epochs up to this one were already reported."""
         self._told = max(epoch, self._told)
 
     def visit(self, tree: ast.AST) -> ast.AST:
-        """Lets the last expression of the cell pass through `end`."""
+        """Passes the last expression of the cell through `end`."""
         if not self._awaits_tree or not isinstance(tree, ast.Module):
             return tree
         self._awaits_tree = False
@@ -233,12 +238,12 @@ class CellTransactions(ast.NodeTransformer):
         return value
 
     def settle_first(self) -> None:
-        """Commits what the cell has changed that loads the extension: no `end` is in its tree."""
+        """Commits the changes of the cell that loads the extension: its tree has no `end`."""
         if self._cell is _LOADING:
             self._commit()
 
     def settle(self) -> None:
-        """Commits now, before its session is closed, what the running cell and others changed."""
+        """Commits the changes of the running cell and of others, before the session is closed."""
         __tracebackhide__ = True
         self._commit()
         session = self._owner.opened
@@ -246,7 +251,7 @@ class CellTransactions(ast.NodeTransformer):
             self._commit_between(session)
 
     def after(self, result: ExecutionResult | None) -> None:
-        """`post_run_cell`: settles what the cell left and tells the notebook."""
+        """Handles `post_run_cell`: commits or discards what is left, and notifies the notebook."""
         if self._cell is not _LOADING and not self._is_running(result):
             return
         from nosync_nb.session.session import owners_of
@@ -271,7 +276,7 @@ class CellTransactions(ast.NodeTransformer):
             self._cell = self._message = self.transaction = None
 
     def _is_running(self, result: ExecutionResult | None) -> bool:
-        """Tells a nested result from the running cell's; an aborted cell comes with a new info."""
+        """Distinguishes a nested result from the running cell's; an aborted cell has a new info."""
         if result is None or result.info is self._cell:
             return True
         texts = [getattr(each, "raw_cell", None) for each in (result.info, self._cell)]
@@ -295,7 +300,7 @@ class CellTransactions(ast.NodeTransformer):
         self.defined(())
 
     def _tell_blocks(self, upto: int | None = None) -> None:
-        """Tells the epochs that the cell committed by itself, in blocks or by `commit`."""
+        """Reports the epochs that the cell committed itself, in blocks or by `commit`."""
         done = self._blocks(upto)
         line = f"{done} committed" if done else ""
         if skipped := self._again.skipped(line):
@@ -307,7 +312,7 @@ class CellTransactions(ast.NodeTransformer):
             self._told = max(session.now if upto is None else upto, self._told)
 
     def _tell_again(self, session: Session) -> None:
-        """Tells at once that the cell has inserted what it had inserted before."""
+        """Reports that the cell has inserted the same rows as before."""
         if session.mode == "r" or session.closed:
             return
         told = self._again.committed(session, self.source, self._start)
@@ -315,7 +320,7 @@ class CellTransactions(ast.NodeTransformer):
             self._owner.say(told)
 
     def _tell_without_rows(self, session: Session) -> None:
-        """Tells the inputs that an earlier cell made from data, if they still have no rows."""
+        """Reports the inputs that an earlier cell made from data, if they still have no rows."""
         from nosync_nb.session.session import owners_of
 
         declared, self._declared = self._declared, owners_of(session).declarations.from_data()
@@ -328,7 +333,7 @@ class CellTransactions(ast.NodeTransformer):
                 )
 
     def _blocks(self, upto: int | None = None) -> str:
-        """The epochs of the cell that were not told yet; those that a reader sees are none."""
+        """Returns the epochs of the cell that were not reported yet; none for a reader."""
         session = self._owner.opened
         if session is None or session.mode == "r":
             return ""
@@ -358,7 +363,7 @@ class CellTransactions(ast.NodeTransformer):
         self._undefine()
 
     def _undefine(self) -> None:
-        """Drops the stages that a failed cell has brought, unless it has committed an epoch."""
+        """Drops the new stages of a failed cell, unless it has committed an epoch."""
         new, edited = self._new, self._edited
         self.defined(())
         session = self._owner.opened
@@ -377,7 +382,7 @@ class CellTransactions(ast.NodeTransformer):
 
 
 def _failure(result: ExecutionResult | None) -> BaseException | None:
-    """What ended the cell; None if it ran to its end."""
+    """Returns the error that ended the cell; None if it ran to its end."""
     if result is None:
         return KeyboardInterrupt()
     failure: BaseException | None = result.error_before_exec or result.error_in_exec
@@ -385,12 +390,12 @@ def _failure(result: ExecutionResult | None) -> BaseException | None:
 
 
 def _is_hidden(request: Mapping[str, Any]) -> bool:
-    """Whether a front end runs code by itself with a request, and does not show it."""
+    """Returns True if a front end runs the code of a request by itself, and does not show it."""
     return (request.get("content") or {}).get("store_history") is False
 
 
 def _message_id(shell: InteractiveShell) -> str | None:
-    """The front end's request that runs now; None outside a kernel."""
+    """Returns the id of the current request of the front end; None outside a kernel."""
     parent: dict[str, Any] | None = getattr(shell, "get_parent", dict)()
     identity: str | None = (parent or {}).get("header", {}).get("msg_id")
     return identity

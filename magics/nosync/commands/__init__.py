@@ -1,5 +1,5 @@
-"""The line form of `%dd`: what each subcommand is called, asks for and does.
+"""Implements the line form of `%dd`: the name, the arguments and the action of each subcommand.
 
-`run` reads a line and runs it; `show` and `act` have the subcommands as rows of a table, in the
-form of `form`; `completion` offers them while one types.
+`dispatch` reads a line and runs it; the other modules have the subcommands as rows of a table, in
+the form that `arguments` defines; `completion` completes them.
 """

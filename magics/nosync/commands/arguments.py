@@ -1,4 +1,4 @@
-"""The form of a subcommand of `%dd`, and readers of its arguments."""
+"""Defines the form of a subcommand of `%dd`, and parses its arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Argument = tuple[Sequence[str], dict[str, Any]]
 
 
 class Subcommand(NamedTuple):
-    """One row of the list: name, summary, what it does, arguments as argparse takes them."""
+    """A row of the list: name, summary, function, arguments as argparse takes them."""
 
     name: str
     summary: str
@@ -24,13 +24,13 @@ class Subcommand(NamedTuple):
 
 
 class Quoted(str):
-    """A word that was written in quotes: text, even if it looks like a number."""
+    """A word in quotes: text, even if it looks like a number."""
 
     __slots__ = ()
 
 
 def moment(text: str) -> int | str:
-    """Reads an epoch, a negative offset, or the text of a label or a datetime.
+    """Parses an epoch, a negative offset, or the text of a label or a datetime.
 
     A number in quotes is a label: `%dd show slow --at "2013"`.
     """
@@ -43,7 +43,7 @@ def moment(text: str) -> int | str:
 
 
 def limit(text: str) -> int:
-    """Reads how many rows are to be shown: 0 or more."""
+    """Parses the number of rows to show: 0 or more."""
     rows = int(text)
     if rows < 0:
         raise ArgumentTypeError(f"{rows} rows cannot be shown, 0 or more can")
@@ -51,10 +51,10 @@ def limit(text: str) -> int:
 
 
 def epoch_of(session: Session, at: int | str) -> int:
-    """The epoch that a `moment` names: as the API's `at` does; a datetime is written in ISO form.
+    """Returns the epoch of a `moment`, as the API's `at` does; a datetime is written in ISO form.
 
     Raises:
-        TimeError: if it names none; tells what there is.
+        TimeError: if no epoch matches; its hint lists the existing ones.
     """
     from nosync_nb.errors import TimeError
     from nosync_nb.session.session import owners_of
@@ -70,7 +70,7 @@ def epoch_of(session: Session, at: int | str) -> int:
 
 
 def _datetime(text: int | str) -> datetime | None:
-    """A datetime in ISO form, local if it names no zone; None if the text is none."""
+    """Parses a datetime in ISO form, local if it names no zone; None for other texts."""
     try:
         return datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
@@ -78,7 +78,7 @@ def _datetime(text: int | str) -> datetime | None:
 
 
 def bounds_of(session: Session) -> list[str]:
-    """What a log may take on its disk, for people; nothing: as much as it takes."""
+    """Returns the limits of the log's disk usage, for display; empty without limits."""
     from nosync_nb.session.session import owners_of
     from nosync_widgets import formats
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _TOLD = ("lost", "uncertain", "extend", "recompute", "stale", "note")
-"""What of the report of an opening is told when cells go on elsewhere, if there is any."""
+"""The facts of a recovery report that are shown when cells switch to another log."""
 
 
 def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
@@ -43,7 +43,7 @@ def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
 
 
 def fork(notebook: Notebook, given: str, at: int | None, *, then: bool = False) -> str:
-    """Forks a branch at an epoch, None: now; returns what was done.
+    """Forks a branch at an epoch, None: the current one; returns a message.
 
     Args:
         then: with the definitions of that epoch.
@@ -93,7 +93,7 @@ def _listed(notebook: Notebook) -> Table | None:
 
 
 def _alone(session: Session) -> str:
-    """That a new branch is not at the replicas yet, if its log has some."""
+    """Returns a warning that a new branch is not at the replicas yet, if its log has some."""
     from nosync_nb.session.session import owners_of
 
     has = owners_of(session).replication.settings.replicas
@@ -101,7 +101,7 @@ def _alone(session: Session) -> str:
 
 
 def _every(branches: Mapping[str, BranchInfo], above: str) -> Iterator[tuple[str, BranchInfo]]:
-    """Branches, each with those of it, by the names that a notebook of the log has for them."""
+    """Yields branches and the branches below them, by their names in a notebook of the log."""
     from nosync_nb.files.filesystem import Files
     from nosync_nb.session.timetravel import remote_branches
     from nosync_nb.store.timetravel.branches import list_branches
@@ -119,18 +119,18 @@ def _every(branches: Mapping[str, BranchInfo], above: str) -> Iterator[tuple[str
 
 
 def _within(notebook: Notebook, name: str) -> str:
-    """The name of a branch of the one that cells go on in, or of the log."""
+    """Returns the full name of a branch that was forked from the branch in use, or from the log."""
     return name if notebook.branch is None else f"{notebook.branch}/{name}"
 
 
 def _parent(name: str) -> tuple[str | None, str]:
-    """The branch that one is a branch of, None: the log itself; and its own name there."""
+    """Returns the parent branch of a branch, None for the log itself; and its own name there."""
     above, _, own = name.rpartition("/")
     return above or None, own
 
 
 def _where(branch: BranchInfo, name: str) -> str:
-    """Who has a branch open, or why nobody can as it is."""
+    """Returns the owner of a branch, or the reason why it cannot be opened."""
     if branch.replicas:
         return f"at replicas: `%dd switch {name}`"
     return branch.damaged or branch.owner or ""
@@ -160,7 +160,7 @@ def _rewind(notebook: Notebook, arguments: Namespace) -> None:
 
 
 def rewind(notebook: Notebook, epoch: int) -> str:
-    """Goes back to an epoch; returns what was done."""
+    """Rewinds to an epoch; returns a message."""
     __tracebackhide__ = True
     session = notebook.session()
     told = session.rewind(to=epoch)
@@ -176,13 +176,13 @@ def rewind(notebook: Notebook, epoch: int) -> str:
 
 
 class NotebookForks:
-    """What the buttons of a slider do: the same as the commands of their names."""
+    """The actions of a slider's buttons: the same as the commands of their names."""
 
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
 
     def rewind(self, epoch: int) -> str:
-        """Goes back to an epoch; all views show it."""
+        """Rewinds to an epoch and refreshes all views."""
         done = rewind(self._notebook, epoch)
         self._notebook.views.refresh()
         return done
@@ -192,7 +192,7 @@ class NotebookForks:
         return fork(self._notebook, name, epoch)
 
     def replay(self, stage: str) -> str:
-        """Computes the past of a stage that was defined late, as far as what it reads goes back."""
+        """Backfills a stage that was defined late, as far back as its inputs are readable."""
         from nosync_nb import Collection
         from nosync_nb.session.planning.replay import earliest_replay_epoch
         from nosync_nb.session.session import owners_of

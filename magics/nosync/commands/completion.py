@@ -16,14 +16,14 @@ _CELL_OPTIONS = ("--on", "--persist", "--replay", "--nondeterministic", "--again
 
 
 def register(notebook: Notebook) -> Callable[[], None]:
-    """Adds a matcher to the shell's completer; returns what takes it away."""
+    """Adds a matcher to the shell's completer; returns a function that removes it."""
     matchers, matcher = notebook.shell.Completer.custom_matchers, _matcher(notebook)
     matchers.insert(0, matcher)
     return lambda: matchers.remove(matcher)
 
 
 def candidates(notebook: Notebook, line: str) -> list[str]:
-    """What may stand at the end of a line, without regard to what is typed of it."""
+    """Returns all completions of a line, whatever is typed of its last word."""
     match = _LINE.match(line)
     if match is None:
         return []
@@ -41,7 +41,7 @@ def candidates(notebook: Notebook, line: str) -> list[str]:
 
 
 def _branches(notebook: Notebook, words: list[str], stages: list[str]) -> list[str]:
-    """The branches, where a command takes one; for `compare`, with the stages in each."""
+    """Returns the branches, if a command takes one; for `compare`, with the stages in each."""
     command, before = words[0], words[-2]
     if notebook.main is None or not (
         command in ("switch", "compare") or (command == "branch" and before == "--drop")
@@ -66,14 +66,14 @@ def _matcher(notebook: Notebook) -> Any:
             "completions": [SimpleCompletion(word, type="magic") for word in words],
             "matched_fragment": token,
             "suppress": known,
-            "ordered": True,  # stages before options, which would be sorted before any letter
+            "ordered": True,  # keeps stages before options; sorting would put options first
         }
 
     return nosync_matcher
 
 
 def _cursor(context: Any) -> int:
-    """The offset of the cursor in the whole text."""
+    """Returns the offset of the cursor in the whole text."""
     lines = context.full_text.split("\n")
     before = sum(len(line) + 1 for line in lines[: context.cursor_line])
     position: int = before + context.cursor_position

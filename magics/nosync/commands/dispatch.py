@@ -1,6 +1,6 @@
-"""The line form of `%dd`: subcommands, their options, their help.
+"""Runs the line form of `%dd`: parses subcommands and options, and prints their help.
 
-Each is a row of `COMMANDS`: what it says in the list, how its line is parsed, what it does.
+Each subcommand is a row of `COMMANDS`: its summary, its arguments, its function.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def run(notebook: Notebook, line: str) -> object:
-    """Runs one line and returns what the cell should show.
+    """Runs one line and returns the value that the cell should show.
 
     Raises:
         UsageError: unknown subcommand or bad arguments.
@@ -47,7 +47,8 @@ def run(notebook: Notebook, line: str) -> object:
     __tracebackhide__ = True
     try:
         return _run(notebook, line)
-    except UsageError as error:  # IPython prints it as it is, and it lists names of the log
+    # IPython prints the text unescaped, and it contains names of the log
+    except UsageError as error:
         raise UsageError(formats.visible(str(error))) from None
 
 
@@ -69,7 +70,7 @@ def _run(notebook: Notebook, line: str) -> object:
 
 
 def options_of(name: str) -> list[str]:
-    """The options of a subcommand, for completion."""
+    """Returns the options of a subcommand, for completion."""
     command = COMMANDS.get(name)
     if command is None:
         return []
@@ -77,7 +78,7 @@ def options_of(name: str) -> list[str]:
 
 
 def _split(line: str) -> list[str]:
-    """The words of a line as a shell has them; those in quotes know that they were."""
+    """Splits a line as a shell does; words in quotes become `Quoted`."""
     text = io.StringIO(line)
     lexer = shlex.shlex(text, posix=True)
     lexer.whitespace_split = True
@@ -100,7 +101,7 @@ def _split(line: str) -> list[str]:
 
 
 def parser_of(command: Subcommand) -> _Parser:
-    """What reads the arguments of a subcommand."""
+    """Returns the parser for the arguments of a subcommand."""
     parser = _Parser(prog=f"%dd {command.name}", description=command.summary, add_help=False)
     for names, options in command.arguments:
         parser.add_argument(*names, **options)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nosync_nb.store.verification.report import DamagedRange, VerificationReport
 
 _DEEP = 64
-"""How far below a log files are looked for: branches have branches."""
+"""The depth to which files below a log are counted: branches have branches."""
 
 
 def _logs(notebook: Notebook, arguments: Namespace) -> Table:
@@ -57,16 +57,16 @@ def _logs(notebook: Notebook, arguments: Namespace) -> Table:
 
 
 def _folder(notebook: Notebook) -> Path:
-    """Where the logs of the notebook's folder lie."""
+    """Returns the folder of the logs beside the notebook."""
     own = notebook_path(notebook.shell.user_ns, os.environ, Path.cwd())
     return default_place(own or Path.cwd() / "notebook").parent
 
 
 def _notebook_of(log: Path, *, lives: bool) -> str:
-    """The notebook of a log, as far as it is known.
+    """Describes the notebook of a log, if it is known.
 
     Args:
-        lives: a process has the log open. Its notebook is not gone then, but was renamed.
+        lives: a process has the log open. Then its notebook was renamed, not deleted.
     """
     record = read_record(log)
     if record is None or not record.notebook:
@@ -77,7 +77,7 @@ def _notebook_of(log: Path, *, lives: bool) -> str:
 
 
 def _taken(log: Path) -> tuple[int, datetime | None]:
-    """The bytes of a log on the disk, each file once, and when one was written last."""
+    """Returns the bytes of a log on the disk, each file once, and the time of the last write."""
     sizes, last = {}, 0.0
     for status in _below(str(log), 0):
         sizes[status.st_dev, status.st_ino] = status.st_size
@@ -86,7 +86,7 @@ def _taken(log: Path) -> tuple[int, datetime | None]:
 
 
 def _below(folder: str, depth: int) -> Iterator[os.stat_result]:
-    """Every file below a folder; one that is deleted meanwhile is not there."""
+    """Yields every file below a folder; skips files that are deleted meanwhile."""
     from nosync_nb.errors import DurabilityError
     from nosync_nb.files.filesystem import Files
 
@@ -132,7 +132,7 @@ def _open(notebook: Notebook, arguments: Namespace) -> None:
 
 
 def _branch(notebook: Notebook, path: str, name: str) -> str:
-    """The folder of a branch of the log at a path; forks it at its last epoch if there is none."""
+    """Returns the folder of a branch of the log at a path; forks a new one at the last epoch."""
     __tracebackhide__ = True
     import nosync_nb
     from nosync_nb.collections.definition import check_name
@@ -169,7 +169,7 @@ def _verify(notebook: Notebook, _arguments: Namespace) -> Table | None:
 
 
 def _damage_table(verified: VerificationReport) -> Table:
-    """What is damaged, a row for each place."""
+    """Returns a table with a row for each damaged range."""
     own = [("", each) for each in verified.damage]
     copies = [(copy.url, each) for copy in verified.replicas for each in copy.damage]
     return Table(
@@ -181,7 +181,6 @@ def _damage_table(verified: VerificationReport) -> Table:
 
 
 def _damage_row(each: DamagedRange) -> list[str | None]:
-    """The cells of a row."""
     from nosync_nb.store.verification.report import findings_text
 
     return [each.file, formats.value(each.stage), findings_text(each.epochs), each.what]
@@ -208,4 +207,4 @@ COMMANDS = (
 )
 
 VERIFY = Subcommand("verify", "read every byte of the log, and tell what is damaged", _verify)
-"""Apart from `COMMANDS`, because the list of all subcommands has it at its end."""
+"""Not in `COMMANDS`, because it is the last in the list of all subcommands."""

@@ -1,4 +1,4 @@
-"""Subcommands of `%dd` that act: commit, discard, sync, copy, drop, rename, recover."""
+"""Subcommands of `%dd` that change the log: commit, discard, sync, copy, drop, rename, recover."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _copy(notebook: Notebook, arguments: Namespace) -> None:
 
 
 def drop(notebook: Notebook, names: Sequence[str], *, cascade: bool) -> str:
-    """Forgets stages and their variables; returns what was done."""
+    """Drops stages and their variables; returns a message."""
     __tracebackhide__ = True
     session = notebook.session()
     before = {*session.inputs, *session.stages}
@@ -59,7 +59,7 @@ def drop(notebook: Notebook, names: Sequence[str], *, cascade: bool) -> str:
 
 
 def rename(notebook: Notebook, old: str, new: str) -> str:
-    """Gives a stage and its variable another name; returns what was done."""
+    """Renames a stage and its variable; returns a message."""
     __tracebackhide__ = True
     session = notebook.session()
     session.rename(old, new)

@@ -1,4 +1,4 @@
-"""The subcommand `%dd replicas`: where copies of the log are, how far each is, and other ones."""
+"""The subcommand `%dd replicas`: lists the copies of the log with their state, and changes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _replicas(notebook: Notebook, arguments: Namespace) -> Table | None:
 
 
 def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
-    """Adds a replica, removes one, or asks for another quorum."""
+    """Adds or removes a replica, or changes the quorum."""
     __tracebackhide__ = True
     from nosync_nb.session.session import owners_of
     from nosync_nb.store.replication.config import checked_config
@@ -47,7 +47,7 @@ def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
         raise UsageError(f"%dd replicas remove: '{missing[0]}' is none of {known}")
     if arguments.act == "remove":
         urls = [url for url in before if url not in named]
-    else:  # one that is there stays, so that the line can be run again
+    else:  # an existing replica stays, so that the line can be run again
         urls = [*before, *missing]
     if urls != before or arguments.quorum not in (None, replication.settings.quorum):
         was = replication.settings
@@ -57,7 +57,7 @@ def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
 
 
 def _tell(notebook: Notebook, before: ReplicaConfig, now: ReplicaConfig) -> None:
-    """Says if more replicas have to answer than before to read what is safe."""
+    """Warns if more replicas than before must answer to read every safe epoch."""
     from nosync_nb.store.replication.config import read_quorum
 
     count, least = len(now.replicas), read_quorum(len(before.replicas), before.quorum)
@@ -71,7 +71,7 @@ def _tell(notebook: Notebook, before: ReplicaConfig, now: ReplicaConfig) -> None
 
 
 def _url(text: str) -> str:
-    """The URL of a replica; a folder may be written as one is on a command line."""
+    """Returns the URL of a replica; a folder may be given as a path."""
     return text if ":" in text else Path(text).expanduser().absolute().as_uri()
 
 
@@ -109,7 +109,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
 
 
 def _lacks(copy: ReplicaStatus) -> str:
-    """What there is to be shipped; empty while nobody has looked yet."""
+    """Returns the bytes still to be shipped; empty while they are unknown."""
     return "" if copy.behind and not copy.behind_bytes else formats.size(copy.behind_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Subcommands of `%dd` that say which past is kept: retain, pin."""
+"""Subcommands of `%dd` that define the retained history: retain, pin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _retain(notebook: Notebook, arguments: Namespace) -> None:
 
 
 def _kept(session: Session) -> str:
-    """What is kept, for people."""
+    """Describes the retained history."""
     from nosync_nb.session.session import owners_of
 
     asked, pins = session.retain, len(session.pins)

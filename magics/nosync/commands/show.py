@@ -1,4 +1,4 @@
-"""Subcommands of `%dd` that look and change nothing: status, show, diff, compare, trust."""
+"""Subcommands of `%dd` that only read: status, show, diff, compare, trust."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nosync_widgets.data.tables import WIDEST, Table, changed_rows, collection_t
 from nosync_widgets.data.timeline import Timeline
 
 MAIN = "main"
-"""What the log that branches fork from is called, where a branch is named."""
+"""The name of the main log in the names of branches."""
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
@@ -66,7 +66,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
 
 
 def _watched(session: Session) -> tuple[list[str], list[str]]:
-    """The folders that are watched, and the files that were refused."""
+    """Returns the watched folders, and the files that were refused."""
     from nosync_nb.session.session import owners_of
 
     watches = owners_of(session).watches.status()
@@ -74,7 +74,7 @@ def _watched(session: Session) -> tuple[list[str], list[str]]:
 
 
 def _repairs(session: Session) -> list[str]:
-    """The commands that repair inputs with counts below 0, which cannot be read."""
+    """Returns the commands that repair inputs with counts below 0, which cannot be read."""
     from nosync_nb.errors import NegativeMultiplicityError
 
     notes = []
@@ -83,13 +83,13 @@ def _repairs(session: Session) -> list[str]:
             len(session[name])
         except NegativeMultiplicityError as error:
             notes.append(f"input {name} cannot be read; repair it: {error.hint}")
-        except Exception:  # told in its row
+        except Exception:  # reported in its row
             continue
     return notes
 
 
 def _not_here(session: Session) -> list[str]:
-    """What of the log may be lost, and what of it is not on this disk yet."""
+    """Reports data of the log that may be lost, and data that is not on this disk yet."""
     from nosync_nb.session.session import owners_of
 
     doubt, left = session.recovery.doubt, owners_of(session).fetching.left
@@ -102,7 +102,7 @@ def _not_here(session: Session) -> list[str]:
 
 
 def _taken(session: Session) -> str:
-    """What the log takes on this disk, by what it is for."""
+    """Describes the disk usage of the log, by purpose."""
     from nosync_nb.session.maintenance.disk_usage import (
         measure_disk_usage,
         over_budget,
@@ -133,7 +133,7 @@ def _taken(session: Session) -> str:
 
 
 def _rewritten(written: Amplification, most: float | None) -> str:
-    """How often what came in was written since the log was opened; empty: nothing came."""
+    """Describes the write amplification since the log was opened; empty if nothing was written."""
     if not written.came:
         return ""
     said = f"; written {written.times:.1f}x what came in"
@@ -144,7 +144,7 @@ def _rewritten(written: Amplification, most: float | None) -> str:
 
 
 def _failures(session: Session) -> str:
-    """What each class of failure would cost now."""
+    """Describes the current cost of each class of failure."""
     return (
         f"a failure now costs {_cost(session, 'kernel')} if the kernel dies,"
         f" {_cost(session, 'power')} if the power goes,"
@@ -153,7 +153,7 @@ def _failures(session: Session) -> str:
 
 
 def _cost(session: Session, failure: FailureName) -> str:
-    """The epochs that all stages would have no more."""
+    """Returns the epochs that all stages would lose."""
     left = session.recovery_frontier(failure)
     lost = session.now - left
     if lost <= 0:
@@ -164,7 +164,7 @@ def _cost(session: Session, failure: FailureName) -> str:
 
 
 def _scrubbed(session: Session) -> list[str]:
-    """What the keeper has read again of the log, and repaired."""
+    """Describes what the replication agent has scrubbed and repaired."""
     from nosync_nb.session.session import owners_of
 
     said = owners_of(session).replication.scrubbed
@@ -176,7 +176,7 @@ def _scrubbed(session: Session) -> list[str]:
 
 
 def rows_now(session: Session, name: str) -> tuple[int | None, str]:
-    """How many rows, and whether the collection follows; says why it does not."""
+    """Returns the row count of a collection, and "live" or the reason why it is not."""
     from nosync_nb.session.session import owners_of
 
     try:
@@ -251,7 +251,7 @@ def _compare(notebook: Notebook, arguments: Namespace) -> Table:
 
 
 def _side(notebook: Notebook, name: str, opened: ExitStack) -> tuple[Session, Collection]:
-    """A collection that is compared, of this session or of a branch, and where it is read."""
+    """Returns a collection to compare, of this session or of a branch, and its session."""
     import nosync_nb
 
     branch, slash, own = name.rpartition("/")
@@ -270,18 +270,18 @@ def _side(notebook: Notebook, name: str, opened: ExitStack) -> tuple[Session, Co
 
 
 def _limit(notebook: Notebook, arguments: Namespace) -> int:
-    """How many rows are shown."""
+    """Returns the number of rows to show."""
     given: int | None = arguments.limit
     return notebook.settings.limit if given is None else given
 
 
 def epoch_asked(notebook: Notebook, at: int | str | None) -> int | None:
-    """The epoch that an argument names, None if it was left out."""
+    """Returns the epoch of an argument, None if it was omitted."""
     return None if at is None else epoch_of(notebook.session(), at)
 
 
 def collection_of(notebook: Notebook, name: str) -> Collection:
-    """The collection of that name, or a UsageError that lists the names."""
+    """Returns the collection of that name, or raises a UsageError that lists the names."""
     from nosync_nb.errors import likely
 
     session = notebook.session()
@@ -298,7 +298,7 @@ AT = (["--at"], {"type": moment, "help": MOMENT})
 
 
 def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
-    """Whose key signed the log, and what running its cells would define; nothing is run."""
+    """Shows whose key signed the log, and what its cells would define; nothing is run."""
     from nosync_nb.session.trust_report import trust_report
 
     told = trust_report(notebook.session())

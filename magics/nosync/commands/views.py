@@ -1,7 +1,7 @@
 """Subcommands of `%dd` that open views, which follow the session: travel, layers, graph, panel.
 
-A view is displayed below a table of the same: a saved notebook that is opened without its kernel
-has no views, and shows that. Where there is no front end for views the table is all there is.
+A view is displayed below a table of the same content, because a saved notebook that is opened
+without its kernel shows only the table. Without a front end for views only the table is shown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _travel(notebook: Notebook, arguments: Namespace) -> None:
 
 
 def display_view(notebook: Notebook, view: Any, title: str) -> None:
-    """Shows a view, and above it what is left of it in a saved notebook."""
+    """Shows a view, and above it its content for a saved notebook."""
     from IPython.display import display
 
     text, html = view.static()
@@ -53,7 +53,7 @@ def display_view(notebook: Notebook, view: Any, title: str) -> None:
 
 
 def has_widgets(notebook: Notebook) -> bool:
-    """Whether somebody may show them."""
+    """Returns True if a front end may show widgets."""
     return hasattr(notebook.shell, "kernel")
 
 
@@ -91,34 +91,34 @@ def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture | None:
 
 
 def _node_detail(session: Session, name: str) -> str:
-    """The second line of a node: its rows, or why there are none; that it has stopped."""
+    """Returns the second line of a node: its rows or that it is unreadable, and if it is stale."""
     count, _ = rows_now(session, name)
     rows = "cannot be read" if count is None else formats.count(count, "row")
     return f"stale, {rows}" if name in session.stale else rows
 
 
 class PanelActions:
-    """What the panel's buttons do: the same as the commands of their names."""
+    """The actions of the panel's buttons: the same as the commands of their names."""
 
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
 
     def drop(self, name: str, *, cascade: bool) -> str:
-        """Forgets a stage, its variable and its views."""
+        """Drops a stage, its variable and its views."""
         return mutations.drop(self._notebook, [name], cascade=cascade)
 
     def rename(self, old: str, new: str) -> str:
-        """Gives a stage and its variable another name."""
+        """Renames a stage and its variable."""
         return mutations.rename(self._notebook, old, new)
 
     def rows(self, name: str) -> GridView:
-        """The grid of a stage, which cells may show, too."""
+        """Returns the grid of a stage, which cells may show, too."""
         notebook = self._notebook
         limit = notebook.settings.limit
         return notebook.views.grid(notebook.session(), name, limit, notebook.branch)
 
     def travel(self, name: str) -> TravelView:
-        """The view of a stage through time, which cells may have open, too."""
+        """Returns the time slider of a stage, which cells may have open, too."""
         notebook = self._notebook
         return notebook.views.travel(
             notebook.session(), name, None, notebook.branch, NotebookForks(notebook)

@@ -1,1 +1,1 @@
-"""Which log belongs to the notebook, and what the log remembers of it."""
+"""Finds the log of the notebook, and the facts that the log records about it."""

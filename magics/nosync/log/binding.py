@@ -1,7 +1,7 @@
-"""Binding: the log that the notebook of one shell goes on in, and what that log is told of it.
+"""Binds the notebook of one shell to its log, and records facts of the notebook beside the log.
 
-What a log knows of its notebook is written when the log is opened and when a cell runs that it has
-not seen: never on the way of a commit, and never for a reader.
+The record is written when the log is opened and when a new cell runs: never in the path of a
+commit, and never for a reader.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Binding:
-    """Finds the notebook's log, and tells it what there is to know of the notebook."""
+    """Finds the notebook's log, and records the facts of the notebook in it."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
@@ -60,9 +60,9 @@ class Binding:
         self._started = None if notebook is None else (notebook, location.file_of(notebook))
 
     def look(self) -> LogPlace | None:
-        """Looks for the notebook's log, or where a new one would be; None: nobody tells its name.
+        """Returns the notebook's log, or the place of a new one; None if the notebook is unknown.
 
-        Cost: parses the notebook's file and reads what the logs beside it know, some KiB each.
+        Cost: parses the notebook's file and reads the records of the logs beside it, some KiB each.
         """
         here = self._evidence()
         if here.chosen is None and here.natural is None:
@@ -80,9 +80,9 @@ class Binding:
         Returns the place of the log. Nothing is renamed while a process has the log open, or one of
         its branches.
 
-        Failure: 1. The kernel dies between two of these steps. 2. What names the folder by its path
-        is wrong: the signature of a memo, the list of logs, the replicas that are remembered. Hence
-        memos and list name both paths before the rename; `adopt` does the rest, also later.
+        Failure: 1. The kernel dies between two of these steps. 2. The signature of a memo, the list
+        of logs and the registry of replicas name the folder by a wrong path. Hence memos and list
+        name both paths before the rename; `adopt` does the rest, also later.
         """
         due, self._rename = self._rename, None
         if due is None or due[0] != place.path or not prepare_folder(place):
@@ -104,7 +104,7 @@ class Binding:
         return replace(place, path=due[1])
 
     def news(self) -> str:
-        """A line on a log that nearly was the notebook's, once in a kernel; else empty."""
+        """Returns a message on a log that nearly was the notebook's, once in a kernel, or ""."""
         news, self._news = self._news, ""
         if news == self._said:
             return ""
@@ -112,10 +112,10 @@ class Binding:
         return news
 
     def adopt(self, place: LogPlace) -> bool:
-        """Notes beside a log, which is open for writing, that it is this notebook's from now on.
+        """Records beside a log, which is open for writing, that it is this notebook's from now on.
 
         Returns:
-            whether it was before.
+            True if it was before.
         """
         self._news = ""
         if place.temporary:
@@ -145,9 +145,10 @@ class Binding:
         return own
 
     def ran(self, *, write: bool = False) -> None:
-        """Notes the cell that runs, or has run, if the log has not seen it; or `write` anyway.
+        """Records the running or last cell, if it is new to the log; or `write` in any case.
 
-        A kernel is not told that its notebook was renamed; where its file is now is seen here.
+        A kernel is not notified when its notebook is renamed, so the current path is looked up
+        here.
         """
         if self._record is None:
             return
@@ -162,7 +163,7 @@ class Binding:
         write_record(*self._record)
 
     def release(self) -> None:
-        """The log is closed: cells are none of its from now on."""
+        """Stops recording cells, because the log is closed."""
         self._record = None
 
     def _notebook(self) -> Path | None:
@@ -194,13 +195,13 @@ class Binding:
             return ""
         record = other.record or LogRecord()
         if verdict.relation == GONE and open_in(other.path) is not None:
-            return ""  # its notebook was renamed while the kernel ran
+            return ""  # the notebook was renamed while the kernel ran
         whose = other.lives or find_notebook(record) or record.notebook
         return resolution_text(verdict, _typed(other.path), _typed(Path(whose)) if whose else "")
 
 
 def _owner_before(known: LogRecord) -> tuple[str, FileId] | None:
-    """The notebook that has had a log so far, if its file still exists."""
+    """Returns the notebook that had a log until now, if its file still exists."""
     path = find_notebook(known)
     return (path, known.file) if path and known.file is not None else known.previous
 
@@ -212,25 +213,25 @@ def _list_moved(old: Path, new: Path) -> None:
 
 
 def _moved(old: Path, new: Path) -> None:
-    """Changes what this user's files know of a log whose folder was renamed."""
+    """Updates this user's files after the folder of a log was renamed."""
     from nosync_nb.errors import NosyncError
     from nosync_nb.files.filesystem import Files
     from nosync_nb.store.replication import registry
 
     _list_moved(old, new)
-    with suppress(NosyncError):  # as at an opening: a home that refuses keeps nobody from the log
+    with suppress(NosyncError):  # opening must succeed even if the home folder cannot be written
         registry.moved(Files(), str(old), str(new))
 
 
 def _typed(path: Path) -> str:
-    """A path as it can be typed after `%dd open`."""
+    """Quotes a path for `%dd open`."""
     text = str(shown_path(path))
     return f"'{text}'" if " " in text else text
 
 
 @contextmanager
 def log_owner_notebook(place: LogPlace) -> Iterator[None]:
-    """A block that opens a log; if another kernel has it, the error tells of which notebook."""
+    """Opens a log in the block; if another kernel has it, the error names the notebook."""
     __tracebackhide__ = True
     import nosync_nb
 

@@ -1,8 +1,8 @@
-"""Where a notebook keeps its log: what the user chose, and where the log of a notebook lies.
+"""Locates a notebook's log: the user's choice, or the default folder of a notebook.
 
-VS Code tells the notebook's name only after the kernel has started, so this is asked at the first
-cell that needs it, never when the extension is loaded. Which of the logs that are there is the
-notebook's is decided by `identity`.
+VS Code sets the notebook's name only after the kernel has started, so the name is read at the first
+cell that needs it, never when the extension is loaded. `resolution` decides which of the existing
+logs belongs to the notebook.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECORD = "identity.json"
 
 @dataclass(frozen=True)
 class LogPlace:
-    """A folder for the log, and why this one."""
+    """A folder for the log, and the reason for it."""
 
     path: Path
     source: str
@@ -31,7 +31,7 @@ class LogPlace:
 
     @property
     def has_log(self) -> bool:
-        """Tells whether there is something to recover, without opening it."""
+        """True if there is something to recover; nothing is opened."""
         try:
             names = [item.name for item in self.path.iterdir()]
         except OSError:
@@ -40,7 +40,7 @@ class LogPlace:
 
 
 def chosen_place(environ: Mapping[str, str], folder: Path) -> Path | None:
-    """The log that NOSYNC_SESSION names, from the working folder on; None: it names none."""
+    """Returns the log that NOSYNC_SESSION names, relative to the working folder; else None."""
     said = environ.get("NOSYNC_SESSION")
     return (folder / Path(said).expanduser()).resolve() if said else None
 
@@ -48,7 +48,7 @@ def chosen_place(environ: Mapping[str, str], folder: Path) -> Path | None:
 def notebook_path(
     user_ns: Mapping[str, Any], environ: Mapping[str, str], folder: Path
 ) -> Path | None:
-    """The path of the notebook; None if nobody tells it.
+    """Returns the path of the notebook; None if it is unknown.
 
     Args:
         user_ns: the namespace of the notebook; VS Code binds `__vsc_ipynb_file__` in it.
@@ -63,7 +63,7 @@ def notebook_path(
 
 
 def file_of(notebook: Path) -> tuple[int, int] | None:
-    """Device and number of a notebook's file, without loading the engine; None if it is missing."""
+    """Returns device and number of a notebook's file without loading the engine, or None."""
     with suppress(OSError):
         status = notebook.stat()
         return status.st_dev, status.st_ino
@@ -71,19 +71,19 @@ def file_of(notebook: Path) -> tuple[int, int] | None:
 
 
 def default_place(notebook: Path) -> Path:
-    """Where the log of a notebook lies, unless another one lies there."""
+    """Returns the default folder of the log of a notebook; another log may be there."""
     return notebook.parent / ".nosync" / notebook.stem
 
 
 def shown_path(path: Path) -> Path:
-    """A path as it is typed and read: from the working folder on, if it is below."""
+    """Returns a path for display, relative to the working folder if it is below."""
     with suppress(ValueError):
         return path.relative_to(Path.cwd())
     return path
 
 
 def _notebook_path(told: Any, folder: Path) -> Path | None:
-    """Reads a notebook's path; consoles and half-known names are none."""
+    """Reads a notebook's path; consoles and incomplete names give None."""
     if not isinstance(told, str):
         return None
     path = folder / _VSCODE.sub("", told)
@@ -93,7 +93,7 @@ def _notebook_path(told: Any, folder: Path) -> Path | None:
 
 
 def temporary_place() -> LogPlace:
-    """Makes a place that is not tied to the notebook."""
+    """Creates a place that is not tied to the notebook."""
     from nosync_nb.files.filesystem import Files
 
     path = Files().temporary_folder("nosync-")
@@ -101,7 +101,7 @@ def temporary_place() -> LogPlace:
 
 
 def current_log_folder(place: LogPlace) -> Path:
-    """The folder that cells use: the log at a place, or the branch of it that is in use."""
+    """Returns the folder that cells use: the log at a place, or its branch in use."""
     from nosync_nb.files.filesystem import Files
     from nosync_nb.store.timetravel import branches
 
@@ -109,14 +109,14 @@ def current_log_folder(place: LogPlace) -> Path:
 
 
 def folder_of(log: Path, name: str | None) -> Path:
-    """The folder of a branch of a log, None: of the log itself; `A/B` is branch B of branch A."""
+    """Returns the folder of a branch of a log, None: the log itself; `A/B` is branch B of A."""
     from nosync_nb.store.timetravel import branches
 
     return log if name is None else Path(branches.branch_folder(str(log), name))
 
 
 def main_of(log: Path) -> tuple[Path, str | None]:
-    """The main log that contains the log in a folder, and that log's name as a branch of it.
+    """Returns the main log that contains the log in a folder, and that log's name as a branch.
 
     The name is `A/B` for branch B of branch A, and None for a log that is no branch of another.
     """
@@ -130,7 +130,7 @@ def main_of(log: Path) -> tuple[Path, str | None]:
 
 
 def set_current_log(place: LogPlace, name: str | None) -> None:
-    """Notes beside the log that cells go on in a branch of it; None: in the log itself."""
+    """Records beside the log that cells use a branch of it; None: the log itself."""
     from nosync_nb.files.filesystem import Files
     from nosync_nb.store.timetravel import branches
 
@@ -138,7 +138,7 @@ def set_current_log(place: LogPlace, name: str | None) -> None:
 
 
 def branches_of(main: Path) -> list[str]:
-    """The names of the branches of a log, those at replicas alone as well; opens none.
+    """Returns the names of the branches of a log, including those only at replicas; opens none.
 
     A branch of a branch is `A/B`.
     """
@@ -156,7 +156,7 @@ def branches_of(main: Path) -> list[str]:
 
 
 def check_branch(main: Path, name: str) -> Path:
-    """The folder of a branch of a log, `A/B` for branch B of branch A.
+    """Returns the folder of a branch of a log, `A/B` for branch B of branch A.
 
     Raises:
         SchemaError: there is no such branch; its hint lists the branches.
@@ -171,9 +171,9 @@ def check_branch(main: Path, name: str) -> Path:
 
 
 def fetch(main: Path, name: str) -> None:
-    """Makes a branch anew that is at its replicas alone, from them; it is closed then.
+    """Restores a branch that is only at its replicas; it is closed afterwards.
 
-    Of `A/B`, A goes first.
+    For `A/B`, A goes first.
     """
     import nosync_nb
     from nosync_nb.files.filesystem import Files
@@ -189,14 +189,14 @@ def fetch(main: Path, name: str) -> None:
 
 
 def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
-    """Makes the folder above the log and admits both; `.nosync` keeps itself out of git.
+    """Creates the folder above the log and admits both; `.nosync` keeps itself out of git.
 
-    Whatever is written beside the log is written after this: the folder may have come with a
-    repository of somebody else, with links in it. Returns whether there is a log.
+    Files beside the log are written only after this, because the folder may have come with an
+    untrusted repository that contains links. Returns True if there is a log.
 
     Raises:
-        TrustError: a folder is a link, belongs to somebody else, or others can write it.
-        DurabilityError: a folder cannot be made; says where else a log can be.
+        TrustError: a folder is a link, belongs to another user, or others can write it.
+        DurabilityError: a folder cannot be made; its hint names another place for the log.
     """
     from nosync_nb.errors import DurabilityError
     from nosync_nb.files.filesystem import Files
@@ -215,7 +215,7 @@ def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
         raise
     ignore = str(parent / ".gitignore")
     if own and write and not files.exists(ignore):
-        with suppress(OSError):  # the log itself says whether it can be written
+        with suppress(OSError):  # an unwritable folder is reported by the log itself
             file = files.create(ignore)
             file.append(b"*\n")
             file.close()
@@ -223,7 +223,7 @@ def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
 
 
 def is_log_lost(place: LogPlace) -> str:
-    """A line on the log that lay at a place, if it is gone and has replicas; else empty."""
+    """Returns a message if the log at a place is gone and has replicas; else empty."""
     from nosync_nb.files.filesystem import Files
     from nosync_nb.store.replication import registry
 
@@ -236,13 +236,13 @@ def is_log_lost(place: LogPlace) -> str:
 
 
 def restored_place(place: LogPlace, options: dict[str, Any]) -> str:
-    """Takes the replicas of a log that lay at a place and is gone.
+    """Looks up the replicas of a log that was at a place and is gone.
 
     Args:
         options: of the opening; gets the replicas.
 
     Returns:
-        what to offer if it had none, but another log that lay beside it had.
+        a message if only another log that was beside it had replicas; else empty.
     """
     from nosync_nb.files.filesystem import Files
     from nosync_nb.store.replication import registry
@@ -261,7 +261,7 @@ def restored_place(place: LogPlace, options: dict[str, Any]) -> str:
 
 
 def abandoned_place(place: LogPlace) -> Exception:
-    """The error that a recovery which ended the kernel twice is not tried again by itself."""
+    """Returns the error for a recovery that ended the kernel twice and is not repeated."""
     from nosync_nb.errors import NosyncError
 
     return NosyncError(

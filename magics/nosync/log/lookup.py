@@ -36,10 +36,10 @@ def open(path: str | os.PathLike[str], **options: Any) -> Session:
 
 
 def folder_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """The folder that a path names: that of a notebook's log, or one that was renamed.
+    """Returns the folder that a path names: that of a notebook's log, or a renamed one.
 
     Raises:
-        DurabilityError: the path is that of a notebook, and no log of it is known.
+        DurabilityError: the path is a notebook without a known log.
     """
     __tracebackhide__ = True
     text = os.fsdecode(path)
@@ -53,10 +53,10 @@ def folder_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 
 def log_of(notebook: Path) -> Path:
-    """The folder of a notebook's log.
+    """Returns the folder of a notebook's log.
 
     Raises:
-        DurabilityError: none is known; the message lists the logs that are.
+        DurabilityError: none is known; the message lists the known logs.
     """
     __tracebackhide__ = True
     file = NotebookFile.read(notebook)
@@ -73,7 +73,7 @@ def log_of(notebook: Path) -> Path:
     if verdict.log is not None and verdict.why != NEW:
         return verdict.log
     if verdict.relation == MAYBE and verdict.other is not None and verdict.other.path in mine:
-        return verdict.other.path  # no cell of either contradicts it
+        return verdict.other.path  # no cell contradicts it
     others = [log for log in logs_in(place.parent) if LogPlace(log, "").has_log]
     listed = ", ".join(f"{shown_path(log)}{_notebook_of(log)}" for log in others)
     missing = "" if file.file else " (there is no such file)"

@@ -1,7 +1,7 @@
-"""Evidence: what a kernel can know of the notebook that it runs, and what logs know of theirs.
+"""Collects the facts that identify a notebook in a kernel, and those that logs record of theirs.
 
-It reads and lists, and decides nothing (see `identity`). Whatever cannot be read is not known. A
-log's record is no more than a hint: opening the log judges whose that is.
+It reads and lists, and decides nothing (see `resolution`). Unreadable facts count as unknown. A
+log's record is only a hint: opening the log checks who owns it.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ from nosync.log.resolution import (
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CELL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _UNTITLED = re.compile(r"Untitled\d*(-\d+)?")
-"""Names that JupyterLab gives, so that the user has not named such a folder."""
+"""Names that JupyterLab generates, so the user did not choose the name of such a folder."""
 _COUNTED = re.compile(r"[A-Za-z]?[a-z_-]*[0-9]{1,6}")
 _NOTEBOOK_BYTES_MAX = 64 << 20
 _RECORD_BYTES_MAX = 1 << 17
 _CELLS_MAX = 1000
 _FORMER_MAX = 16
 _SEARCHED_MAX = 64
-"""Notebooks that are parsed to find a renamed one."""
+"""The number of notebooks that are parsed to find a renamed one."""
 LOGS_MAX = 256
-"""Logs in other folders that are looked at."""
+"""The number of logs in other folders that are read."""
 
 
 @dataclass(frozen=True)
 class NotebookFile:
-    """A notebook's file as it was read.
+    """The file of a notebook, as it was read.
 
-    file: None: there is none.
-    cells: what tells its cells (see `telling`), None if they have no ids, or it cannot be read.
-    sources: a cell's text -> what tells it.
+    file: None: it does not exist.
+    cells: identities of its cells (see `notebook_server_facts`); None without ids, or if
+    unreadable.
+    sources: a cell's text -> its identity.
     """
 
     path: str = ""
@@ -60,7 +61,7 @@ class NotebookFile:
 
     @classmethod
     def read(cls, path: Path | None) -> NotebookFile:
-        """Reads one. Cost: parses the file, 64 MiB of it at most."""
+        """Reads a notebook file. Cost: parses the file, 64 MiB of it at most."""
         if path is None:
             return cls()
         from nosync_nb.files.filesystem import Files
@@ -82,22 +83,23 @@ class NotebookFile:
         return cls(where, file)
 
     def cell(self, told: object, source: str) -> str:
-        """What tells a running cell in the file, empty if it has nothing that stays.
+        """Returns the identity of a running cell in the file, empty without one that stays.
 
-        Some front ends tell ids of their own: then it is the cell of the same text.
+        Some front ends send ids of their own: then the cell of the same text is used.
         """
         if self.file is not None and self.cells is None:
-            return ""  # the file keeps no ids: the front end makes others every time
+            return ""  # the file keeps no ids: the front end makes new ones every time
         if isinstance(told, str) and _CELL.fullmatch(told):
             return notebook_server_facts(told, source.strip())
         return (self.sources or {}).get(source.strip(), "")
 
 
 def notebook_server_facts(known: str, text: str) -> str:
-    """What tells a cell from those of other notebooks: its id, or its text if ids are counted.
+    """Returns what distinguishes a cell from those of other notebooks: its id, or a text hash.
 
-    Tools that keep notebooks under version control number their cells: every notebook has a cell
-    "0" then. Empty: nothing tells it, as it has no text either.
+    Tools that keep notebooks under version control number their cells, so that every notebook has a
+    cell "0"; then the text counts. Empty: nothing identifies the cell, because it has no text
+    either.
     """
     if drawn_identity(known) or not _COUNTED.fullmatch(known):
         return known
@@ -109,7 +111,7 @@ def _text(source: Any) -> str:
 
 
 def file_id(path: str) -> FileId | None:
-    """Device and number of a file; None if there is none."""
+    """Returns device and number of a file; None if it does not exist."""
     from nosync_nb.files.filesystem import Files
 
     with suppress(OSError):
@@ -120,9 +122,9 @@ def file_id(path: str) -> FileId | None:
 
 
 def kernel_id() -> str:
-    """The id that a Jupyter server gave the kernel: it stays over restarts; else empty.
+    """Returns the id that a Jupyter server gave the kernel: it stays over restarts; else empty.
 
-    Names of connection files that others make are used again, or new at every start.
+    Connection files with other names are reused, or new at every start.
     """
     if "ipykernel.kernelapp" not in sys.modules:
         return ""
@@ -137,10 +139,10 @@ def kernel_id() -> str:
 def notebook_facts(
     chosen: Path | None, natural: Path | None, file: NotebookFile, running: str
 ) -> NotebookFacts:
-    """What is known of the notebook in this kernel.
+    """Returns the known facts of the notebook in this kernel.
 
     Args:
-        running: the id of the cell that runs, empty if it has none that stays.
+        running: the id of the running cell, empty if it has none that stays.
     """
     cells = file.cells
     if running:
@@ -149,7 +151,7 @@ def notebook_facts(
 
 
 def read_record(folder: Path) -> LogRecord | None:
-    """What a log knows of its notebook; None: nothing that makes sense."""
+    """Reads the record that a log has of its notebook; None if it is missing or invalid."""
     from nosync_nb.files.filesystem import Files
 
     with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
@@ -170,9 +172,9 @@ def read_record(folder: Path) -> LogRecord | None:
 
 
 def former(folder: Path, record: LogRecord) -> tuple[str, ...]:
-    """The paths that the folder of a log had before it was renamed to this one.
+    """Returns the paths that the folder of a log had before it was renamed to this one.
 
-    A folder whose original is still there is a copy, and was never called so.
+    A folder whose original still exists is a copy, and never had its name.
     """
     old = record.log
     if old in ("", str(folder), *record.former) or LogPlace(Path(old), "").has_log:
@@ -181,7 +183,7 @@ def former(folder: Path, record: LogRecord) -> tuple[str, ...]:
 
 
 def located(path: Path) -> Path:
-    """The folder of the log at a path, also if it had that path before it was renamed.
+    """Returns the folder of the log at a path, also if it had that path before it was renamed.
 
     Only folders in `.nosync` are renamed. A branch is found in the folder of its log.
     """
@@ -197,9 +199,9 @@ def located(path: Path) -> Path:
 
 
 def write_record(folder: Path, record: LogRecord) -> None:
-    """Replaces it; whole or not at all. A folder that refuses is left alone.
+    """Replaces the record atomically. A folder that cannot be written is skipped.
 
-    IMPORTANT: only after the folder was admitted (`place.prepare`).
+    IMPORTANT: only after the folder was admitted (`location.prepare_folder`).
     """
     from dataclasses import asdict
 
@@ -211,7 +213,7 @@ def write_record(folder: Path, record: LogRecord) -> None:
 
 
 def open_in(folder: Path) -> str | None:
-    """The process that has a log, or one of its branches, open for writing; None if none has."""
+    """Returns the process that has a log, or one of its branches, open for writing; else None."""
     from nosync_nb.errors import NosyncError
     from nosync_nb.files.filesystem import Files
     from nosync_nb.store.log import owner
@@ -231,7 +233,7 @@ def open_in(folder: Path) -> str | None:
 
 
 def known_logs(here: NotebookFacts) -> list[KnownLog]:
-    """The logs beside the notebook, and those that this user's notebooks have elsewhere."""
+    """Returns the logs beside the notebook, and those that this user's notebooks have elsewhere."""
     own = [] if here.natural is None else list(logs_in(here.natural.parent))
     beside = {str(each) for each in own}
     elsewhere = [Path(each) for each in registered_logs() if each not in beside]
@@ -240,7 +242,7 @@ def known_logs(here: NotebookFacts) -> list[KnownLog]:
 
 
 def logs_in(folder: Path) -> Iterator[Path]:
-    """The folders in a folder, each of which may be a log; no links."""
+    """Yields the folders in a folder, each of which may be a log; no links."""
     from nosync_nb.files.filesystem import Files
 
     files = Files()
@@ -264,7 +266,7 @@ def _known(path: Path, here: NotebookFacts) -> KnownLog:
 
 
 def find_notebook(record: LogRecord) -> str:
-    """Where the notebook that a log knows is now; empty: nowhere that is known.
+    """Returns the current path of the notebook that a log knows; empty if unknown.
 
     It is at its path, or in the same folder under another name.
     """
@@ -273,7 +275,8 @@ def find_notebook(record: LogRecord) -> str:
     now = file_id(record.notebook)
     if now is not None and now == record.file:
         return record.notebook
-    if now is not None:  # replaced, as by git: still the same if it has one of its cells
+    # the file was replaced, as by git: it is the same notebook if it has one of its cells
+    if now is not None:
         cells = NotebookFile.read(Path(record.notebook)).cells
         if cells and cells.intersection(record.cells):
             return record.notebook
@@ -291,14 +294,14 @@ def find_notebook(record: LogRecord) -> str:
 
 
 def renamed(notebook: Path, file: FileId | None, cell: str) -> Path:
-    """The path of a notebook that was renamed in its folder; the old path if it is not found.
+    """Returns the path of a notebook that was renamed in its folder; the old path if not found.
 
     Args:
-        file: the file that was at the path when the kernel started, if that is known.
-        cell: the id of the cell that runs.
+        file: the file that was at the path when the kernel started, if known.
+        cell: the id of the running cell.
 
-    Cost: nothing while the file is there; else lists the folder, and parses notebooks if the file
-        is not known.
+    Cost: nothing while the file exists; else lists the folder, and parses notebooks if the file is
+    unknown.
     """
     from nosync_nb.files.filesystem import Files
 
@@ -318,7 +321,10 @@ def renamed(notebook: Path, file: FileId | None, cell: str) -> Path:
 
 
 def registered_logs() -> list[str]:
-    """The logs that this user's notebooks have used, the latest last; from a file of his alone."""
+    """Returns the logs that this user's notebooks have used, the latest last.
+
+    The file must be private to the user.
+    """
     from nosync_nb.files.filesystem import Files
 
     files, where = Files(), _list_path()
@@ -330,7 +336,7 @@ def registered_logs() -> list[str]:
 
 
 def register_log(*folders: Path) -> None:
-    """Notes logs, so that they are found from another folder; those that are gone make room."""
+    """Registers logs, so that they are found from another folder; deleted ones make room."""
     from nosync_nb.files.filesystem import Files
 
     files, where, paths = Files(), _list_path(), [str(each) for each in folders]
@@ -339,7 +345,7 @@ def register_log(*folders: Path) -> None:
     with suppress(OSError):
         files.make_folder(os.path.dirname(where))
         lock = files.lock(f"{where}.lock", wait_s=1.0)
-        if lock is None:  # what it helps to find is found by its path as well
+        if lock is None:  # the registry only helps: logs are also found by their paths
             return
         try:
             kept = [each for each in registered_logs() if each not in paths and files.exists(each)]

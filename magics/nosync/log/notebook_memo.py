@@ -1,10 +1,10 @@
-"""Memo: what a notebook remembers across kernels, in `notebook.json` beside its log.
+"""Stores what a notebook must know across kernels, in `notebook.json` beside its log.
 
-Plain variables do not come back; their names and cells are here, so that the report can say so. Of
-a cell that binds what sounds like a secret nothing but names is written. Imports do come back, when
-a cell mentions them, and so does Spark as it was set up: these are code, or name some, so they are
-signed with the user's key and for this folder; what another one wrote is not believed. It is no
-part of the log: without it nothing is lost but words of the report.
+Plain variables are not restored; the memo has their names and cells, so that the report can list
+them. For a cell with names that suggest a secret, only names are written. Imports are restored when
+a cell mentions them, and so is a Spark session with its settings. These are code, or name some, so
+they are signed with the user's key for this folder; entries with another signature are ignored. The
+memo is no part of the log: without it only words of the report are lost.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class RunningCell(NamedTuple):
     """A cell that runs.
 
     Attributes:
-        cell: which one, for people.
+        cell: its description.
         epoch: the last one before it.
-        repeatable: it may be run again without inserting anything twice, as far as can be seen.
+        repeatable: True if running it again inserts nothing twice, as far as its source shows.
     """
 
     cell: str
@@ -40,7 +40,7 @@ class RunningCell(NamedTuple):
     repeatable: bool
 
     def told(self, now: int) -> str:
-        """What became of it, as the session goes on from epoch `now`, and what to do."""
+        """Returns a message on its committed epochs, as the session continues from epoch `now`."""
         stand = now - self.epoch
         if stand <= 0:
             return f"{self.cell} — nothing of it was committed: run it again"
@@ -51,16 +51,16 @@ class RunningCell(NamedTuple):
 
 @dataclass
 class NotebookMemo:
-    """What `notebook.json` says.
+    """The content of `notebook.json`.
 
     attempts: recoveries begun and not finished; two mean safe mode.
     names: plain variables -> the cell that bound them.
     aliases: other names of stages and inputs -> their names.
-    imports: names of modules, or out of them -> the statement that imports each.
-    told: plain variables -> in how many reports they were missed already.
+    imports: names of modules, or from them -> the statement that imports each.
+    told: plain variables -> the number of reports that listed them as missing.
     running: the cell that runs, the epoch before it, and whether it may be run again.
     spark: a Spark session was in use.
-    conf: the settings by which it starts again; empty: only who made it can.
+    conf: the settings with which it starts again; empty: only the user can start it.
     """
 
     attempts: int = 0
@@ -74,7 +74,7 @@ class NotebookMemo:
 
     @classmethod
     def read(cls, folder: Path) -> NotebookMemo:
-        """Reads the file; a missing or damaged one, or what is no file, is an empty memo."""
+        """Reads the file; a missing, damaged or irregular one is an empty memo."""
         from nosync_nb.files.filesystem import Files
 
         with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
@@ -96,13 +96,13 @@ class NotebookMemo:
         return cls()
 
     def write(self, folder: Path, *, moves: Path | None = None) -> None:
-        """Replaces the file; whole or not at all. A folder that refuses is left alone.
+        """Replaces the file atomically. A folder that cannot be written is skipped.
 
-        IMPORTANT: only after the folder was admitted (`place.prepare`).
+        IMPORTANT: only after the folder was admitted (`location.prepare_folder`).
 
         Args:
             moves: the path to which the folder will be renamed. The memo is signed for both, so
-                that it is believed before and after the rename.
+                that it is valid before and after the rename.
         """
         from nosync_nb.files.filesystem import Files
 
@@ -119,7 +119,7 @@ class NotebookMemo:
 
     @contextmanager
     def attempt(self, folder: Path, *, write: bool) -> Iterator[None]:
-        """Notes a recovery while it runs: only a dead kernel leaves its attempt behind.
+        """Records a recovery while it runs: only a dead kernel leaves its attempt behind.
 
         An error that can be shown is no crash. Nothing is written unless `write`.
         """
@@ -134,26 +134,26 @@ class NotebookMemo:
                 self.write(folder)
 
     def forget(self) -> None:
-        """What was remembered was another notebook's."""
+        """Clears the memo, because it was another notebook's."""
         for names in (self.names, self.aliases, self.imports, self.told, self.conf):
             names.clear()
         self.running = None
 
     def begins(self, cell: RunningCell) -> None:
-        """A cell begins."""
+        """Records the running cell."""
         self.running = cell
 
     def ends(self) -> RunningCell | None:
-        """No cell runs any more; the one that did."""
+        """Removes the running cell from the memo and returns it."""
         ran, self.running = self.running, None
         return ran
 
     def used_spark(self, conf: Mapping[str, str]) -> None:
-        """A Spark session of such settings is in use."""
+        """Records that a Spark session with these settings is in use."""
         self.spark, self.conf = True, dict(conf)
 
     def join(self, other: NotebookMemo, there: Collection[str]) -> None:
-        """Takes what cells of this kernel bound, those names that are still there."""
+        """Takes over the names that cells of this kernel bound, if they are still bound."""
         for name, text in other.names.items():
             if name in there:
                 self.bound(name)
@@ -164,12 +164,12 @@ class NotebookMemo:
                 self.imports[name] = text
 
     def bound(self, name: str) -> None:
-        """A name is something else by now."""
+        """Removes a name from the memo, because its value changed."""
         for names in (self.names, self.aliases, self.imports, self.told):
             names.pop(name, None)
 
     def missed(self, names: Mapping[str, Any]) -> None:
-        """Names were told as missing. Those that nobody bound again after that are let go."""
+        """Counts names that were reported as missing; removes those that stay unbound for long."""
         for name in names:
             self.told[name] = self.told.get(name, 0) + 1
             if self.told[name] > _TELLINGS_MAX:
@@ -177,7 +177,7 @@ class NotebookMemo:
 
 
 def _signature(folder: Path, imports: Mapping[str, str], conf: Mapping[str, str]) -> str:
-    """What only this user can say of these, for their folder; empty if there is no key."""
+    """Signs the entries for their folder with the user's key; empty without a key."""
     from nosync_nb.collections.functions import signing
     from nosync_nb.errors import NosyncError
 

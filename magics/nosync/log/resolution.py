@@ -1,29 +1,30 @@
-"""Identity: which log is a notebook's, decided purely from evidence.
+"""Decides which log belongs to a notebook, purely from collected facts.
 
 Design
-    Names of notebooks change, and are given again. So a log says of its notebook what it has seen
-    of it (`Record`), and a notebook in a kernel shows what can be known of it (`NotebookFacts`).
-    From the strongest to the weakest:
+    Names of notebooks change, and are reused. So a log records facts of its notebook (`LogRecord`),
+    and a notebook in a kernel has facts of its own (`NotebookFacts`). From the strongest to the
+    weakest:
 
     1. a choice: `%dd open PATH` or NOSYNC_SESSION;
     2. the kernel's id, which stays over restarts, while the notebook is renamed or not yet saved;
-    3. the notebook's file, told by its number on the disk, which saving and renaming keep, together
-       with a cell that the log has seen: a number that became free goes to the next file;
-    4. such a cell alone, unless the notebook that the log knows is still there: then this one is a
-       copy of it, and gets a log of its own. Ids that were written by hand, like "setup", stand in
+    3. the notebook's file, identified by its number on the disk, which saving and renaming keep,
+       together with a cell that the log has recorded: a number that became free goes to the next
+       file;
+    4. such a cell alone, unless the notebook that the log knows still exists: then this one is a
+       copy of it, and gets a log of its own. Ids that were written by hand, like "setup", occur in
        many notebooks: they count only with the path, or with the file if they are several;
-    5. the path, unless anything contradicts it.
+    5. the path, unless a fact contradicts it.
 
-    Else the log is new. A log that may have been this notebook's is named in a line, and how to
-    open it. Logs of other notebooks that still exist are not mentioned.
+    Else the log is new. A message names a log that may have been this notebook's, and how to open
+    it. Logs of other notebooks that still exist are not mentioned.
 
     The folder of a log is named after its notebook, by `folder_for`. If the notebook is renamed, so
-    is the folder, when it is opened next. Its former names stay reserved as long as the log exists:
-    a path that was written down in another notebook never leads to another log.
+    is the folder, at its next opening. Its former names stay reserved as long as the log exists: a
+    path that was written down in another notebook never leads to another log.
 
 Failure: 1. `Untitled` is saved under another name. 2. The next `Untitled` has the path of the
-first. Hence the path counts only if its log has seen no other cells, and its notebook is nowhere
-else.
+first. Hence the path counts only if its log has recorded no other cells, and its notebook does not
+exist elsewhere.
 """
 
 from __future__ import annotations
@@ -39,27 +40,27 @@ CHOSEN, KERNEL, FILE, CELLS, PATH, NEW = "chosen", "kernel", "file", "cells", "p
 COPY, GONE, MAYBE, TAKEN = "copy", "gone", "maybe", "taken"
 
 TEXT = "text-"
-"""Begins what stands for the text of a cell whose id says nothing: one of many cells "0"."""
+"""The prefix of a text hash, for a cell whose id identifies nothing: one of many cells "0"."""
 
 _RANDOM = re.compile(
     r"[0-9a-f]{8,64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=.*[a-z])(?=.*[A-Z])[\w-]{12}"
 )
-"""Ids as nbformat, JupyterLab, VS Code and Colab draw them."""
+"""Ids as nbformat, JupyterLab, VS Code and Colab generate them."""
 
 FileId = tuple[int, int]
 """Device and number of a file."""
 
 
 class NotebookFacts(NamedTuple):
-    """What a kernel knows of its notebook.
+    """The facts that a kernel knows of its notebook.
 
     Attributes:
-        natural: where its log lies if nothing is known; None: nobody tells the notebook's name.
+        natural: the default folder of its log; None: the notebook's name is unknown.
         notebook: the path of its file, without links.
-        file: that file, None if there is none.
-        cells: ids of the cells in the file and of the one that runs, or what stands for their
-            texts; empty: there are none yet; None: they cannot be known.
-        kernel: the kernel's id, empty if it has none that stays.
+        file: that file, None if it does not exist.
+        cells: ids of the cells in the file and of the running one, or hashes of their texts; empty:
+            there are none yet; None: they are unknown.
+        kernel: the kernel's id, empty without one that stays.
         chosen: the log that the user has named.
     """
 
@@ -73,11 +74,11 @@ class NotebookFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class LogRecord:
-    """What a log knows of its notebook; it lies beside the log.
+    """The facts that a log records of its notebook, in a file beside the log.
 
-    notebook, file, kernel: as in `NotebookFacts`, when it was seen last.
-    cells: ids or texts of the cells that it has seen run, the latest last.
-    log: the folder of the log, by which a copy of the folder is told.
+    notebook, file, kernel: as in `NotebookFacts`, at the last time.
+    cells: ids or text hashes of the cells that ran with it, the latest last.
+    log: the folder of the log, which identifies a copy of the folder.
     seen: when it was written, seconds since 1970.
     automatic: the folder was named after the notebook, not by the user.
     former: the paths that the folder had before it was renamed, the latest last.
@@ -99,11 +100,11 @@ class KnownLog(NamedTuple):
     """A log that may be the notebook's.
 
     Attributes:
-        record: None: it knows nothing.
-        lives: where the notebook that it knows is now, if that is another file than this
-            notebook's; empty: nowhere, or it is this one.
-        brought: its folder is a copy of one that is still there.
-        former: paths that it had before.
+        record: None: the log has no record.
+        lives: the current path of the notebook that it knows, if that is another file than this
+            notebook's; else empty.
+        brought: its folder is a copy of one that still exists.
+        former: its earlier paths.
     """
 
     path: Path
@@ -114,14 +115,14 @@ class KnownLog(NamedTuple):
 
 
 class LogResolution(NamedTuple):
-    """Which log it is, why, and which one it is not.
+    """The log of a notebook, the reason, and the log that was rejected.
 
     Attributes:
-        log: None: nobody tells the notebook's name.
+        log: None: the notebook's name is unknown.
         why: chosen, kernel, file, cells, path or new.
-        other: the log that nearly was it, if a new one is made.
-        relation: of the other one: this notebook is a copy of its, its notebook is gone, or may be
-            this one, or it was this notebook's until another one took it.
+        other: the closest other log, if a new one is created.
+        relation: of the other one: this notebook is a copy of its notebook, its notebook is gone,
+            or may be this one, or it was this notebook's until another one took it.
         rename: the path that the folder of the log should have.
     """
 
@@ -133,10 +134,10 @@ class LogResolution(NamedTuple):
 
 
 def resolve_log(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
-    """Decides which log is a notebook's, and what its folder should be called.
+    """Decides which log belongs to a notebook, and the name of its folder.
 
     Args:
-        logs: all that are known, those beside the notebook among them.
+        logs: all known logs, including those beside the notebook.
     """
     verdict = _decide(here, logs)
     known = next((each for each in logs if each.path == verdict.log), None)
@@ -146,7 +147,7 @@ def resolve_log(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
 
 
 def folder_for(natural: Path, known: KnownLog, logs: Sequence[KnownLog]) -> Path | None:
-    """The path that the folder of a notebook's log should have; None: the one that it has.
+    """Returns the path that the folder of a notebook's log should have; None: its current one.
 
     Only a folder beside `natural` that was named after a notebook is renamed.
     """
@@ -200,7 +201,7 @@ def _decide(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
 
 
 def is_same_notebook(here: NotebookFacts, record: LogRecord) -> bool:
-    """Tells whether the notebook that a log knows is this one, so that its cells stay known."""
+    """Returns True if a log knows this notebook, so that its recorded cells stay valid."""
     if here.kernel and record.kernel == here.kernel:
         return True
     if _shared(here, record):
@@ -209,21 +210,22 @@ def is_same_notebook(here: NotebookFacts, record: LogRecord) -> bool:
 
 
 def may_be_same_notebook(here: NotebookFacts, log: Path, record: LogRecord) -> bool:
-    """Tells whether anything but the kernel speaks for a log, by what it knows of its notebook."""
+    """Returns True if any fact of its record, except the kernel, supports a log."""
     named = here.notebook and record.notebook == here.notebook
     found = here.file and record.file == here.file
     return bool(named or found or log == here.natural or _shared(here, record))
 
 
 def drawn_identity(known: str) -> bool:
-    """Whether a cell's id was drawn at random, so that no other notebook has it."""
+    """Returns True if a cell's id was generated at random, so that no other notebook has it."""
     return _RANDOM.fullmatch(known) is not None
 
 
 def _shared(here: NotebookFacts, record: LogRecord, *, words: bool = True) -> int:
-    """How many cells of the notebook the log has seen.
+    """Counts the cells of the notebook that the log has recorded.
 
-    Texts count if they are several, and half of what either has: one line stands in many notebooks.
+    Texts count if they are several, and half of the texts of either side: one line occurs in many
+    notebooks.
 
     Args:
         words: False: ids that were written by hand count no more than texts.
@@ -236,20 +238,20 @@ def _shared(here: NotebookFacts, record: LogRecord, *, words: bool = True) -> in
 
 
 def _alone(here: NotebookFacts, known: KnownLog) -> bool:
-    """Whether the cells tell that a log is the notebook's, its file being another one."""
+    """Returns True if cells alone prove that a log is the notebook's, although its file differs."""
     both = (here.cells or frozenset()).intersection(known.record.cells if known.record else ())
     return not _ids(both) or any(map(drawn_identity, both)) or _has_path(here, known)
 
 
 def _ids(cells: Iterable[str]) -> bool:
-    """Whether there is any id among them."""
+    """Returns True if the identities contain an id."""
     return any(not each.startswith(TEXT) for each in cells)
 
 
 def _differs(here: NotebookFacts, record: LogRecord) -> bool:
-    """Whether a notebook that shares no cell with what a log has seen is another one.
+    """Returns True if a notebook without a cell in common with a log is another one.
 
-    Texts are edited, and tell nothing when they differ.
+    Texts are edited, so a difference of texts proves nothing.
     """
     if here.cells is None or not record.cells:
         return False
@@ -261,7 +263,7 @@ def _latest(known: KnownLog) -> tuple[bool, float]:
 
 
 def _nearest(here: NotebookFacts, known: KnownLog) -> tuple[bool, bool, int, float]:
-    """Orders logs of which each may be the notebook's: the one in its place goes first."""
+    """Orders logs that may be the notebook's: the one in its default folder goes first."""
     record = known.record or LogRecord()
     own = known.path == here.natural
     return own, record.notebook == here.notebook, _shared(here, record), record.seen
@@ -274,7 +276,7 @@ def _has_path(here: NotebookFacts, known: KnownLog) -> bool:
 
 
 def _contradicts(here: NotebookFacts, known: KnownLog) -> bool:
-    """Whether a log that has the notebook's path is another one's; they share no cell."""
+    """Returns True if a log with the notebook's path belongs to another one; they share no cell."""
     record = known.record
     if record is None:
         return False
@@ -286,12 +288,12 @@ def _contradicts(here: NotebookFacts, known: KnownLog) -> bool:
 
 
 def _maybe(here: NotebookFacts, record: LogRecord) -> bool:
-    """The file is the one that the log knows, and there are no cells to tell more."""
+    """Returns True if the log knows the file, and there are no cells to decide."""
     return here.file is not None and record.file == here.file and not _differs(here, record)
 
 
 def _free(natural: Path, logs: Iterable[KnownLog]) -> Path:
-    """The notebook's own place, or one beside it that no log has or had."""
+    """Returns the notebook's default folder, or one beside it that no log has or had."""
     taken = {path for each in logs for path in (each.path, *map(Path, each.former))}
     if natural not in taken:
         return natural
@@ -300,11 +302,11 @@ def _free(natural: Path, logs: Iterable[KnownLog]) -> Path:
 
 
 def resolution_text(verdict: LogResolution, log: str, notebook: str) -> str:
-    """A line on the log that nearly was it; empty if there is none.
+    """Returns a message about the closest other log; empty without one.
 
     Args:
         log: the other one, as it is shown.
-        notebook: that log's notebook, as it is shown; empty if it is not known.
+        notebook: that log's notebook, as it is shown; empty if unknown.
     """
     opens = f"`%dd open {log}`"
     match verdict.relation:

@@ -158,9 +158,7 @@ class Archive:
     def _sections(
         self, tree: Iterable[PackNode], trace: int, lower: int, upper: int
     ) -> Iterator[tuple[Section, int]]:
-        """Yields the sections to read for `[lower, upper)`, each with the end of its epochs to
-        read.
-        """
+        """Yields the sections to read for `[lower, upper)`, each with the end of its interval."""
         for node in _within(tree, trace, lower, upper):
             stop = min(upper, node.clip)
             for section in self.sections(node, trace):

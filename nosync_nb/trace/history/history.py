@@ -209,9 +209,7 @@ class History:
         return other
 
     def become(self, other: History) -> None:
-        """Takes over the state of a copy in one assignment, so a repetition after an interrupt
-        works.
-        """
+        """Takes over the state of a copy in one assignment; an interrupted caller can repeat it."""
         self._view = other._view
 
     def drop(self, trace: int) -> None:

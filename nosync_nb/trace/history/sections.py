@@ -91,7 +91,7 @@ class Section(NamedTuple):
         return entries
 
     def singly(self, lower: int, upper: int) -> tuple[Array, Updates] | None:
-        """Returns the changes in `[lower, upper)` with their epochs, or None without single epochs."""
+        """Returns the changes in `[lower, upper)` with their epochs; None if they are in groups."""
         if not self.levels or self.levels[0].shift:
             return None
         finest = self.levels[0]
