@@ -84,7 +84,7 @@ class OpenViews:
         return view
 
     def layers(self, session: Session, stage: str | None, branch: str | None) -> LayersView:
-        """Returns the view of the layers of a stage, None: the last one; an open view if possible."""
+        """Returns the view of the layers of a stage, None: the last one; an open view if it can."""
         from nosync_widgets.views.layers_view import LayersView
 
         pulse = self._beat(session, branch)

@@ -113,7 +113,7 @@ def test_a_layer_keeps_the_prefixes_of_its_parts() -> None:
     assert [*trace.layers[0].known().rows.bits] == [0]
     assert not trace.layers[1].known().rows.bits, "a small one needs none"
     kept = trace.layers[0].known().rows.bits[0]
-    with mock.patch.object(layers, "found", wraps=find_hashes) as looked:
+    with mock.patch.object(layers, "find_hashes", wraps=find_hashes) as looked:
         trace.lookup(khash, [keys])
         assert not looked.called, "the same was asked for before"
         trace.lookup(khash.copy(), [keys])

@@ -1,4 +1,4 @@
-"""Views of NoSync's collections: tables, pictures and the time traveller.
+"""Views of NoSync's collections: tables, pictures and the time slider.
 
 Importing this package loads no widget library: the names below are loaded when they are used.
 """

@@ -1,7 +1,7 @@
-"""Figures as people read them: counts, durations, sizes, values of rows.
+"""Formats values for display: counts, durations, sizes, values of rows.
 
-Pure functions from values to short strings. What is a stranger's goes through `visible`, `one_line`
-or `html`, whatever it is shown in: these are the engine's (errors.py), loaded when first needed.
+Pure functions from values to short strings. Untrusted text is escaped by `visible`, `one_line` or
+`html`, in any output; these call the engine (errors.py), which is loaded at the first use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LINE = (
     "opacity:.75;padding:0 var(--jp-code-padding,0);font-size:var(--jp-code-font-size,inherit);"
     "line-height:var(--jp-code-line-height,inherit)"
 )
-"""The style of a line that is no value: as JupyterLab shows what a cell prints, but fainter."""
+"""The style of a message line: as JupyterLab shows what a cell prints, but fainter."""
 
 _MARK = (
     "background:#fff3c4;color:#4d3800;border-left:4px solid #e0a800;padding:2px 8px;margin:2px 0;"
@@ -28,12 +28,12 @@ _NUMERIC = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"
 
 
 def is_numeric(type_name: str) -> bool:
-    """Tells whether a Spark type is set flush right."""
+    """Returns True if values of a Spark type are set flush right."""
     return type_name.split("(")[0] in _NUMERIC
 
 
 def folded(title: str, rows: str) -> str:
-    """What stands above a view, folded up, as HTML: all that is left where its kernel is gone.
+    """Returns the folded-up HTML above a view: all that is visible when its kernel is gone.
 
     Args:
         title: text; rows: HTML.
@@ -46,7 +46,7 @@ def folded(title: str, rows: str) -> str:
 
 
 def mark(text: str) -> str:
-    """A note of what is wrong as HTML: yellow, and readable in a light and in a dark page."""
+    """Formats a warning as HTML: yellow, and readable in a light and in a dark page."""
     return f'<div style="{_MARK}">{html(text)}</div>'
 
 
@@ -56,7 +56,7 @@ def count(number: int, noun: str) -> str:
 
 
 def seconds(duration: float) -> str:
-    """Gives a duration three figures at most: `0.31 ms`, `42 ms`, `1.3 s`, `2 min 5 s`."""
+    """Formats a duration with at most three figures: `0.31 ms`, `42 ms`, `1.3 s`, `2 min 5 s`."""
     if duration < 0.001:
         return f"{duration * 1e3:.2f} ms"
     if duration < 0.1:
@@ -69,7 +69,7 @@ def seconds(duration: float) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Gives a size in binary units: `812 B`, `1.4 MiB`."""
+    """Formats a size in binary units: `812 B`, `1.4 MiB`."""
     amount = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -79,12 +79,12 @@ def size(size_bytes: int) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """Gives a time of day in the reader's zone, which it names, or nothing."""
+    """Formats a time in the reader's zone, which it names; None is empty."""
     return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def value(item: Any) -> str | None:
-    """Shows one value of a row in at most 120 characters; null stays None."""
+    """Formats one value of a row in at most 120 characters; null stays None."""
     if item is None:
         return None
     if isinstance(item, bool):
@@ -97,7 +97,7 @@ def value(item: Any) -> str | None:
 
 
 def like(rows: Iterable[Sequence[Any]]) -> Callable[[Sequence[Any]], list[str | None]]:
-    """How rows like these are shown: of columns whose moments are all midnights, by their dates."""
+    """Returns a formatter for rows like these; columns with times at midnight show dates."""
     times: dict[int, bool] = {}
     for row in rows:
         for place, item in enumerate(row):
@@ -118,21 +118,21 @@ def _midnight(item: Any) -> bool:
 
 
 def visible(text: str) -> str:
-    """A text in which nothing hides: no escape code, no mark that turns the reading order."""
+    """Escapes a text, so that no escape code and no mark of reading direction is hidden in it."""
     from nosync_nb import errors
 
     return errors.visible(text)
 
 
 def one_line(text: str) -> str:
-    """The same in one line."""
+    """As `visible`, in one line."""
     from nosync_nb import errors
 
     return errors.one_line(text)
 
 
 def html(text: str) -> str:
-    """A text as HTML that shows it and is nothing else."""
+    """Escapes a text as HTML."""
     from nosync_nb import errors
 
     return errors.html(text)

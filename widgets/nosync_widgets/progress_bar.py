@@ -1,7 +1,7 @@
-"""Progress as a bar in the output of a cell.
+"""Shows progress as a bar in the output of a cell.
 
-It is HTML that is shown again under one display id, not a widget: a notebook that is saved, or read
-elsewhere, keeps an empty output of it and no model that is not there any more.
+It is HTML that is updated under one display id, not a widget: a saved notebook keeps an empty
+output of it, instead of a widget without its model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nosync_widgets import formats
 
 
 class ProgressState(NamedTuple):
-    """What goes on: in words, how much of how much is done (0 of 0: unknown), and Spark's page."""
+    """The current work: a text, done and total (0 of 0: unknown), and the URL of the Spark UI."""
 
     text: str
     done: int = 0
@@ -31,11 +31,11 @@ class ProgressBar:
         self._shown = False
 
     def update(self, seen: ProgressState) -> None:
-        """Shows what goes on now."""
+        """Shows the current state."""
         self._show({"text/plain": formats.visible(seen.text), "text/html": html(seen)})
 
     def close(self) -> None:
-        """Shows nothing any more."""
+        """Clears the output."""
         if self._shown:
             self._show({"text/plain": "", "text/html": ""})
 
@@ -48,7 +48,10 @@ class ProgressBar:
 
 
 def html(seen: ProgressState) -> str:
-    """Progress as HTML: a bar, the words, a link to Spark's page; screen readers hear the words."""
+    """Formats progress as HTML: a bar, the text and a link to the Spark UI.
+
+    Screen readers read the text.
+    """
     if seen.total:
         bar = f'<progress max="{seen.total}" value="{min(seen.done, seen.total)}"></progress>'
     else:

@@ -1,7 +1,11 @@
-"""A chart of how two collections drifted apart: rows of one side, and changed ones, over epochs.
+"""Shows the differences of two states: a table of differing rows, and a chart of their numbers.
 
-A plain picture of our own in the page: lines that differ by dashes as well as by colour, in colours
-that can be told on light and dark, with a title and a table of the figures for who cannot see it.
+A row that both sides have by its key is listed once, each differing cell as `30 → 10`; no meaning
+is carried by colour alone.
+
+The chart shows the numbers over epochs. It is an SVG picture without a library: lines differ by
+dashes as well as by colour, in colours that are readable on light and dark, with a title and a
+table of the figures for screen readers.
 """
 
 from __future__ import annotations
@@ -26,19 +30,19 @@ CHANGED = "changed"
 
 @dataclass(frozen=True, repr=False)
 class ChartedTable(Table):
-    """A table with a chart below it in HTML; the text of both is that of the table."""
+    """A table with a chart below it in HTML; as text it is the table only."""
 
     chart: str = ""
 
     def html(self) -> str:
-        """The table, and the chart."""
+        """Draws the table, and the chart."""
         return super().html() + self.chart
 
 
 def comparison_table(comparison: Comparison, *, limit: int) -> Table:
     """Shows the first pairs of rows that differ, and counts all of them.
 
-    Cost: `limit` pairs, and the past of both; see `Comparison.rows` and `counts`.
+    Cost: `limit` pairs, and the history of both; see `Comparison.rows` and `counts`.
     """
     schema, titles = comparison.schema, _titles(comparison)
     pairs = comparison.rows(limit)
@@ -57,7 +61,7 @@ def comparison_table(comparison: Comparison, *, limit: int) -> Table:
 
 
 def _titles(comparison: Comparison) -> tuple[str, str]:
-    """What tells the sides apart: their names, or else their epochs."""
+    """Returns labels of the sides: their names, or their epochs if the names are equal."""
     a, b = comparison.a, comparison.b
     if a.name == b.name:
         return f"epoch {a.epoch}", f"epoch {b.epoch}"
@@ -79,7 +83,7 @@ def _caption(comparison: Comparison, titles: tuple[str, str]) -> str:
 
 
 def _row(pair: RowPair, titles: tuple[str, str]) -> list[str | None]:
-    """A line of the table; null in a cell that differs is written out."""
+    """Returns a line of the table; null in a cell that differs is written out."""
     for side, title in zip(pair, titles, strict=True):
         if side is not None and None in pair:
             return [f"only in {title}", *map(formats.value, side)]
@@ -95,10 +99,10 @@ def _text(item: str | None) -> str:
 
 
 def counts_chart(counts: Sequence[DifferenceCounts], titles: tuple[str, str]) -> str:
-    """Draws counts over epochs as HTML; nothing for fewer than two epochs.
+    """Draws counts over epochs as HTML; empty for fewer than two epochs.
 
     Args:
-        titles: what tells the sides apart.
+        titles: labels of the sides.
     """
     if len(counts) < 2:
         return ""
@@ -114,7 +118,7 @@ def counts_chart(counts: Sequence[DifferenceCounts], titles: tuple[str, str]) ->
         path = _path(epochs, series[i], top)
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>')
-        # A step at the last epoch has no length: without a mark nobody sees where it ends.
+        # A step at the last epoch has no length, so a dot marks its end.
         end = f'cx="{_place(epochs, epochs[-1])}" cy="{_height(series[i][-1], top)}"'
         parts.append(f'<circle {end} r="3.5" fill="{colour}"/>')
     last = [f"{names[i]} {series[i][-1]:,}" for i in drawn] or ["no row differs"]
@@ -128,7 +132,7 @@ def counts_chart(counts: Sequence[DifferenceCounts], titles: tuple[str, str]) ->
 
 
 def _place(epochs: Sequence[int], epoch: int) -> float:
-    """Where an epoch is, from left to right."""
+    """Returns the horizontal position of an epoch."""
     span = max(1, epochs[-1] - epochs[0])
     return round(LEFT + (WIDTH - LEFT - RIGHT) * (epoch - epochs[0]) / span, 1)
 
@@ -138,7 +142,7 @@ def _height(value: int, top: int) -> float:
 
 
 def _path(epochs: Sequence[int], values: Sequence[int], top: int) -> str:
-    """A line in steps: a count stands until the next epoch that is drawn."""
+    """Draws a line in steps: a count holds until the next epoch that is drawn."""
     steps = [f"M{_place(epochs, epochs[0])} {_height(values[0], top)}"]
     for epoch, value in zip(epochs[1:], values[1:], strict=True):
         steps.append(f"H{_place(epochs, epoch)}V{_height(value, top)}")
@@ -146,7 +150,7 @@ def _path(epochs: Sequence[int], values: Sequence[int], top: int) -> str:
 
 
 def _axis(epochs: Sequence[int], top: int) -> str:
-    """Both axes with the figures at their ends."""
+    """Draws both axes with the figures at their ends."""
     text = '<text fill="currentColor" font-size="11" font-family="sans-serif"'
     floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     return (
@@ -159,7 +163,7 @@ def _axis(epochs: Sequence[int], top: int) -> str:
 
 
 def _legend(names: Sequence[str], drawn: Sequence[int]) -> str:
-    """What each line is, with a piece of it."""
+    """Draws the legend: a piece of each line with its name."""
     entries = []
     for i in drawn:
         colour, dashes = LINES[i]
@@ -172,7 +176,7 @@ def _legend(names: Sequence[str], drawn: Sequence[int]) -> str:
 
 
 def _figures(counts: Sequence[DifferenceCounts], names: Sequence[str], label: str) -> str:
-    """The figures of the chart as a table that is folded up."""
+    """Returns the figures of the chart as a folded-up table."""
     rows = [[str(each.epoch), *(f"{value:,}" for value in each[1:])] for each in counts]
     table = Table(label, ("epoch", *names), rows, ("bigint",) * 4)
     return f"<details><summary>the figures of the chart</summary>{table.html()}</details>"

@@ -1,4 +1,4 @@
-"""The graph of stages as a picture, and as indented text where there is no `dot`."""
+"""Draws the graph of stages as a picture, or as indented text without `dot`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nosync_widgets import formats
 
 
 class GraphPicture:
-    """Which stage reads which; displays as SVG, or as text when graphviz is not installed."""
+    """The graph of stages; displays as SVG, or as text when graphviz is not installed."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class GraphPicture:
         self._details = dict(details or {})
 
     def text(self) -> str:
-        """One line per stage: `slow <- flights, planes   (12 rows)`."""
+        """Returns one line per stage: `slow <- flights, planes   (12 rows)`."""
         lines = []
         for name, sources in self._reads.items():
             detail = f"   ({self._details[name]})" if name in self._details else ""
@@ -32,7 +32,7 @@ class GraphPicture:
         return "\n".join(lines) or "no inputs and no stages yet"
 
     def svg(self) -> str | None:
-        """The picture, or None without graphviz."""
+        """Returns the picture, or None without graphviz."""
         import graphviz
 
         graph = graphviz.Digraph(
@@ -63,12 +63,12 @@ class GraphPicture:
 
 
 def _label(text: str) -> Any:
-    """A text as dot shows it: no escape of dot's, no entity, no HTML."""
+    """Escapes a text for dot: no escape sequence, no entity, no HTML."""
     import graphviz
 
     return graphviz.escape(formats.one_line(text).replace("&", "&amp;"))
 
 
 def _node(name: str) -> str:
-    """An identifier for dot: a colon in a name would mean a port."""
+    """Returns an identifier for dot, because a colon in a name would mean a port."""
     return "n" + name.encode().hex()

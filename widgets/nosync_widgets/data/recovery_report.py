@@ -1,7 +1,7 @@
-"""What a notebook shows of a recovery: first what a person wants to know, then the rest.
+"""Draws a recovery report for a notebook: first the facts that need action, then the rest.
 
 A static picture, as a cell's output stays in the notebook: escaped text, no script, no style sheet.
-What is to be done stands in a frame of its own, so no meaning is carried by colour alone.
+Facts that need action are in a frame of their own, so no meaning is carried by colour alone.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _WARN, _GOOD = "var(--jp-warn-color1, #b26a00)", "var(--jp-success-color1, #2e7d32)"
 _ROW = "border:0;background:none;padding:1px 14px 1px 0;text-align:left;vertical-align:top"
 _FIRST = ("running", "lost", "uncertain")
-"""What stands above everything else, in the frame."""
+"""The facts at the top, in the frame."""
 
 _WORDS = {"running": "this cell was running", "read": "back", "recomputed": "computed anew"}
-"""What the facts are called here, if not as in the text."""
+"""The labels of facts that differ from the text form."""
 
 
 def report_html(report: RecoveryReport) -> str:
-    """Shows what opening a session found, with a mark whether anything is amiss."""
+    """Draws the report of an opening, with a mark if anything needs attention."""
     stale = "stale" in report.stages.values()
     bad = bool(report.lost or report.uncertain or report.notes or report.running) or stale
     facts = report.facts()
@@ -42,7 +42,7 @@ def report_html(report: RecoveryReport) -> str:
 
 
 def _framed(what: str, text: str) -> str:
-    """A fact that asks for something to be done."""
+    """Draws a fact that needs action."""
     style = f"border-left:3px solid {_WARN};padding:2px 10px;margin:4px 0 4px 14px"
     head, dash, rest = text.partition(" — ")
     shown = formats.html(head if dash else text)
@@ -70,5 +70,5 @@ def _code(text: str) -> str:
 
 
 def report_bundle(report: RecoveryReport) -> dict[str, str]:
-    """What a recovery report shows as a value of a cell."""
+    """Returns the display of a recovery report as a value of a cell."""
     return {"text/plain": str(report), "text/html": report_html(report)}

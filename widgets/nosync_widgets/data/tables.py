@@ -1,8 +1,8 @@
 """Static tables: the same rows as text and as HTML.
 
-A `Table` is what is left in a saved notebook: no script, no style sheet, every text escaped.
-Null is written as a word, so it cannot be confused with the text "null" by a reader of HTML,
-and no meaning is carried by colour alone.
+A saved notebook keeps a `Table`: no script, no style sheet, every text escaped. Null is written as
+a word in its own style, so it cannot be confused with the text "null" in HTML, and no meaning is
+carried by colour alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nosync_nb.session.reads.paging import CollectionView, PagingService
 
 WIDEST = 40
-"""Characters of a value that a table of text shows."""
+"""The most characters of a value in a text table."""
 _SORTED_ROWS_MAX = 50_000
 _ROWS_HIGH = 40
 _HIGH = ' style="max-height:480px;overflow:auto"'
@@ -37,7 +37,7 @@ class Table:
     """Rows of strings under named columns; None is null.
 
     `types` are Spark types: numbers are set flush right and HTML shows the type as a tooltip.
-    `marks` are notes of what is wrong, above the rows and yellow in HTML: `stale: ...`.
+    `marks` are warnings, above the rows and yellow in HTML: `stale: ...`.
     """
 
     caption: str
@@ -67,7 +67,7 @@ class Table:
         return "\n".join([*lines, *map(formats.visible, self.notes)])
 
     def html(self) -> str:
-        """Draws a `<table>` with caption and column scopes; one of many rows scrolls."""
+        """Draws a `<table>` with caption and column scopes; a long one scrolls."""
         types = list(self.types) or [""] * len(self.columns)
         aligned = [_RIGHT if right else _LEFT for right in self._numeric()]
         head = "".join(
@@ -91,7 +91,7 @@ class Table:
         return f"<div>{''.join(map(formats.mark, self.marks))}{table}{notes}</div>"
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """The texts that are shown, for whatever takes an Arrow stream: `polars.DataFrame(_)`."""
+        """Exports the shown texts as an Arrow stream, as for `polars.DataFrame(_)`."""
         import pyarrow as pa
 
         names: list[str] = []
@@ -123,11 +123,11 @@ def _tooltip(kind: str) -> str:
 def collection_table(
     collection: Collection, *, at: Any = None, limit: int = 20, paging: PagingService | None = None
 ) -> Table:
-    """Shows the first rows of a collection; of a stale one those of its last epoch, and a mark.
+    """Shows the first rows of a collection; a stale one is shown at its last epoch, with a mark.
 
     Args:
-        paging: of its session. With it a stage or input is dated with the epoch that is shown, and
-            stands in an order of its own if it has one, as a `top` has; else in the canonical one.
+        paging: of its session. With it a stage or input shows its epoch, and its own order if it
+            has one, as a `top` has; else the canonical order.
 
     Cost: one read of `limit + 1` rows; the total is counted only when more rows are left.
     """
@@ -146,7 +146,7 @@ def collection_table(
 
 
 def look_table(name: str, look: CollectionView, limit: int) -> Table:
-    """Shows the first rows of a look at a stage or input, dated, in its own order."""
+    """Shows the first rows of a view of a stage or input, with its epoch, in its own order."""
     rows = look.page(look.order, 0, limit + 1)
     total = look.count() if len(rows) > limit else None
     title = f"{name} at epoch {look.epoch}{ordered_by(look.schema.names, look.order)}"
@@ -156,9 +156,9 @@ def look_table(name: str, look: CollectionView, limit: int) -> Table:
 def changed_rows(
     collection: Collection, before: int | None, epoch: int, limit: int
 ) -> tuple[list[tuple[int, list[str | None]]], int, int]:
-    """Reads the changes in (before, epoch]: the first, and how many copies came and went."""
+    """Reads the first changes in (before, epoch], and the number of copies that came and went."""
     table = collection.changes(after=before, upto=epoch)
-    diffs = table.column(-1).to_numpy()  # its name depends on those of the columns
+    diffs = table.column(-1).to_numpy()  # its name depends on the names of the columns
     added, removed = int(diffs[diffs > 0].sum()), -int(diffs[diffs < 0].sum())
     if 1 < table.num_rows <= _SORTED_ROWS_MAX:
         table = _sort_by_row(table)
@@ -171,7 +171,7 @@ def changed_rows(
 
 
 def _sort_by_row(table: pa.Table) -> pa.Table:
-    """Puts changes of one row's neighbours together; nested columns leave the order as it is."""
+    """Sorts changes so that similar rows are adjacent; nested columns do not count."""
     import pyarrow as pa
 
     names = [name for name in table.column_names if not pa.types.is_nested(table[name].type)]
@@ -179,7 +179,7 @@ def _sort_by_row(table: pa.Table) -> pa.Table:
 
 
 def ordered_by(names: Sequence[str], order: Iterable[Sequence[Any]]) -> str:
-    """Says what rows are ordered by: ` by carrier, delay desc`; nothing for the canonical order."""
+    """Describes the order of rows: ` by carrier, delay desc`; empty for the canonical order."""
     said = [names[place] + (" desc" if descending else "") for place, descending in order]
     return f" by {', '.join(said)}" if said else ""
 
@@ -192,7 +192,7 @@ def _first(
     total: int | None,
     stopped: Stopped | None,
 ) -> Table:
-    """A table of rows, of which one more than are shown may be there."""
+    """Builds a table of the first rows; `rows` may have one more than are shown."""
     beyond = "" if total is None else f" of {formats.count(total, 'row')}"
     return Table(
         caption=title,

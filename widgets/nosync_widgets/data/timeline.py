@@ -1,7 +1,7 @@
-"""The readable epochs of a collection as one row of positions 0, 1, 2, ...
+"""Numbers the readable epochs of a collection as positions 0, 1, 2, ...
 
-After old epochs were thinned out the readable ones have gaps; a slider must not. Epochs are kept as
-steps `(first, last, step)`, so that a hundred thousand of them cost a few numbers.
+Downsampled history leaves gaps between readable epochs; a slider must have none. Epochs are stored
+as steps `(first, last, step)`, so that a hundred thousand of them cost a few numbers.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Timeline:
         return self[len(self) - 1] if len(self) else None
 
     def before(self, epoch: int) -> int | None:
-        """The readable epoch before `epoch`, or None at the beginning."""
+        """Returns the readable epoch before `epoch`, or None at the beginning."""
         position = self._floor(epoch - 1)
         return None if position is None else self[position]
 
     def nearest(self, epoch: int) -> int | None:
-        """The last readable epoch that is not after `epoch`, else the first of all."""
+        """Returns the last readable epoch that is not after `epoch`, else the first of all."""
         if not len(self):
             return None
         position = self._floor(epoch)

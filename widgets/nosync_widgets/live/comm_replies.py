@@ -1,15 +1,15 @@
-"""Replies: what a view says is said as an answer to its front end, so that this is heard meanwhile.
+"""Sends the messages of a view as replies to its front end, so that it responds during a cell.
 
-ipykernel sends a message of a front end to the loop in which the last message of that view was
-written, and JupyterLab asks for answers in a loop of its own, a subshell. What a thread or a cell
-tells a view is not written there.
+ipykernel handles a message of a front end in the loop in which the last message of that view was
+written, and JupyterLab requests replies in a loop of its own, a subshell. A thread or a cell that
+sends a message to a view does not write there.
 
-Failure: 1. A cell commits in a loop; a thread tells a view of it. 2. The user clicks into the view.
-3. The click waits in the queue of the cell, and is answered when that has ended.
+Failure: 1. A cell commits in a loop; a thread sends the change to a view. 2. The user clicks into
+the view. 3. The click waits in the queue of the cell, and is answered when the cell has ended.
 
-So the context of the last message is kept (a context variable of ipykernel's is in it), all that is
-told is told in it, and each message is answered, if by nothing else then by an empty one. Where
-there are no subshells, none of it changes anything.
+So the context of the last message is stored (it includes a context variable of ipykernel), all
+messages are sent in it, and each message gets a reply, if need be an empty one. Without subshells
+this changes nothing.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import anywidget
 import traitlets
 
 AGAIN = "run this cell again"
-"""What brings a view back that was displayed by a cell."""
+"""The advice for a view that a cell displayed and whose kernel is gone."""
 
 
 class CommReplies:
-    """The context in which a view speaks.
+    """The context in which a view sends messages.
 
-    Threads: any may speak, also at the same time, each in a copy.
+    Threads: any may send, also at the same time, each in a copy.
     """
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class CommReplies:
         self._context: Context | None = None
 
     def heard(self) -> None:
-        """The front end's message is being handled in this thread: what follows answers it."""
+        """Stores the context of the message that this thread handles, for later replies."""
         with self._lock:
             self._context = copy_context()
 
     def speak(self, say: Callable[[], None]) -> None:
-        """Calls what tells the front end something."""
+        """Calls a function that sends a message, in the stored context."""
         with self._lock:
             context = self._context
         if context is None:
@@ -52,7 +52,7 @@ class CommReplies:
 
 
 class AnsweringWidget(anywidget.AnyWidget):
-    """A widget whose front end is heard while a cell runs that has the kernel told it."""
+    """A widget that handles messages of its front end while a cell runs."""
 
     again = traitlets.Unicode(
         AGAIN, help=f"What brings the view back when its kernel is gone; {AGAIN!r}."
@@ -63,13 +63,13 @@ class AnsweringWidget(anywidget.AnyWidget):
         super().__init__(**traits)
 
     def send_state(self, key: Any = None) -> None:
-        """Tells the front end what has changed."""
+        """Sends the changed state to the front end."""
         self._replies.speak(lambda: super(AnsweringWidget, self).send_state(key))
 
     def answer(self) -> None:
-        """Answers the message that is being handled in this thread, before anything else is told.
+        """Replies to the message that this thread handles, before any other message is sent.
 
-        What is sent says nothing; where it is sent from is where the next message is handled.
+        The reply is empty; the context it is sent from decides where the next message is handled.
         """
         self._replies.heard()
         self.send({})

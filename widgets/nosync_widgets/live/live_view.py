@@ -1,14 +1,14 @@
-"""Live views: what those have in common that show the overview of a session as it changes.
+"""Defines the base of live views, which show the overview of a session as it changes.
 
 Design
-    The kernel owns `state`, a small dict of texts and numbers; the front end draws it and asks by
-    message. A view is told by its pulse, and makes its state in the thread that tells it, or in
-    that of a message, under a lock of its own. What it shows is dated with its epoch.
+    The kernel owns `state`, a small dict of texts and numbers; the front end draws it and sends
+    messages. The poller notifies a view. The view builds its state in the thread of the poller, or
+    in the thread of a message, under a lock of its own. It shows the epoch of its content.
 
 Failure
-    A notebook that is opened again has no such model: front ends say so where the view was. So a
-    table of the same is displayed before each view (see the magics), and is part of its own output
-    for those that show no widgets.
+    A notebook that is opened again has no such model: front ends show an error in place of the
+    view. So a table of the same content is displayed before each view (see the magics), and is part
+    of its own output for front ends without widgets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STATIC = files("nosync_widgets") / "static"
 
 
 def source(name: str) -> str:
-    """A file of ours that the browser gets.
+    """Returns the text of a static file for the browser.
 
     IMPORTANT: views get strings, not paths: anywidget keeps a closure on paths, and never frees the
     widget.
@@ -38,14 +38,14 @@ def source(name: str) -> str:
 
 
 def script(*names: str) -> str:
-    """The script of a view: files of ours in their order, after what all views are made of."""
+    """Returns the script of a view: static files in order, after the shared parts of all views."""
     return "".join(source(name) for name in ("parts.js", *names))
 
 
 class LiveView(AnsweringWidget):
     """A view of a session that follows it.
 
-    Subclasses say what `_state_now` is, and take messages in `_take`.
+    Subclasses define `_state_now`, and handle messages in `_take`.
     """
 
     _css = source("live.css")
@@ -64,7 +64,7 @@ class LiveView(AnsweringWidget):
         self.on_msg(self._asked)
 
     def show(self) -> None:
-        """Shows what the pulse knows now."""
+        """Shows the current overview of the poller."""
         with self._lock:
             if self._closed:
                 return
@@ -88,20 +88,20 @@ class LiveView(AnsweringWidget):
         super().close()
 
     def static(self) -> tuple[str, str]:
-        """What is shown as text and as HTML, without widgets."""
+        """Returns the content as text and as HTML, without widgets."""
         raise NotImplementedError
 
     def _state_now(self) -> dict[str, Any]:
         raise NotImplementedError
 
     def _take(self, content: dict[str, Any]) -> None:
-        """Does what the front end asks for; `show` follows."""
+        """Handles a message of the front end; `show` follows."""
 
     def _answered(self) -> None:
-        """Tells others what the front end has chosen; without the lock, as they may have theirs."""
+        """Notifies listeners of the front end's choice, without the lock: they may hold theirs."""
 
     def _missed(self) -> str:
-        """Why nothing newer is shown, and what to type; empty if there is no reason."""
+        """Returns the reason why nothing newer is shown, and what to type; empty without one."""
         pulse = self._pulse
         said = f"{pulse.error} {self.again}" if pulse.over else pulse.error
         return formats.visible(said)
@@ -129,6 +129,6 @@ class LiveView(AnsweringWidget):
 
 
 def error_text(error: BaseException) -> str:
-    """An error as a line of a view."""
+    """Formats an error as a line of a view."""
     hints = " ".join(getattr(error, "__notes__", ()))
     return formats.visible(f"{type(error).__name__}: {error}. {hints}".strip())

@@ -1,15 +1,15 @@
-"""The pulse of a session: its overview, made anew when there is something new, for all open views.
+"""Polls the overview of a session for all open views, and rebuilds it when something changed.
 
 Design
-    Nobody tells it anything: commits, merges and replicas do not know that they are watched, and
-    pay nothing. A thread looks five times a second whether there is something new (some us), and
-    only then makes an overview. It rests 50 times as long as that took, so all views together
-    take 2 % of a core at most, however many stages there are.
+    Commits, merges and replicas send no notifications to views, and pay nothing for them. A thread
+    checks five times a second for changes (some us), and only then builds an overview. It rests 50
+    times as long as that took, so all views together take at most 2 % of a core, however many
+    stages there are.
 
 Failure
-    A session that is closed or that another owner has replaced, or a folder that is gone, is an
-    error in the views, and no other: the last overview stays, and `error` says what happened. It
-    goes when there is a session again.
+    If a session is closed or fenced by another owner, or its folder is gone, the views show an
+    error, and nothing else fails: the last overview stays, and `error` has the reason. It is
+    cleared when the session works again.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ if TYPE_CHECKING:
     from nosync_nb.store.background_thread import SingleThread
 
 LOOK_S = 0.2
-"""How long it waits between two looks."""
+"""The seconds between two polls."""
 
 _REST = 50
 
 
 class OverviewPoller:
-    """What the views of a session show, and when they are told.
+    """The overview of a session, with the views that are notified of changes.
 
     Threads: any may call. Views are called with the lock held, one after the other, from the
-    thread that looks or from who asks for a `refresh`; they must not call back.
+    polling thread or from the caller of `refresh`; they must not call back.
 
     Attributes:
-        session, branch: whose overview it is, and the branch's name; None: the log itself.
+        session, branch: the session, and the name of its branch; None: the log itself.
         overview: the last one.
-        error: why there is no newer one; empty if there is no reason.
-        over: whether there will be none before the session is another one; then `error` ends
-            with what to do, and the view to be shown anew is left to say.
+        error: the reason why there is no newer one; else empty.
+        over: True if the session will have no newer one; then `error` ends with what to do, and the
+            view adds how to show it again.
     """
 
     def __init__(self, session: Session, branch: str | None = None) -> None:
         self._lock = threading.RLock()
-        self._mutex = threading.Lock()  # of what follows alone; nobody is called with it
+        # guards only the next three attributes; no view is called with it
+        self._mutex = threading.Lock()
         self._views: tuple[Callable[[], None], ...] = ()
         self._thread: SingleThread | None = None
         self._stop = threading.Event()
@@ -60,17 +61,17 @@ class OverviewPoller:
 
     @property
     def owners(self) -> Services:
-        """Who does the work of the session."""
+        """The services of the session."""
         from nosync_nb.session.session import owners_of
 
         return owners_of(self.session)
 
     def name(self, stage: str) -> str:
-        """A stage as it is named from outside of its branch."""
+        """Returns the full name of a stage, with its branch."""
         return stage if self.branch is None else f"{self.branch}/{stage}"
 
     def subscribe(self, show: Callable[[], None]) -> Callable[[], None]:
-        """Has a view called after each new overview; returns the way out, which may be repeated."""
+        """Calls a view after each new overview; returns a function that ends it, repeatably."""
 
         def leave() -> None:
             with self._mutex:
@@ -89,10 +90,10 @@ class OverviewPoller:
         return leave
 
     def refresh(self, *, always: bool = False) -> float:
-        """Looks now, and tells the views if there is something new; returns the seconds it took.
+        """Polls now, and notifies the views of changes; returns the seconds it took.
 
         Args:
-            always: also if there is nothing new.
+            always: rebuilds the overview without a change, too.
         """
         begin = time.thread_time()
         with self._lock:
@@ -111,19 +112,19 @@ class OverviewPoller:
         return time.thread_time() - begin
 
     def move(self, session: Session, branch: str | None) -> None:
-        """Goes on with another session of the same log."""
+        """Switches to another session of the same log."""
         with self._lock:
             self.session, self.branch, self._seen = session, branch, None
             self.refresh()
 
     def close(self) -> None:
-        """Tells nobody any more."""
+        """Ends all notifications."""
         with self._mutex:
             self._views = ()
             self._stop.set()
 
     def _ended(self) -> str:
-        """Why there will be nothing new in this session, and what to do; empty: there may be."""
+        """Returns the reason why this session will not change any more, and the remedy, or ""."""
         session = self.session
         if session.closed:
             return "the session was closed, what is shown is of then; to go on,"
@@ -141,7 +142,7 @@ class OverviewPoller:
         return overview_mark(self.owners)
 
     def _made(self) -> Overview:
-        """A new overview. What happens while it is made is something new again."""
+        """Builds an overview. A change during that counts as new."""
         from nosync_nb.session.overview import build_overview
 
         self._seen = self._moment()

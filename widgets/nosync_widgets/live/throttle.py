@@ -1,9 +1,9 @@
-"""Pace: how often views do their work in the background, so that commits do not feel it.
+"""Throttles the background work of views so that it does not slow down commits.
 
-However often it is asked, each acts at most five times a second, and rests as long as it takes for
-all that share a budget to take 3 % of the time of one processor together: an open view costs who
-commits no more with ten others open, nor while a summary of a large input is made. On a machine
-that does other work the kernel has less of a processor, and the rests are longer by as much.
+However often it is requested, each throttle runs at most five times a second. It rests long enough
+that all throttles of a budget together take 3 % of the time of one processor. So an open view costs
+a committing thread no more with ten others open, nor during a summary of a large input. On a
+machine with other work the kernel gets less of a processor, and the rests grow in proportion.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Callable
 REST_S = 0.2
 SHARE = 0.03
 IDLE = 0.125
-"""A process that has used less of a processor since then has not waited for one, but for cells."""
+"""A process that used less of a processor since then was idle between cells, not starved."""
 
 
 class ThreadBudget:
-    """The time of one processor that paces share, in equal parts. Threads: any may call.
+    """A share of one processor that throttles divide equally. Threads: any may call.
 
     Attributes:
-        sharing: how many paces there are.
+        sharing: the number of throttles.
     """
 
     def __init__(self, share: float = SHARE) -> None:
@@ -31,29 +31,29 @@ class ThreadBudget:
         self.sharing = 0
 
     def join(self) -> None:
-        """One more shares it."""
+        """Adds a throttle."""
         with self._lock:
             self.sharing += 1
 
     def leave(self) -> None:
-        """One less."""
+        """Removes a throttle."""
         with self._lock:
             self.sharing -= 1
 
     def rest_s(self, spent_s: float) -> float:
-        """How long one who has spent some seconds rests to stay within its part."""
+        """Returns the rest after some seconds of work that keeps a throttle within its part."""
         return max(REST_S, spent_s * self.sharing / self._share)
 
 
 class Throttle:
-    """Has one function called soon after it is asked for, in a thread, never twice at once.
+    """Calls one function soon after a request, in a thread, never twice at once.
 
-    Threads: any may ask; asking costs some microseconds and waits for nobody.
+    Threads: any may request; a request costs some microseconds and never waits.
 
     Attributes:
         budget: the time that it shares with others.
-        acted: how often the function was called.
-        spent_s: the seconds of a processor that it took, in all.
+        acted: the number of calls.
+        spent_s: the processor seconds of all calls.
     """
 
     def __init__(self, act: Callable[[], None], budget: ThreadBudget) -> None:
@@ -72,14 +72,14 @@ class Throttle:
 
     @property
     def waits(self) -> bool:
-        """Whether the function is to be called."""
+        """True if a call is pending."""
         return self._timer is not None or self._again
 
     def ask(self, *, soon: bool = False) -> None:
-        """Has the function called, once for all who ask until then.
+        """Requests a call; all requests until then share it.
 
         Args:
-            soon: without a rest, as somebody waits for it.
+            soon: without a rest, because a user waits for it.
         """
         with self._lock:
             if self._closed or (self._timer is not None and not soon):
@@ -90,7 +90,7 @@ class Throttle:
                 self._start(0.0 if soon else self.budget.rest_s(self._last_s))
 
     def close(self) -> None:
-        """Has it called no more; one that is under way goes on."""
+        """Ends all calls; a running one continues."""
         with self._lock:
             if not self._closed:
                 self.budget.leave()
@@ -121,7 +121,7 @@ class Throttle:
                     self._start(self.budget.rest_s(self._last_s))
 
     def _due(self) -> None:
-        """Calls the function after its rest, unless the process had less than that to work in."""
+        """Calls the function after its rest, unless the process had less processor time."""
         with self._lock:
             if self._timer is not None and (rest_s := self._owed_s()) > 0:
                 self._start(rest_s)
@@ -129,7 +129,7 @@ class Throttle:
         self.run()
 
     def _owed_s(self) -> float:
-        """How much longer it rests, as others had the processor in the meantime."""
+        """Returns the additional rest, because other processes had the processor meanwhile."""
         rest_s = self.budget.rest_s(self._last_s)
         passed_s = time.monotonic() - self._ended_s
         used_s = time.process_time() - self._used_s

@@ -1,1 +1,1 @@
-"""The views a person opens."""
+"""Implements the views that a user opens."""

@@ -1,12 +1,12 @@
-"""The graph of stages with how far each is, what each failure would cost now, and rows of one.
+"""The graph of stages with their frontiers, the cost of each failure, and rows of one stage.
 
 Design
     The browser lays the graph out (static/frontier.js); no `dot` is needed. graphviz-anywidget was
-    looked at and not taken: it sends 1.2 MB of script for each view, lays out anew for each figure
-    that changes, its nodes take no focus, and it tells the kernel of no click.
+    rejected: it sends 1.2 MB of script for each view, repeats the layout for each figure that
+    changes, its nodes take no focus, and it reports no click to the kernel.
 
-    Of the stage that is selected the first rows are read where its view is told, so a commit
-    waits for nothing; they are dated with the epoch that they are of.
+    The first rows of the selected stage are read in the thread that notifies its view, so a commit
+    never waits; they are shown with their epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FrontierView(LiveView):
     """Shows the graph of all inputs and stages; the front end may select one.
 
     Args:
-        chosen: told of a stage that is selected there.
+        chosen: called with a stage that the front end selects.
     """
 
     _esm = script("frontier.js")
@@ -63,13 +63,13 @@ class FrontierView(LiveView):
         return self._selected
 
     def select(self, stage: str) -> None:
-        """Shows the rows of a stage; of an empty name: none."""
+        """Shows the rows of a stage; an empty name: none."""
         with self._lock:
             self._selected = stage
         self.show()
 
     def show(self) -> None:
-        """Shows what the pulse knows now, and the rows of now."""
+        """Shows the current overview of the poller, and the current rows."""
         super().show()
         with self._lock:
             if not self._closed:
@@ -96,7 +96,7 @@ class FrontierView(LiveView):
         }
 
     def _page(self) -> dict[str, Any]:
-        """The first rows; only those of another epoch, or another stage, are read."""
+        """Returns the first rows; reads them only if the epoch or the stage changed."""
         overview, session = self._pulse.overview, self._pulse.session
         name = self._selected
         shown = overview.named(name)
@@ -126,7 +126,7 @@ class FrontierView(LiveView):
         }
 
     def title(self) -> str:
-        """One line: epoch, inputs, stages."""
+        """Returns one line: epoch, inputs, stages."""
         stages = [each for each in self._pulse.overview.collections if not each.is_input]
         inputs = len(self._pulse.overview.collections) - len(stages)
         counted = f"{formats.count(inputs, 'input')}, {formats.count(len(stages), 'stage')}"
@@ -134,7 +134,7 @@ class FrontierView(LiveView):
         return f"graph of {branch}epoch {self.state['epoch']}: {counted}"
 
     def static(self) -> tuple[str, str]:
-        """The graph as lines of text, and as a table."""
+        """Returns the graph as lines of text, and as a table."""
         overview = self._pulse.overview
         reads = {each.name: each.reads for each in overview.collections}
         details = {each.name: _detail(each) for each in overview.collections}
@@ -143,10 +143,10 @@ class FrontierView(LiveView):
 
 
 def _read(owners: Services, session: Session, shown: StageOutline) -> tuple[int, list[Any]]:
-    """The first rows of a stage, and the epoch that they are of.
+    """Reads the first rows of a stage, and their epoch.
 
-    Those of now are read at once, and are of an epoch if none was committed meanwhile; after some
-    tries in vain they are read as of one, which takes longer.
+    The current rows are read without an epoch, and belong to one if none was committed meanwhile.
+    After some failed tries they are read at an epoch, which takes longer.
     """
     collection = session[shown.name]
     if shown.stale:
@@ -164,7 +164,7 @@ def _read(owners: Services, session: Session, shown: StageOutline) -> tuple[int,
 
 
 def overview_table(overview: Overview) -> Table:
-    """Stages with what they read, have and cost, and what each failure would cost."""
+    """Returns a table of stages with inputs, size and cost, and the cost of each failure."""
     costs = [_cost(cost) for cost in overview.costs]
     return Table(
         caption=f"inputs and stages at epoch {overview.epoch}",
@@ -189,7 +189,7 @@ def overview_table(overview: Overview) -> Table:
 
 
 def _cost(cost: FailureCost) -> dict[str, Any]:
-    """What a failure would cost, in words."""
+    """Describes the cost of a failure."""
     what = {"kernel": "the kernel dies", "power": "the power goes", "disk": "the disk is lost"}
     told = what[cost.failure]
     if cost.lost:
@@ -204,7 +204,7 @@ def _cost(cost: FailureCost) -> dict[str, Any]:
 
 
 def _node(each: StageOutline, names: set[str]) -> dict[str, Any]:
-    """A stage as it is drawn."""
+    """Returns the data to draw a stage."""
     return {
         "name": each.name,
         "text": formats.one_line(each.name),
@@ -234,7 +234,7 @@ def _columns(each: StageOutline) -> list[dict[str, Any]]:
 
 
 def _levels(each: StageOutline) -> list[list[Any]]:
-    """How far it is in memory, on disk and on enough replicas."""
+    """Returns the epochs of a stage in memory, on disk and on enough replicas."""
     frontier = each.frontier
     levels: list[list[Any]] = [["memory", frontier.memory]]
     if each.persist != "memory":
@@ -250,7 +250,7 @@ def _detail(each: StageOutline) -> str:
 
 
 def _ran(each: StageOutline) -> str:
-    """What running it last took, and where."""
+    """Describes the time and placement of the last run."""
     work = each.work
     if work is None:
         return "filled by you" if each.is_input else "has not run here"

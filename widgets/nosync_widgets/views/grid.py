@@ -1,19 +1,21 @@
 """The grid: a stage as a table that follows commits; it sorts, filters, pages and summarises.
 
 Design
-    The kernel owns the state: `page` is what is shown, `latest` the last epoch that is there. The
-    front end asks by message (which page, order and filter; to freeze; for a file) and is answered
-    by the next page, one question at a time. Commits are told to a `Throttle`, which reads again in
-    a thread of its own; so are the summaries made, which take longest. A frozen grid keeps its look
-    (session/reads/paging.py) and says how far it is behind.
+    The kernel owns the state: `page` is the shown rows, `latest` the last epoch. The front end
+    sends messages (which page, order and filter; to freeze; for a file), and the next page is the
+    reply, one question at a time. Commits notify a `Throttle`, which reads again in a thread of its
+    own. Another one computes the summaries, because they take longest. A frozen grid keeps its view
+    (session/reads/paging.py) and shows how far it is behind.
+    A page is a small dict of strings and numbers with at most 200 rows; a whole collection is sent
+    to the browser only as a requested file.
 
-    None of the grids that there are reads rows of a given epoch where they lie: `itables` and
-    `ipydatagrid` ship them all, `quak` and `perspective` copy them into an engine of their own, or
-    ask in its own language, whose order and decimals are not ours.
+    No existing grid reads rows at a given epoch where they are stored: `itables` and `ipydatagrid`
+    ship them all, `quak` and `perspective` copy them into an engine of their own, or query in its
+    own language, whose order and decimals differ from ours.
 
 Failure
-    Everything that messages, cells and commits touch is under one lock; a look never changes. An
-    error becomes a line in the view, beside the rows that were shown last.
+    One lock guards all state that messages, cells and commits change; a collection view never
+    changes. An error becomes a line in the view, beside the rows that were shown last.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _MEDIA_TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 
 
 class GridRequest(NamedTuple):
-    """What somebody wants to see.
+    """A request for a page.
 
     Attributes:
         order: positions of columns, and whether they descend; empty: the canonical order.
@@ -60,10 +62,10 @@ class GridRequest(NamedTuple):
 
     @classmethod
     def of(cls, asked: dict[str, Any], width: int) -> GridRequest:
-        """What a message asks for, within bounds.
+        """Reads a request from a message, within bounds.
 
         Args:
-            width: how many columns there are.
+            width: the number of columns.
         """
         places = [(int(place), bool(descending)) for place, descending in asked.get("order", ())]
         return cls(
@@ -75,7 +77,7 @@ class GridRequest(NamedTuple):
 
 
 class GridView(AnsweringWidget):
-    """Shows a page of a stage or input, at the last epoch or, frozen, at one it was left at."""
+    """Shows a page of a stage or input, at the last epoch or, frozen, at an earlier one."""
 
     _esm = script("grid.js")
     _css = source("grid.css")
@@ -108,7 +110,8 @@ class GridView(AnsweringWidget):
         self._wanted = GridRequest(limit=min(max(limit, 1), ROWS_MAX))
         self._pages = 0
         self._closed = False
-        # A commit must never wait for a page that is being read: a pace has a lock of its own.
+        # A commit must never wait for a page that is being read, so a throttle has a lock of its
+        # own.
         budget = budget or ThreadBudget()
         self.pace = Throttle(self.refresh, budget)
         self.summing = Throttle(self._summarise, budget)
@@ -123,7 +126,7 @@ class GridView(AnsweringWidget):
         return None if self._look is None else self._look.epoch
 
     def refresh(self, *, reload: bool = False) -> None:
-        """Shows the last epoch, unless the grid is frozen; then how far that is away.
+        """Shows the last epoch; a frozen grid only shows how far it is behind.
 
         Args:
             reload: read again too, after a new version of the stage.
@@ -146,16 +149,16 @@ class GridView(AnsweringWidget):
             if before is None or before.trace is not look.trace or "error" in shown or reload:
                 self._show(0)
             elif (before.epoch, shown.get("stale")) != (look.epoch, stale):
-                # the same rows are those of another epoch, too
+                # the rows are the same at another epoch
                 self._put({**shown, "epoch": look.epoch, "stale": stale, "asked": 0})
                 self.summary = {**self.summary, "epoch": look.epoch} if self.summary else {}
 
     def follow(self) -> None:
-        """Has `refresh` called soon, in another thread."""
+        """Requests a `refresh` in another thread."""
         self.pace.ask()
 
     def show(self, wanted: GridRequest, *, asked: int = 0) -> None:
-        """Shows another page, order or filter; what the front end does, for programs and tests."""
+        """Shows another page, order or filter, as the front end does; for programs and tests."""
         with self._lock:
             if self._closed:
                 return
@@ -172,7 +175,7 @@ class GridView(AnsweringWidget):
             self.refresh()
 
     def move(self, session: Session, branch: str | None) -> None:
-        """Goes on with another session of the same log."""
+        """Switches to another session of the same log."""
         with self._lock:
             if self._closed:
                 return
@@ -223,7 +226,7 @@ class GridView(AnsweringWidget):
         super().close()
 
     def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        """Answers the front end."""
+        """Handles a message of the front end."""
         self.answer()
         kind = content.get("kind")
         if kind == "show":
@@ -238,7 +241,7 @@ class GridView(AnsweringWidget):
         self.follow()
 
     def _renew(self) -> CollectionView:
-        """Looks at the stage as it is now; other columns forget order and filter."""
+        """Opens the current view of the stage; changed columns reset order and filter."""
         before = self._look
         look = _owners(self._session).paging.look(self._session[self.stage], before=before)
         if before is None or before.schema != look.schema:
@@ -247,7 +250,7 @@ class GridView(AnsweringWidget):
         return look
 
     def _show(self, asked: int) -> bool:
-        """Reads the page that is wanted; whether it could be read."""
+        """Reads the requested page; returns True if it succeeded."""
         look = self._look
         if look is None:
             return False
@@ -261,7 +264,7 @@ class GridView(AnsweringWidget):
         return True
 
     def _stale(self) -> str:
-        """The mark of a stale stage, `stale: ...`; empty: it is not."""
+        """Returns the mark of a stale stage, `stale: ...`; else empty."""
         from nosync_nb.collections.session_protocol import stopped
 
         return formats.visible(str(stopped(self._session[self.stage]) or ""))
@@ -274,7 +277,7 @@ class GridView(AnsweringWidget):
         self.page = {**page, "name": formats.one_line(self._name), "number": self._pages}
 
     def _summarise(self) -> None:
-        """Makes the summaries of what is shown, without keeping pages from being read."""
+        """Computes the summaries of the shown rows, without blocking reads of pages."""
         with self._lock:
             look, where = self._look, self._wanted.where
         if look is None or self._closed:
@@ -289,11 +292,11 @@ class GridView(AnsweringWidget):
 
     @property
     def _name(self) -> str:
-        """The stage as it is named from outside of its branch."""
+        """The full name of the stage, with its branch."""
         return self.stage if self._branch is None else f"{self._branch}/{self.stage}"
 
     def bundle(self) -> dict[str, Any]:
-        """What front ends show: the widget, and the table of the page for those without widgets."""
+        """Returns the display: the widget, and a table of the page for other front ends."""
         bundle = super()._repr_mimebundle_()
         data = dict(bundle[0] if isinstance(bundle, tuple) else bundle or {})
         data["text/plain"], data["text/html"] = self.static()
@@ -303,7 +306,7 @@ class GridView(AnsweringWidget):
         return self.bundle(), {}
 
     def static(self) -> tuple[str, str]:
-        """The page shown as text and as HTML, without widgets."""
+        """Returns the page as text and as HTML, without widgets."""
         if "error" in self.page:
             text = formats.visible(f"{self._name}: {self.page['error']}")
             return text, f"<pre>{formats.html(text)}</pre>"
@@ -311,19 +314,19 @@ class GridView(AnsweringWidget):
         return table.text(), table.html()
 
     def title(self) -> str:
-        """One line: stage, epoch, which rows."""
+        """Returns one line: stage, epoch, rows."""
         return self._name if "error" in self.page else grid_title(self._name, self.page)
 
 
 def _owners(session: Session) -> Services:
-    """Who does what in a session; the engine is loaded when a view is made."""
+    """Returns the services of a session; the engine is loaded when a view is made."""
     from nosync_nb.session.session import owners_of
 
     return owners_of(session)
 
 
 def read_page(look: CollectionView, wanted: GridRequest) -> dict[str, Any]:
-    """Reads a page; one beyond the end is the last one.
+    """Reads a page; an offset beyond the end gives the last page.
 
     Returns:
         `epoch columns rows offset limit total order where`; a row is a list of strings with None
@@ -371,7 +374,7 @@ def _summary(profile: Profile) -> dict[str, Any]:
 
 
 def grid_title(name: str, page: dict[str, Any]) -> str:
-    """Says what a page shows: `late at epoch 7: rows 1 to 20 of 3,180 where delay > 60`."""
+    """Describes a page: `late at epoch 7: rows 1 to 20 of 3,180 where delay > 60`."""
     offset, shown = page["offset"], len(page["rows"])
     some = f"rows {offset + 1:,} to {offset + shown:,} of {page['total']:,}"
     rows = some if shown < page["total"] else formats.count(shown, "row")
@@ -394,7 +397,7 @@ def page_table(name: str, page: dict[str, Any]) -> Table:
 
 
 def download_file(table: pa.Table, kind: str) -> tuple[bytes, str]:
-    """A table as a file, and its media type.
+    """Returns a table as a file, and its media type.
 
     Args:
         kind: csv or parquet. In CSV nested values are written as JSON.
@@ -412,7 +415,7 @@ def download_file(table: pa.Table, kind: str) -> tuple[bytes, str]:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """A table whose nested and binary columns are texts."""
+    """Converts nested and binary columns of a table to texts."""
     import json
 
     import pyarrow as pa

@@ -1,8 +1,8 @@
 """The layers of a stage: as a picture that follows merges and shipping, and as a table.
 
-A layer is a rectangle over its epochs, in the lane of its level, in the colour of the safest place
-that has all of it. A place (memory, disk, each replica) is a bar over the epochs that can be read
-back from it alone; it grows as epochs arrive there.
+A layer is a rectangle over its epochs, in the lane of its level, in the colour of the safest
+storage that has all of it. Each storage (memory, disk, each replica) has a bar over the epochs that
+are readable from it alone; it grows as epochs arrive there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LayersView(LiveView):
-    """Shows the layers of one stage; the front end may ask for another one."""
+    """Shows the layers of one stage; the front end may request another one."""
 
     _esm = script("layers.js")
 
@@ -33,11 +33,11 @@ class LayersView(LiveView):
 
     @property
     def stage(self) -> str:
-        """The stage shown; empty: there is none."""
+        """The stage shown; empty: none."""
         return self._stage
 
     def title(self) -> str:
-        """One line: stage, epoch, how many layers."""
+        """Returns one line: stage, epoch, number of layers."""
         count = formats.count(len(self.state["layers"]), "layer")
         return f"layers of {self.state['name']} at epoch {self.state['epoch']}: {count}"
 
@@ -89,7 +89,7 @@ class LayersView(LiveView):
         }
 
     def static(self) -> tuple[str, str]:
-        """The layers as a table."""
+        """Returns the layers as a table."""
         name = self._stage
         layers = self._pulse.owners.upkeep.layers(name) if self.state["layers"] else []
         table = layers_table({self._pulse.name(name): layers}, epoch=self.state["epoch"])
@@ -97,12 +97,12 @@ class LayersView(LiveView):
 
 
 def first_layer(overview: Overview) -> str:
-    """The stage that is shown if none is named: the last one defined; empty: there is none."""
+    """Returns the stage that is shown by default: the last one defined; empty without stages."""
     return overview.collections[-1].name if overview.collections else ""
 
 
 def layer_places(overview: Overview, shown: StageOutline) -> list[dict[str, Any]]:
-    """Where a stage is, each place with the last epoch that can be read back from it."""
+    """Returns the storages of a stage, each with the last epoch that is readable from it."""
     found: list[dict[str, Any]] = [
         {"kind": "memory", "name": "memory", "epoch": shown.frontier.memory, "note": ""}
     ]
@@ -112,7 +112,8 @@ def layer_places(overview: Overview, shown: StageOutline) -> list[dict[str, Any]
     if shown.persist == "disk":
         found[-1]["note"] = "kept on this disk alone"
         return found
-    copies = zip(overview.replicas, shown.copies, strict=False)  # they may have become others
+    # the replicas may have changed meanwhile
+    copies = zip(overview.replicas, shown.copies, strict=False)
     for number, (copy, epoch) in enumerate(copies, 1):
         lacks = formats.size(copy.behind_bytes) if copy.behind and copy.behind_bytes else ""
         state = "" if copy.state in ("level", "behind") else copy.state
@@ -130,7 +131,7 @@ def layer_places(overview: Overview, shown: StageOutline) -> list[dict[str, Any]
 
 
 def layers_table(layers: Mapping[str, Iterable[Mapping[str, Any]]], *, epoch: int) -> Table:
-    """The layers of some stages, by name."""
+    """Returns a table of the layers of some stages, by name."""
     return Table(
         caption=f"layers at epoch {epoch}: each holds the net changes of epochs in [lower, upper)",
         columns=("stage", "lower", "upper", "level", "rows", "size", "kept"),

@@ -1,13 +1,14 @@
-"""The panel: all views of a session in one, and what can be done with the stage that is selected.
+"""The panel: all views of a session in one, with the actions on the selected stage.
 
 Design
-    It is made of views that stand alone as well, and share one pulse. What is done to a stage is
-    done by `Actions`, which the notebook brings: it keeps variables and views in step, and is the
-    same as the commands do.
+    It consists of views that also exist alone, and share one poller. `Actions`, which the notebook
+    provides, perform the changes: they keep variables and views in step, and do the same as the
+    commands.
 
 Failure
-    Buttons are handled in another thread than cells: what is done passes the session's gate, as a
-    call in a cell does, and an error is a line in the panel. A stage is dropped at a second click.
+    Buttons are handled in another thread than cells. So an action takes the session's writer lock,
+    as a call in a cell does, and an error is a line in the panel. A stage is dropped only at a
+    second click.
 """
 
 from __future__ import annotations
@@ -32,36 +33,37 @@ _TABS = ("Graph", "Layers", "Rows", "Time travel")
 
 
 class Actions(Protocol):
-    """What a panel can do with a stage; each says in a line what was done."""
+    """The actions of a panel on a stage; each returns a message."""
 
     def drop(self, name: str, *, cascade: bool) -> str:
-        """Forgets a stage, or with `cascade` what reads it, too."""
+        """Drops a stage, or with `cascade` its readers, too."""
 
     def rename(self, old: str, new: str) -> str:
-        """Gives a stage another name."""
+        """Renames a stage."""
 
     def rows(self, name: str) -> ipywidgets.Widget:
-        """The rows of a stage as a grid; not the panel's to close, no more than the next."""
+        """Returns the rows of a stage as a grid, which the panel must not close."""
 
     def travel(self, name: str) -> ipywidgets.Widget:
-        """The view of a stage through time."""
+        """Returns the time slider of a stage, which the panel must not close."""
 
 
 class Panel(ipywidgets.VBox):
-    """A list of inputs and stages, what can be done with one, the graph, layers and time travel.
+    """A list of inputs and stages, with actions, the graph, the layers and time travel.
 
     Attributes:
-        pulse: what tells its views.
+        pulse: the poller that notifies its views.
         listing, graph, layers: its views.
         name: the text field with the new name of a stage.
         rows, travel, rename, drop, keep: its buttons.
-        cascade: whether what reads a stage is dropped with it.
-        said: the line with what was done, or why it was not.
+        cascade: the checkbox that drops the readers of a stage with it.
+        said: the line with the result of the last action, or its error.
     """
 
     def __init__(self, pulse: OverviewPoller, actions: Actions) -> None:
-        # What is done takes the session's lock and the pulse's, who hold theirs as they tell us: so
-        # actions go one after the other under a lock that nobody takes who tells.
+        # An action takes the locks of the session and of the poller, and their threads call the
+        # panel with these locks held. So actions are serialised by a lock of their own, which no
+        # notification takes.
         self._acting = threading.Lock()
         self._lock = threading.RLock()
         self._actions = actions
@@ -110,7 +112,7 @@ class Panel(ipywidgets.VBox):
 
     @property
     def stage(self) -> str:
-        """The stage that is selected; empty: none."""
+        """The selected stage; empty: none."""
         return self._stage
 
     def choose(self, stage: str) -> None:
@@ -127,7 +129,7 @@ class Panel(ipywidgets.VBox):
         self._follow(stage)
 
     def _follow(self, stage: str) -> None:
-        """Shows the layers of a stage, or of another one instead of those that are gone."""
+        """Shows the layers of a stage, or of another one if the shown one was dropped."""
         overview = self.pulse.overview
         if overview.named(stage) is None and overview.named(self.layers.stage) is None:
             stage = first_layer(overview)
@@ -153,11 +155,11 @@ class Panel(ipywidgets.VBox):
         super().close()
 
     def title(self) -> str:
-        """One line: which log, at which epoch."""
+        """Returns one line: log and epoch."""
         return self.listing.title()
 
     def static(self) -> tuple[str, str]:
-        """What is shown as text and as HTML, without widgets."""
+        """Returns the content as text and as HTML, without widgets."""
         parts = [view.static() for view in (self.listing, self.graph, self.layers)]
         return "\n\n".join(text for text, _ in parts), "".join(html for _, html in parts)
 
@@ -168,20 +170,20 @@ class Panel(ipywidgets.VBox):
         return data
 
     def _check(self) -> None:
-        """A stage that is gone is selected no more."""
+        """Deselects a stage that was dropped."""
         if self._stage and self.pulse.overview.named(self._stage) is None:
             with self._lock:
                 self._stage = ""
                 self._label()
 
     def _ask(self, *, sure: bool) -> None:
-        """Asks whether a stage is to be dropped, or asks no more."""
+        """Asks for confirmation of a drop, or ends the question."""
         with self._lock:
             self._sure = sure
             self._label()
 
     def _label(self) -> None:
-        """Writes what the buttons would do now; with the lock."""
+        """Updates the labels of the buttons; called with the lock held."""
         stage, none = self._stage, not self._stage
         for control in (self.rows, self.travel, self.name, self.rename, self.drop, self.cascade):
             control.set_trait("disabled", none)
@@ -191,7 +193,7 @@ class Panel(ipywidgets.VBox):
             control.layout.set_trait("display", "" if self._sure else "none")
 
     def _guarded(self, act: Callable[[str], str]) -> Callable[[Any], None]:
-        """A handler that shows what was done, or the error."""
+        """Returns a handler that shows the result of an action, or its error."""
 
         def handle(_button: Any) -> None:
             with self._acting:
@@ -215,13 +217,13 @@ class Panel(ipywidgets.VBox):
         self.said.set_trait("value", line)
 
     def _put(self, tab: str, view: ipywidgets.Widget) -> str:
-        """Shows a view, which is the notebook's, in a tab."""
+        """Shows a view, which the notebook owns, in a tab."""
         self._slots[tab].set_trait("children", (view,))
         self._tabs.set_trait("selected_index", _TABS.index(tab))
         return ""
 
     def _clear(self) -> None:
-        """Shows none of them any more: they may be gone, and are not the panel's to close."""
+        """Removes the views from the tabs: they may be closed, and the notebook owns them."""
         for slot in self._slots.values():
             slot.set_trait("children", ())
 

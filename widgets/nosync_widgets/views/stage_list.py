@@ -1,4 +1,4 @@
-"""All inputs and stages as a list, watched folders and replicas: what a panel begins with."""
+"""The list of inputs and stages, watched folders and replicas at the top of a panel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ListView(LiveView):
     """Shows inputs, stages, watched folders and replicas; the front end may select a stage.
 
     Args:
-        chosen: told of a stage that is selected there.
+        chosen: called with a stage that the front end selects.
     """
 
     _esm = script("listing.js")
@@ -41,7 +41,7 @@ class ListView(LiveView):
 
     @property
     def selected(self) -> str:
-        """The stage that is selected; empty: none."""
+        """The selected stage; empty: none."""
         return self._selected
 
     def select(self, stage: str) -> None:
@@ -90,12 +90,12 @@ class ListView(LiveView):
         }
 
     def title(self) -> str:
-        """One line: which log, at which epoch."""
+        """Returns one line: log and epoch."""
         branch = f"{self.state['name']} · " if self.state["name"] else ""
         return f"panel: {branch}{self.state['path']} at epoch {self.state['epoch']}"
 
     def static(self) -> tuple[str, str]:
-        """Stages and replicas as tables; watched folders are below the stages."""
+        """Returns stages and replicas as tables; watched folders are below the stages."""
         overview = self._pulse.overview
         tables = [
             stages_table(overview),
@@ -105,7 +105,7 @@ class ListView(LiveView):
 
 
 def stages_table(overview: Overview) -> Table:
-    """The inputs and stages, below them the folders that are watched."""
+    """Returns a table of inputs and stages, with the watched folders below."""
     return Table(
         caption=f"inputs and stages at epoch {overview.epoch}",
         columns=COLUMNS,
@@ -117,12 +117,12 @@ def stages_table(overview: Overview) -> Table:
 
 
 def _refused(overview: Overview) -> list[str]:
-    """What there is to say of the files that were refused."""
+    """Returns the messages on refused files."""
     return [formats.visible(text) for each in overview.watches for text in each.told]
 
 
 def replicas_table(overview: Overview) -> Table:
-    """The replicas, how far they are and how they are."""
+    """Returns a table of the replicas with their epoch and health."""
     return Table(
         caption=_safe(overview),
         columns=_REPLICA_COLUMNS,
@@ -132,7 +132,7 @@ def replicas_table(overview: Overview) -> Table:
 
 
 def _safe(overview: Overview) -> str:
-    """How many replicas are needed, and how far that many are."""
+    """Describes the quorum, and the epoch that it has."""
     if not overview.replicas:
         return "no replicas: %dd replicas add file:///absolute/folder"
     epochs = sorted((copy.epoch for copy in overview.replicas), reverse=True)

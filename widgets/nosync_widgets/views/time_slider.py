@@ -1,14 +1,19 @@
-"""The time traveller: a slider over the readable epochs of a stage, the rows and what changed.
+"""The time slider: moves through the readable epochs of a stage, and shows rows and changes.
 
 Design
-    The kernel owns the state: `page` is what is shown. The front end asks for an epoch by message
-    and is answered by the next page, one question at a time. It does not write traits: the first
-    message of a widget is handled in the main thread and later ones in a subshell's, while the
-    state of a synchronisation (held notifications, locked traits) is kept per widget.
+    The kernel owns the state: `page` is the shown content. The front end requests an epoch by
+    message, and the next page is the reply, one question at a time. It does not write traits: the
+    first message of a widget is handled in the main thread and later ones in a subshell's, while
+    the state of a synchronisation (held notifications, locked traits) is kept per widget.
+    A page is a small dict of strings and numbers, with at most `limit` rows of each kind; whole
+    collections are never sent to the browser.
+    The line of row counts, or of the sums of a column, covers at most 200 epochs. A past count
+    never changes, so each is computed once, from the changes since the epoch before it. Of many
+    epochs every second, fourth, ... is counted: the same ones, however many follow.
 
 Failure
-    Everything that these threads, the cells and a stream's commits touch is under one lock; what
-    they read are the immutable versions of the engine. An error becomes a line in the view.
+    One lock guards all state that these threads, the cells and the commits of a stream change; they
+    read immutable versions of the engine. An error becomes a line in the view.
 """
 
 from __future__ import annotations
@@ -37,33 +42,33 @@ if TYPE_CHECKING:
     from nosync_nb.store.catalog.epoch_index import EpochInfo
 
 _ROWS_MAX = 100
-"""So many rows, and so many changes, are sent at most."""
+"""The most rows, and the most changes, that are sent."""
 
 POINTS_MAX = 200
 
 Looks: TypeAlias = "dict[str | None, CollectionView]"
-"""The last look at each collection, by name."""
+"""The last view of each collection, by name."""
 
 
 class ForkActions(Protocol):
-    """What can be done at an epoch; each says in a line what was done."""
+    """The actions at an epoch; each returns a message."""
 
     def rewind(self, epoch: int) -> str:
-        """Goes back to an epoch."""
+        """Rewinds to an epoch."""
 
     def branch(self, name: str, epoch: int) -> str:
         """Forks a branch at an epoch."""
 
     def replay(self, stage: str) -> str:
-        """Computes the past of a stage that was defined late."""
+        """Backfills a stage that was defined late."""
 
 
 class TravelView(AnsweringWidget):
-    """Shows a stage at any readable epoch; who stands at the latest follows new ones.
+    """Shows a stage at any readable epoch; at the latest one it follows new epochs.
 
     Args:
         at: the epoch shown first; None: the latest.
-        limit: how many rows, and how many changes, are shown, of all stages together.
+        limit: the number of rows, and of changes, that are shown, of all stages together.
         beside: other stages, which the slider moves too.
     """
 
@@ -105,14 +110,15 @@ class TravelView(AnsweringWidget):
         self._incarnation = 0
         self._beside = tuple(beside)
         self._limit = max(min(limit, _ROWS_MAX) // (1 + len(beside)), 1)
-        # A commit must never wait for a page that is being read: a pace has a lock of its own.
+        # A commit must never wait for a page that is being read, so a throttle has a lock of its
+        # own.
         self.pace = Throttle(self._refresh_now, budget or ThreadBudget())
         self._closed = False
         self._looks: Looks = {}
         self._stopped: list[str] = []
         self._pages = 0
         self._course = RowCountSeries()
-        self._course_lock = threading.Lock()  # of counting, for which no page waits
+        self._course_lock = threading.Lock()  # for counting, so that no page waits for it
         self._drawn = False
         self._forks = forks
         super().__init__(stage=stage, forks=forks is not None)
@@ -127,17 +133,17 @@ class TravelView(AnsweringWidget):
         return shown
 
     def travel(self, epoch: int | None = None) -> None:
-        """Moves to an epoch, or to the latest; what the slider does, for programs and tests."""
+        """Moves to an epoch, or to the latest, as the slider does; for programs and tests."""
         with self._lock:
             self.refresh()
             timeline = Timeline(self.steps)
             self._show(epoch if epoch is not None else timeline.latest or 0)
 
     def refresh(self, *, reload: bool = False) -> None:
-        """Looks for new epochs; who stands at the latest goes on to the new one, others stay.
+        """Looks for new epochs; at the latest one it moves to the new one, else it stays.
 
-        An epoch that is gone is left for the one before it. After a rewind the rows are read again:
-        an epoch of that number may be another one.
+        An epoch that is no longer readable is replaced by the one before it. After a rewind the
+        rows are read again, because an epoch of that number may be another one.
 
         Args:
             reload: read the rows again too, after a new version of the stage.
@@ -152,7 +158,7 @@ class TravelView(AnsweringWidget):
             try:
                 timeline = Timeline(self._session[self.stage].history())
             except Exception:
-                timeline = Timeline(self.steps)  # the stage is gone: reading a page will say so
+                timeline = Timeline(self.steps)  # the stage was dropped: reading a page reports it
             self.steps = [list(step) for step in timeline.steps]
             goal = timeline.latest if ends else None
             goal = self.epoch if self.page and goal is None else goal
@@ -165,7 +171,7 @@ class TravelView(AnsweringWidget):
                 self._show(goal)
 
     def move(self, session: Session, branch: str | None) -> None:
-        """Goes on with another session of the same log: at its last epoch if that was shown."""
+        """Switches to another session of the same log; at the latest epoch it stays there."""
         with self._lock:
             if self._closed:
                 return
@@ -190,7 +196,7 @@ class TravelView(AnsweringWidget):
         super().close()
 
     def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        """Answers the front end."""
+        """Handles a message of the front end."""
         self.answer()
         if "epoch" in content:
             self._show(int(content["epoch"]))
@@ -202,7 +208,7 @@ class TravelView(AnsweringWidget):
             self._fork(self._forks, content)
 
     def _fork(self, forks: ForkActions, content: Any) -> None:
-        """Goes back or forks, without the lock: who is told of it may ask for what has one."""
+        """Rewinds or forks, without the lock, because notified listeners may need a lock."""
         try:
             if "replay" in content:
                 text, bad = forks.replay(self.stage), False
@@ -221,17 +227,17 @@ class TravelView(AnsweringWidget):
         self.said = {"text": formats.visible(text), "bad": bad, "number": number}
 
     def _count(self, column: Any) -> None:
-        """Has the line show the sums of a column from now on; of none: the rows."""
+        """Sets the column whose sums the line shows; None: the rows."""
         with self._course_lock:
             self._course = RowCountSeries(
                 column if isinstance(column, int) and column >= 0 else None
             )
 
     def draw(self, *, again: bool = False) -> None:
-        """Counts the rows over epochs, what is new of them, for who shows a line of it.
+        """Counts the rows over new epochs, for the line.
 
         Args:
-            again: epochs may be other ones by now.
+            again: a rewind may have changed epochs, so all are counted again.
         """
         with self._course_lock:
             if again:
@@ -243,7 +249,7 @@ class TravelView(AnsweringWidget):
                 course["marks"] = marks_of(self._session, self.stage)
                 course["past"] = past_of(self._session, self.stage)
             except Exception:
-                course = {}  # the page says why the stage cannot be read
+                course = {}  # the page shows why the stage cannot be read
             if not self._closed:
                 self.course = course
 
@@ -264,7 +270,7 @@ class TravelView(AnsweringWidget):
             self.page = {**page, **own, "beside": beside, "number": self._pages}
 
     def _other(self, stage: str, epoch: int) -> dict[str, Any]:
-        """The page of a stage beside it; one that cannot be read there says so in its place."""
+        """Returns the page of a stage beside it; an unreadable one shows its error."""
         try:
             page = self._page(stage, Timeline(self._session[stage].history()), epoch)
         except Exception as error:
@@ -276,7 +282,7 @@ class TravelView(AnsweringWidget):
         return self._named(self.stage)
 
     def _named(self, stage: str) -> str:
-        """A stage as it is named from outside of its branch."""
+        """Returns the full name of a stage, with its branch."""
         return stage if self._branch is None else f"{self._branch}/{stage}"
 
     def _read(self, timeline: Timeline, epoch: int) -> dict[str, Any]:
@@ -298,20 +304,20 @@ class TravelView(AnsweringWidget):
         return {**page, "stale": stale, "past": past_of(self._session, stage)}
 
     def _stale(self, stage: str) -> str:
-        """The mark of a stale stage, `stale: ...`; empty: it is not."""
+        """Returns the mark of a stale stage, `stale: ...`; else empty."""
         from nosync_nb.collections.session_protocol import stopped
 
         return formats.visible(str(stopped(self._session[stage]) or ""))
 
     def _marks(self) -> list[str]:
-        """Those of all stages under the slider; empty if one is gone, which reading a page says."""
+        """Returns the marks of all stages; empty if one was dropped, as reading a page reports."""
         try:
             return [self._stale(stage) for stage in (self.stage, *self._beside)]
         except Exception:
             return []
 
     def _committed(self, _epoch: int) -> None:
-        """Has `refresh` called soon, in another thread: many commits in a row cost one message."""
+        """Requests a `refresh` in another thread; many commits in a row cost one message."""
         self.pace.ask()
 
     def _refresh_now(self) -> None:
@@ -328,14 +334,14 @@ class TravelView(AnsweringWidget):
         return data, metadata
 
     def static(self) -> tuple[str, str]:
-        """The epoch shown as text and as HTML, without widgets."""
+        """Returns the epoch shown as text and as HTML, without widgets."""
         own = _static(self._name, self.page)
         others = [_static(page["name"], page) for page in self.page.get("beside", ())]
         texts, htmls = zip(own, *others, strict=True)
         return "\n\n".join(texts), "".join(htmls)
 
     def title(self) -> str:
-        """One line: stage, epoch, label, how many rows came and went."""
+        """Returns one line: stage, epoch, label, rows that came and went."""
         title = self._name if "error" in self.page else page_title(self._name, self.page)
         if self._beside:
             title += f"; beside it {', '.join(self._beside)}"
@@ -343,7 +349,7 @@ class TravelView(AnsweringWidget):
 
 
 def _static(name: str, page: dict[str, Any]) -> tuple[str, str]:
-    """A page as text and as HTML."""
+    """Returns a page as text and as HTML."""
     if "error" in page:
         text = formats.visible(f"{name}: {page['error']}")
         return text, f"<pre>{formats.html(text)}</pre>"
@@ -352,7 +358,7 @@ def _static(name: str, page: dict[str, Any]) -> tuple[str, str]:
 
 
 def _owners(session: Session) -> Services:
-    """Who does what in a session; the engine is loaded when a view is made."""
+    """Returns the services of a session; the engine is loaded when a view is made."""
     from nosync_nb.session.session import owners_of
 
     return owners_of(session)
@@ -383,17 +389,17 @@ def read_page(
     """Reads a collection at `epoch`.
 
     Args:
-        looks: what was read before, which the next epoch is read from; it is changed.
+        looks: the views read before, from which the next epoch is read; it is changed.
 
     Returns:
         `epoch before columns rows more ordered fresh by changes changes_more added removed`; a row
-        is a list of strings with None for null, `ordered` says what they are ordered by, where a
+        is a list of strings with None for null, `ordered` describes the order of the rows, if the
         collection has an order of its own, `fresh` has the signs of rows that came with this epoch
-        (+), or became what they are (→), else "". Changes are of rows that came, that went, or (if
+        (+), or were changed by it (→), else "". Changes are of rows that came, that went, or (if
         there is a key, `by`) whose cells changed.
 
-    Cost: one pass over the rows the first time, then over what has changed since the page before;
-    and over the changes of one epoch, in vectors.
+    Cost: one pass over the rows the first time, then over the changes since the previous page; and
+    over the changes of one epoch, vectorised.
     """
     before = timeline.before(epoch)
     schema = collection.schema
@@ -423,7 +429,7 @@ def read_page(
 
 
 def empty_page(collection: Collection, epoch: int) -> dict[str, Any]:
-    """The page of a stale stage that has no rows left; see `read_page`."""
+    """Returns the page of a stale stage that has no rows left; see `read_page`."""
     return {
         "epoch": epoch,
         "before": None,
@@ -453,16 +459,16 @@ def _columns(collection: Collection) -> list[dict[str, Any]]:
 
 
 def _change(change: RowChange, show: Callable[[Any], list[str | None]]) -> list[Any]:
-    """How often, and the row's cells; one that differs is a pair: what it was, what it is.
+    """Returns the count, and the row's cells; a changed cell is a pair of old and new value.
 
-    A count below 0 is of a row that went; 0 stands before the copies of one that changed.
+    A count below 0 is of a row that went; 0 is followed by the copies of a changed row.
     """
     if change.a is None:
         return [change.copies, show(change.b)]
     if change.b is None:
         return [-change.copies, show(change.a)]
     pairs = zip(change.a, change.b, show(change.a), show(change.b), strict=True)
-    # Two values may be shown alike, as long ones are cut short: it is said that they differ.
+    # Two different values may look alike, because long ones are cut: a pair shows the change.
     cells = [
         b if one == other or (one != one and other != other) else [a, b]
         for one, other, a, b in pairs
@@ -488,7 +494,7 @@ def page_table(name: str, page: dict[str, Any]) -> Table:
 
 
 def page_title(name: str, page: dict[str, Any]) -> str:
-    """Says which epoch is shown and what it changed: `slow at epoch 3 (January): +2 −1`."""
+    """Describes an epoch and its changes: `slow at epoch 3 (January): +2 −1`."""
     label = f" ({page['label']})" if page.get("label") else ""
     changed = f"+{page['added']:,} −{page['removed']:,}"
     against = "" if page["before"] is None else f" since epoch {page['before']}"
@@ -496,11 +502,11 @@ def page_title(name: str, page: dict[str, Any]) -> str:
 
 
 class RowCountSeries:
-    """The figures that are known of one collection. One thread at a time.
+    """The cached counts of one collection. One thread at a time.
 
     Args:
-        column: what is added up: the position of a numeric column, null and what is not finite left
-            out; None: the rows are counted.
+        column: the position of a numeric column to add up, without null and infinite values; None:
+            rows are counted.
     """
 
     def __init__(self, column: int | None = None) -> None:
@@ -509,17 +515,17 @@ class RowCountSeries:
         self._epochs: list[int] = []
 
     def forget(self) -> None:
-        """Epochs may be other ones by now: counts all of them again."""
+        """Clears the cache, because epochs may have changed."""
         self._figures, self._epochs = {}, []
 
     def points(self, collection: Collection, timeline: Timeline) -> dict[str, Any]:
         """Counts rows at epochs of a timeline.
 
         Returns:
-            `points`, at most 200 pairs of epoch and figure, ascending, the latest among them;
-            `every`: that of so many readable epochs one is counted; `of`: what is counted.
+            `points`, at most 200 pairs of epoch and count, ascending, the latest among them;
+            `every`: one of so many readable epochs is counted; `of`: what is counted.
 
-        Cost: that of `changes` between those that are new, of the first one from the beginning.
+        Cost: that of `changes` between the new epochs, of the first one from the beginning.
         """
         every = 1
         while (len(timeline) + every - 1) // every >= POINTS_MAX:
@@ -544,14 +550,14 @@ class RowCountSeries:
         return self._figures[epoch]
 
     def _sum_of(self, changed: pa.Table) -> int | float:
-        """What changes add to the figure."""
+        """Returns the amount that changes add to the count."""
         diff = changed.column(-1)
         if self._column is None:
             return int(diff.to_numpy().sum())
         values = changed.column(self._column)
         there = values.is_valid()
         values, diff = values.filter(there), diff.filter(there).to_numpy()
-        if str(values.type).startswith("int"):  # of a large load the sum may be beyond 64 bits
+        if str(values.type).startswith("int"):  # the sum of a large load may exceed 64 bits
             pairs = zip(values.to_pylist(), diff.tolist(), strict=True)
             total: int = sum(value * copies for value, copies in pairs)
             return total
@@ -561,7 +567,7 @@ class RowCountSeries:
 
 
 def columns_of(collection: Collection) -> list[list[Any]]:
-    """The columns that can be added up, as pairs of position and name."""
+    """Returns the columns that can be added up, as pairs of position and name."""
     schema = collection.schema
     return [
         [place, formats.one_line(name)]
@@ -571,7 +577,7 @@ def columns_of(collection: Collection) -> list[list[Any]]:
 
 
 def marks_of(session: Session, stage: str) -> list[list[Any]]:
-    """Where branches forked and versions of a stage ended, as pairs of epoch and text, ascending.
+    """Returns the epochs where branches forked and versions of a stage ended, with texts.
 
     Cost: that of listing the branches, a file each.
     """
@@ -592,7 +598,7 @@ def marks_of(session: Session, stage: str) -> list[list[Any]]:
 
 
 def past_of(session: Session, stage: str) -> str:
-    """What to type if a stage was defined late and has no past; empty: nothing is missing."""
+    """Returns what to type if a stage was defined late and has no history before; else empty."""
     from nosync_nb.session.planning.replay import first_unread_epoch
     from nosync_nb.session.session import owners_of
 
