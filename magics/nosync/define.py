@@ -61,14 +61,14 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
             if ours is None:
                 raise
             raise ours.with_traceback(error.__traceback__) from error
-        named, aliases = _named(notebook, body.names)
-        frames = _tell_frames(notebook, body.names, source)
+        named, aliases = _split_names(notebook, body.names)
+        frames = _report_frames(notebook, body.names, source)
         if not named and not aliases:
             if not frames:
                 notebook.say(
                     "NoSync: no stage: no top-level name of this cell was bound to a collection"
                 )
-            _tell_hidden(notebook, body.names)
+            _report_hidden(notebook, body.names)
             return value
         session = notebook.session()
         definitions = owners_of(session).definitions
@@ -84,7 +84,7 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
         notebook.variables.set(name, session[name], over=True)
         if value is collection:
             value = session[name]
-    _tell_hidden(notebook, body.names)
+    _report_hidden(notebook, body.names)
     _show(notebook, reports, aliases)
     return value
 
@@ -110,7 +110,7 @@ class Body:
             setattr(error, BODY, True)
             raise
         self.names = list(dict.fromkeys(n for part in self._parts for n in bound_names(part)))
-        self._ran = False
+        self._completed = False
 
     def _compiled(self, code: str, file: str) -> Iterator[CodeType]:
         """Compiles the statements, and separately the expression at their end."""
@@ -130,7 +130,7 @@ class Body:
         value = None
         for part in self._parts:
             value = eval(part, self._shell.user_global_ns, self._shell.user_ns)
-        self._ran = True
+        self._completed = True
         return value
 
     def bound(self, error: Exception, named: Iterable[str]) -> Place | None:
@@ -160,7 +160,7 @@ class Body:
             yield
         except BaseException as error:
             undone = [n for n in self.names if names.get(n, _MISSING) is not before[n]]
-            if undone and not self._ran:
+            if undone and not self._completed:
                 are = "is as it was" if len(undone) == 1 else "are as they were"
                 error.add_note(
                     f"The cell defines no stage; {formats.listing(undone)} {are} before it"
@@ -186,7 +186,7 @@ def bound_names(code: CodeType) -> Iterator[str]:
             yield from bound_names(step.argval)
 
 
-def _tell_frames(notebook: Notebook, names: Sequence[str], source: str) -> list[str]:
+def _report_frames(notebook: Notebook, names: Sequence[str], source: str) -> list[str]:
     """Reports the names of the body that hold Spark DataFrames, and what to write instead."""
     from nosync_nb import Collection
 
@@ -206,7 +206,7 @@ def _tell_frames(notebook: Notebook, names: Sequence[str], source: str) -> list[
     return frames
 
 
-def _tell_hidden(notebook: Notebook, names: Sequence[str]) -> None:
+def _report_hidden(notebook: Notebook, names: Sequence[str]) -> None:
     """Reports names of the log that the body has bound to something else."""
     from nosync_nb import Collection
 
@@ -221,7 +221,7 @@ def _tell_hidden(notebook: Notebook, names: Sequence[str]) -> None:
             )
 
 
-def _named(
+def _split_names(
     notebook: Notebook, names: Sequence[str]
 ) -> tuple[dict[str, Collection], dict[str, str | None]]:
     """Splits the body's names into definitions and other names of known collections.

@@ -78,8 +78,8 @@ class Notebook:
         self.undoing = ExitStack()
         self.spark = NotebookSpark(self.variables, shell.user_ns)
         self._ending = ShutdownHook(self._exit, busy=lambda: bool(self.cells.source))
-        self._looked = False
-        self._due = False  # True while a report was not shown yet
+        self._has_looked = False
+        self._report_due = False  # True while a report was not shown yet
 
     @property
     def main(self) -> Path | None:
@@ -157,7 +157,7 @@ class Notebook:
         offered = restored_place(place, options) if write and not place.has_log else ""
         known = prepare_folder(place, write=write) and write
         with memo.attempt(place.path, write=known), log_owner_notebook(place):
-            session = self._recovered(place, where, options)
+            session = self._open_folder(place, where, options)
         if write and not known:
             memo.write(place.path)
         if session is self.opened:
@@ -165,8 +165,8 @@ class Notebook:
         before = self.opened if named is None or log == self.main else None
         news = self.binding.news()
         branch = main_of(where)[1]
-        with self._left(views=before is None and named is not None):
-            self._use(session, place, memo if write else None)
+        with self._leave(views=before is None and named is not None):
+            self._adopt(session, place, memo if write else None)
             self.branch = branch
             if before is not None:
                 self.views.move(session, branch)
@@ -182,7 +182,7 @@ class Notebook:
             self.say(f"NoSync: {line}")
         return session
 
-    def _recovered(self, place: LogPlace, where: Path, options: Mapping[str, Any]) -> Session:
+    def _open_folder(self, place: LogPlace, where: Path, options: Mapping[str, Any]) -> Session:
         """Opens the folder `where`: the log at a place, a branch of it, or its main log."""
         __tracebackhide__ = True
         import nosync_nb
@@ -194,14 +194,14 @@ class Notebook:
                 error.add_note("Hint: `%dd reset` forgets these replicas, and begins anew")
             raise
 
-    def _use(self, session: Session, place: LogPlace, memo: NotebookMemo | None) -> None:
+    def _adopt(self, session: Session, place: LogPlace, memo: NotebookMemo | None) -> None:
         """Makes a session the notebook's; without a memo it is only read."""
         from nosync_nb.session.session import owners_of
 
         own = memo is None or self.binding.adopt(place)
         kept, there = None if memo is None else place.path, self.shell.user_ns
         self.recollection.take(memo or NotebookMemo.read(place.path), kept, own=own, there=there)
-        self.opened, self.place, self._looked = session, place, True
+        self.opened, self.place, self._has_looked = session, place, True
         owners_of(session).listeners.hear(self.cells.hear)
         self.configure()
         self.cells.begin()
@@ -236,11 +236,11 @@ class Notebook:
         if home is not None and name != home and not str(name).startswith(f"{home}/"):
             return self.open(str(check_branch(main, str(name))), force=True, brief=True)
         before = main_of(current_log_folder(place))[1]
-        set_current_log(place, _below(home, name))
+        set_current_log(place, _relative_branch(home, name))
         try:
             return self.open(force=True, brief=True)
         except BaseException:
-            set_current_log(place, _below(home, before))
+            set_current_log(place, _relative_branch(home, before))
             raise
 
     @contextmanager
@@ -293,11 +293,11 @@ class Notebook:
 
     def close(self, *, views: bool = True) -> None:
         """Closes session and `views`, and removes the variables that the session brought."""
-        with self._left(views=views):
+        with self._leave(views=views):
             pass
 
     @contextmanager
-    def _left(self, *, views: bool) -> Iterator[None]:
+    def _leave(self, *, views: bool) -> Iterator[None]:
         """Leaves the session, and closes it after the block, in which no view reads it."""
         self.cells.settle()
         lost = "" if self.opened is None else pending_rows(self.opened)
@@ -318,21 +318,21 @@ class Notebook:
     def before_cell(self) -> None:
         """Recovers in the first cell of a new kernel, if there is something to recover."""
         try:
-            if self.opened is None and not self._looked:
-                self._look()
-            elif self._due and not self.cells.hidden:
+            if self.opened is None and not self._has_looked:
+                self._open_existing()
+            elif self._report_due and not self.cells.hidden:
                 self.show_report()
         except Exception as error:
-            self._looked = True
+            self._has_looked = True
             self.show(error)
         self._begin(self.opened)
 
-    def _look(self) -> None:
+    def _open_existing(self) -> None:
         """Opens the notebook's log if there is one."""
         place = self.binding.look()
         if place is None:  # VS Code sets the name in a cell of its own
             return
-        self._looked = True
+        self._has_looked = True
         if place.has_log:
             self.open()
         elif news := self.binding.news() or is_log_lost(place):
@@ -391,8 +391,8 @@ class Notebook:
 
     def show_report(self) -> None:
         """Shows the recovery report, with the names of the notebook that are not restored."""
-        self._due = self.cells.hidden
-        if self._due:
+        self._report_due = self.cells.hidden
+        if self._report_due:
             return
         session = self.session()
         self.recollection.tell(session, self._cell())
@@ -460,7 +460,7 @@ class Notebook:
             Files().remove_folder(str(self.place.path))
 
 
-def _below(home: str | None, name: str | None) -> str | None:
+def _relative_branch(home: str | None, name: str | None) -> str | None:
     """Returns the name of a branch within the branch `home`; None for `home` itself.
 
     Args:

@@ -50,8 +50,8 @@ class Progress:
     def __init__(
         self, look: Callable[[], ProgressState | None], make: Callable[[], ProgressDisplay]
     ) -> None:
-        self._look = look
-        self._make = make
+        self._current_state = look
+        self._make_display = make
         self._ended: threading.Event | None = None
         self._thread: threading.Thread | None = None
 
@@ -78,9 +78,9 @@ class Progress:
         try:
             while not ended.wait(wait):
                 wait = EVERY_S
-                seen = self._look()
+                seen = self._current_state()
                 if seen is not None:
-                    shown = shown or self._make()
+                    shown = shown or self._make_display()
                     shown.update(seen)
                 elif shown is not None:
                     shown.close()
@@ -131,7 +131,7 @@ class CellProgress:
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
         self._began = 0
-        self._progress = Progress(self._look, self._make)
+        self._progress = Progress(self._current_state, self._make_display)
 
     def before(self, _info: object = None) -> None:
         """Starts at `pre_run_cell`, if there is a front end or a terminal."""
@@ -145,13 +145,13 @@ class CellProgress:
         """Stops at `post_run_cell`."""
         self._progress.end()
 
-    def _look(self) -> ProgressState | None:
+    def _current_state(self) -> ProgressState | None:
         session = self._notebook.opened
         if session is not None and not self._began:  # the session was opened in this cell
             self._began = session.now
         return seen_in(session, self._began)
 
-    def _make(self) -> ProgressDisplay:
+    def _make_display(self) -> ProgressDisplay:
         if not hasattr(self._notebook.shell, "kernel"):
             return TerminalLine()
         from nosync_widgets.progress_bar import ProgressBar

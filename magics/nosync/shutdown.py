@@ -35,17 +35,17 @@ class ShutdownHook:
         atexit.register(self._close)
         free = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         if free and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._asked)
+            signal.signal(signal.SIGTERM, self._on_sigterm)
             self._handles = True
 
     def forget(self) -> None:
         """Removes the hook."""
         atexit.unregister(self._close)
-        if self._handles and signal.getsignal(signal.SIGTERM) == self._asked:
+        if self._handles and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._handles = False
 
-    def _asked(self, _signal: int, _frame: Any) -> None:
+    def _on_sigterm(self, _signal: int, _frame: Any) -> None:
         """Ends the process as SIGTERM does, after closing the session."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:

@@ -30,23 +30,23 @@ class NotebookSpark:
         self._variables = variables
         self._namespace = namespace
         self._eager = EagerSpark(namespace)
-        self._known: Any = None
+        self._recorded_session: Any = None
         self.users = self._eager.users
 
     def configure(self, settings: Settings, memo: NotebookMemo, session: Session | None) -> None:
         """Passes the settings for starting Spark to the session, and starts an eager session."""
         if settings.spark == "eager":
             self._eager.start({**memo.conf, **settings.spark_conf})
-        self._known = None
+        self._recorded_session = None
         if session is not None:
             session.spark_off = settings.spark == "off"
             if settings.bulk and session.mode == "w":
                 from nosync_nb.session.session import owners_of
 
                 owners_of(session).carrier.name(settings.bulk)
-            session.spark_conf.update({**self._again(memo, session), **settings.spark_conf})
+            session.spark_conf.update({**self._restart_conf(memo, session), **settings.spark_conf})
 
-    def _again(self, memo: NotebookMemo, session: Session) -> dict[str, str]:
+    def _restart_conf(self, memo: NotebookMemo, session: Session) -> dict[str, str]:
         """Returns the recorded settings, overridden by those of the log's definitions."""
         if not memo.conf:
             return {}
@@ -96,13 +96,13 @@ class NotebookSpark:
         owners_of(session).link.follow_new()
         spark = session.spark
         self._variables.bind_spark(spark or self._eager.spark)
-        if spark is not None and (spark is not self._known or "spark" in source):
+        if spark is not None and (spark is not self._recorded_session or "spark" in source):
             from nosync_nb.spark.spark_session import is_session, restart_conf
 
             with suppress(Exception):  # its JVM may be gone
                 seen = is_session(self._namespace.get("spark"))
                 memo.used_spark(restart_conf(spark) if seen else {})
-                self._known = spark
+                self._recorded_session = spark
 
 
 class EagerSpark:

@@ -41,7 +41,7 @@ class Variables:
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._ours: dict[str, Any] = {}
-        self._seen: dict[str, int] = {}
+        self._last_ids: dict[str, int] = {}
         self._host: SessionProtocol | None = None  # of the notebook's session, while it has one
 
     def bind(self, session: Session, memo: NotebookMemo) -> list[str]:
@@ -137,18 +137,18 @@ class Variables:
     def remember(self, memo: NotebookMemo, source: str, number: int) -> bool:
         """Records names that a cell bound; returns True if the memo changed."""
         changed = False
-        for name in [name for name in self._seen if name not in self._shell.user_ns]:
-            del self._seen[name]
+        for name in [name for name in self._last_ids if name not in self._shell.user_ns]:
+            del self._last_ids[name]
             known = name in memo.names or name in memo.aliases or name in memo.imports
             memo.bound(name)
             changed |= known
-        new = dict(self._new())
+        new = dict(self._new_values())
         if not new:
             return changed
         before = self._cells_before(number)
         cells = [(number, read_cell(source, self._shell.transform_cell))]
         for name, value in new.items():
-            self._seen[name] = id(value)
+            self._last_ids[name] = id(value)
             registered = self.name_of(value)
             if registered is not None:
                 memo.bound(name)
@@ -222,10 +222,10 @@ class Variables:
             if name not in names and name not in cell.bound and not (name == "spark" and memo.conf)
         }
 
-    def _new(self) -> Iterator[tuple[str, Any]]:
+    def _new_values(self) -> Iterator[tuple[str, Any]]:
         hidden = self._shell.user_ns_hidden
         for name, value in list(self._shell.user_ns.items()):
-            if name.startswith("_") or name in hidden or self._seen.get(name) == id(value):
+            if name.startswith("_") or name in hidden or self._last_ids.get(name) == id(value):
                 continue
             if name == "nosync" or (name == "spark" and value is self._ours.get(name)):
                 continue

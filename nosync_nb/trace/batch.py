@@ -217,7 +217,9 @@ def arrange(
         if rhash is None:
             rhash = rows.hash_columns(columns, types, n)
     code = None if order is None else rows.order_codes(columns[order], types[order])
-    return _sorted(layout, columns if consumed else [*columns], khash, rhash, diff, code)
+    return _sort_and_consolidate(
+        layout, columns if consumed else [*columns], khash, rhash, diff, code
+    )
 
 
 UNORDERED = Layout(())
@@ -253,7 +255,7 @@ def joined_updates(layout: Layout, parts: Sequence[Batch]) -> Batch:
     parts = [part for part in parts if len(part)] or parts[:1]
     if any(low.khash[-1] >= high.khash[0] for low, high in pairwise(parts)):
         return merge(layout, parts)
-    return parts[0] if len(parts) == 1 else Batch(layout, *_stacked(layout, parts))
+    return parts[0] if len(parts) == 1 else Batch(layout, *_concatenated(layout, parts))
 
 
 def merge(layout: Layout, batches: Sequence[Batch]) -> Batch:
@@ -263,10 +265,10 @@ def merge(layout: Layout, batches: Sequence[Batch]) -> Batch:
     """
     if len(batches) == 1:
         return batches[0]
-    return _sorted(layout, *_stacked(layout, batches))
+    return _sort_and_consolidate(layout, *_concatenated(layout, batches))
 
 
-def _stacked(
+def _concatenated(
     layout: Layout, batches: Sequence[Batch]
 ) -> tuple[list[Column], Hashes, Hashes, Diffs, Hashes | None]:
     """Concatenates the rows of batches, with their hashes."""
@@ -282,7 +284,7 @@ def _stacked(
     return columns, khash, rhash, diff, code
 
 
-def _sorted(
+def _sort_and_consolidate(
     layout: Layout,
     columns: list[Column],
     khash: Hashes,
@@ -338,10 +340,10 @@ def consolidate(
     if not rows_equal(columns, layout.types, again):
         return has_collisions(layout, columns, khash, rhash, diff, code, same)
     batch = Batch(layout, columns, khash, rhash, diff, code)
-    return _summed(batch, same)
+    return _sum_runs(batch, same)
 
 
-def _summed(batch: Batch, same: npt.NDArray[np.bool_]) -> Batch:
+def _sum_runs(batch: Batch, same: npt.NDArray[np.bool_]) -> Batch:
     """Returns one row for each run of `same`, with the sum of the run's diffs."""
     starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
     try:
@@ -408,4 +410,4 @@ def has_collisions(
     sort = np.lexsort((rank, run))
     batch = Batch(layout, columns, khash, rhash, diff, code).take(sort)
     equal = (run[sort][1:] == run[sort][:-1]) & (rank[sort][1:] == rank[sort][:-1])
-    return _summed(batch, equal)
+    return _sum_runs(batch, equal)

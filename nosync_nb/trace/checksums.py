@@ -71,8 +71,8 @@ def file_damage(
     Cost: the file is read once, and its checksums twice.
     """
     if name.endswith(PACK):
-        return _of_pack(read, size, digest, watch or _unwatched)
-    return _of_part(read, size, digest, watch or _unwatched)
+        return _pack_damage(read, size, digest, watch or _ignore)
+    return _part_damage(read, size, digest, watch or _ignore)
 
 
 def parts_named_by(read: Read, size: int) -> list[NamedPart]:
@@ -93,7 +93,7 @@ def parts_named_by(read: Read, size: int) -> list[NamedPart]:
     return named
 
 
-class _Sum:
+class _RangeChecksum:
     """The checksum of a range of a file, computed from bytes in order."""
 
     def __init__(self, start: int, stop: int, wanted: int, flaw: FileDamage) -> None:
@@ -112,14 +112,16 @@ class _Sum:
         return self._hash.intdigest() == self.wanted
 
 
-def _unwatched(_data: bytes) -> None:
+def _ignore(_data: bytes) -> None:
     pass
 
 
-def _checked(read: Read, size: int, sums: Iterator[_Sum], watch: Watch) -> list[FileDamage]:
+def _check_ranges(
+    read: Read, size: int, sums: Iterator[_RangeChecksum], watch: Watch
+) -> list[FileDamage]:
     """Reads a file once, and checks ranges of it that come in the order of their starts."""
     wrong: list[FileDamage] = []
-    open_: list[_Sum] = []
+    open_: list[_RangeChecksum] = []
     waiting = next(sums, None)
     offset = 0
     while offset < size:
@@ -142,7 +144,7 @@ def _checked(read: Read, size: int, sums: Iterator[_Sum], watch: Watch) -> list[
 # -- parts ---------------------------------------------------------------------------------------
 
 
-def _of_part(read: Read, size: int, digest: str | None, watch: Watch) -> list[FileDamage]:
+def _part_damage(read: Read, size: int, digest: str | None, watch: Watch) -> list[FileDamage]:
     missing = [FileDamage("its end is missing or overwritten")]
     length = struct.unpack("<i", read(size - _END, 4))[0] if size > _END else -1
     at = size - _END - length - TAIL.size
@@ -158,19 +160,21 @@ def _of_part(read: Read, size: int, digest: str | None, watch: Watch) -> list[Fi
     table = read(start, 8 * count)
     if digest is not None and _digest(table + tail) != digest:
         return [FileDamage("it is not the file that the log names, or its checksums were changed")]
-    compressed = _compressed(read, arrow_file.START, 1)
+    compressed = _compression_damage(read, arrow_file.START, 1)
     if compressed:
         return [compressed]
-    last = _Sum(at + TAIL.size, size, footer, FileDamage("its footer is not what was written"))
-    sums = chain(_part_sums(np.frombuffer(table, np.uint64).tolist(), end), [last])
-    wrong = _checked(read, size, sums, watch)
+    last = _RangeChecksum(
+        at + TAIL.size, size, footer, FileDamage("its footer is not what was written")
+    )
+    sums = chain(_part_checksums(np.frombuffer(table, np.uint64).tolist(), end), [last])
+    wrong = _check_ranges(read, size, sums, watch)
     filler = read(end, min(start - end, _FILLER_MAX))
     if len(filler) >= _FILLER_MAX or filler.strip(b"\0"):
         wrong.append(FileDamage(f"the filler at byte {end} is not zeros"))
     return wrong
 
 
-def _compressed(
+def _compression_damage(
     read: Read, place: int, skipped: int, trace: int | None = None
 ) -> FileDamage | None:
     """Returns the damage of a record batch with compressed buffers, if it has any.
@@ -192,11 +196,11 @@ def _compressed(
     return None
 
 
-def _part_sums(blocks: Sequence[int], end: int) -> Iterator[_Sum]:
+def _part_checksums(blocks: Sequence[int], end: int) -> Iterator[_RangeChecksum]:
     for number, wanted in enumerate(blocks):
         start = number * arrow_file.BLOCK
         stop = min(start + arrow_file.BLOCK, end)
-        yield _Sum(
+        yield _RangeChecksum(
             start, stop, wanted, FileDamage(f"the MiB at byte {start} is not what was written")
         )
 
@@ -204,7 +208,7 @@ def _part_sums(blocks: Sequence[int], end: int) -> Iterator[_Sum]:
 # -- packs ---------------------------------------------------------------------------------------
 
 
-def _of_pack(read: Read, size: int, digest: str | None, watch: Watch) -> list[FileDamage]:
+def _pack_damage(read: Read, size: int, digest: str | None, watch: Watch) -> list[FileDamage]:
     directory = _directory(read, size)
     if directory is None:
         return [FileDamage("its end is missing or overwritten")]
@@ -219,17 +223,17 @@ def _of_pack(read: Read, size: int, digest: str | None, watch: Watch) -> list[Fi
     if place + len(table) + 16 != size:
         return [FileDamage("its directory is not what was written")]
     compressed = [
-        _compressed(read, offset + head, 0, trace) for trace, offset, _, _, head in entries
+        _compression_damage(read, offset + head, 0, trace) for trace, offset, _, _, head in entries
     ]
     if any(compressed):
         return [flaw for flaw in compressed if flaw is not None]
-    return _checked(read, size, map(_section_sum, entries), watch)
+    return _check_ranges(read, size, map(_section_checksum, entries), watch)
 
 
-def _section_sum(entry: Sequence[int]) -> _Sum:
+def _section_checksum(entry: Sequence[int]) -> _RangeChecksum:
     trace, offset, length, wanted, _ = entry
     flaw = FileDamage(f"its section at byte {offset} is not what was written", trace)
-    return _Sum(offset, offset + length, wanted, flaw)
+    return _RangeChecksum(offset, offset + length, wanted, flaw)
 
 
 def _directory(read: Read, size: int) -> tuple[list[list[int]], bytes] | None:

@@ -65,13 +65,13 @@ def _profile(column: Column, type_: str, diff: Diffs) -> Profile:
     counts = np.zeros(len(values) + 1, np.int64)
     np.add.at(counts, codes, diff)  # the counts of null, code -1, are the last
     nulls, counts = int(counts[-1]), counts[:-1]
-    values, counts = _where(values, counts, counts != 0)
+    values, counts = _select(values, counts, counts != 0)
     distinct = len(values)
     numbers = _numbers(values)
     if numbers is None:
         return Profile(nulls, distinct, common=_common(values, counts))
     finite = np.isfinite(numbers)
-    values, counts = _where(values, counts, finite)
+    values, counts = _select(values, counts, finite)
     if not len(values):
         return Profile(nulls, distinct)
     numbers = numbers[finite]
@@ -79,7 +79,7 @@ def _profile(column: Column, type_: str, diff: Diffs) -> Profile:
     return Profile(nulls, distinct, least, most, _bars(numbers, counts))
 
 
-def _where(values: pa.Array, counts: Diffs, wanted: Any) -> tuple[pa.Array, Diffs]:
+def _select(values: pa.Array, counts: Diffs, wanted: Any) -> tuple[pa.Array, Diffs]:
     if wanted.all():
         return values, counts
     kept = np.flatnonzero(wanted)

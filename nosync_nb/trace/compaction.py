@@ -52,12 +52,14 @@ def append_layer(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     merged = 0
     n = len(layers)
     if n >= WIDTH and layers[-WIDTH].level <= layers[-1].level and not layers[-1].is_young:
-        layers, merged = _settled(trace.layout, layers, 0)  # a reader has sorted it since it came
+        layers, merged = _merge_full_levels(
+            trace.layout, layers, 0
+        )  # a reader has sorted it since it came
     layers = (*layers, layer)
     if len(layers) >= WIDTH and layers[-WIDTH].level <= layer.level:
-        layers, merged = _settled(trace.layout, layers, merged)
+        layers, merged = _merge_full_levels(trace.layout, layers, merged)
     if n >= LAYERS_MAX:
-        layers, merged = _fewer(trace.layout, layers, merged)
+        layers, merged = _merge_surplus(trace.layout, layers, merged)
     return Trace(trace.layout, layers), merged
 
 
@@ -127,23 +129,27 @@ def relieve_backlog(trace: Trace) -> tuple[Trace, int]:
         return trace, 0
     start = min(starts, key=lambda i: sum(each.rows_count for each in layers[i : i + WIDTH]))
     rows_count = sum(each.rows_count for each in layers[start : start + WIDTH])
-    return Trace(trace.layout, _merged(trace.layout, layers, start, start + WIDTH)), rows_count
+    return Trace(
+        trace.layout, _replace_by_merge(trace.layout, layers, start, start + WIDTH)
+    ), rows_count
 
 
-def _settled(
+def _merge_full_levels(
     layout: Layout, layers: tuple[Layer, ...], merged: int
 ) -> tuple[tuple[Layer, ...], int]:
     """Merges the youngest layers as long as a level is full; `merged` counts the rows."""
     while len(layers) >= WIDTH and layers[-WIDTH].level <= layers[-1].level:
-        start = _run(layers, INLINE_ROWS - merged)
+        start = _run_start(layers, INLINE_ROWS - merged)
         if start == len(layers):
             break
         merged += sum(each.rows_count for each in layers[start:])
-        layers = _merged(layout, layers, start, len(layers))
+        layers = _replace_by_merge(layout, layers, start, len(layers))
     return layers, merged
 
 
-def _fewer(layout: Layout, layers: tuple[Layer, ...], merged: int) -> tuple[tuple[Layer, ...], int]:
+def _merge_surplus(
+    layout: Layout, layers: tuple[Layer, ...], merged: int
+) -> tuple[tuple[Layer, ...], int]:
     """Merges the youngest layers if there are too many of all levels together."""
     start = len(layers)
     while start and not _is_old(layers[start - 1]):
@@ -154,15 +160,17 @@ def _fewer(layout: Layout, layers: tuple[Layer, ...], merged: int) -> tuple[tupl
     count = sum(each.rows_count for each in layers[start:])
     if merged + count > INLINE_ROWS:
         return layers, merged
-    return _merged(layout, layers, start, len(layers)), merged + count
+    return _replace_by_merge(layout, layers, start, len(layers)), merged + count
 
 
-def _merged(layout: Layout, layers: tuple[Layer, ...], start: int, stop: int) -> tuple[Layer, ...]:
+def _replace_by_merge(
+    layout: Layout, layers: tuple[Layer, ...], start: int, stop: int
+) -> tuple[Layer, ...]:
     """Returns the layers with those of `[start, stop)` merged into one."""
     return (*layers[:start], merged(layout, layers[start:stop]), *layers[stop:])
 
 
-def _run(layers: Sequence[Layer], rows_max: int) -> int:
+def _run_start(layers: Sequence[Layer], rows_max: int) -> int:
     """Returns the start of the run of youngest layers to merge now; their end without a run."""
     end = len(layers)
     top = layers[-1].level
@@ -209,11 +217,11 @@ def plan_merges(trace: Trace, *, spare: bool = False) -> Merge | None:
             return Merge(start, stop)
     if stop - first <= LAYERS_MAX:
         return None
-    likest = _likest([max(1, layer.rows_count) for layer in layers[first:stop]])
+    likest = _most_alike([max(1, layer.rows_count) for layer in layers[first:stop]])
     return Merge(first + likest.start, first + likest.stop)
 
 
-def _likest(sizes: Sequence[int]) -> Merge:
+def _most_alike(sizes: Sequence[int]) -> Merge:
     """Returns the merge that makes layers grow most for each row written: of those most alike.
 
     The benefit of writing a row is the factor by which its layer grows, in logarithms. Its mean is

@@ -52,7 +52,7 @@ def first_rows(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
     want = max(n, 1)
     while is_cheaper_than_merge(trace, want * len(trace.layers)):
         firsts = [each for layer in trace.layers for each in _first_of_layer(layer, ordering, want)]
-        updates = _added(firsts, types, ordering)
+        updates = _sum_first_rows(firsts, types, ordering)
         if int(np.minimum(updates.diff, n).sum()) >= n or not any(each.more for each in firsts):
             return updates
         want *= _GROWTH
@@ -74,13 +74,13 @@ def _first_of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[FirstR
 
 def _first_of_part(part: Batch, ordering: Ordering, n: int) -> FirstRows:
     types = part.layout.types
-    near = _near(part, ordering, n)
+    near = _candidates(part, ordering, n)
     some = part.updates if near is None else part.updates.take(near)
     index = ordered(some.columns, types, ordering)[:n]
     return FirstRows(some.take(index), len(index) < len(part))
 
 
-def _near(part: Batch, ordering: Ordering, n: int) -> Index | None:
+def _candidates(part: Batch, ordering: Ordering, n: int) -> Index | None:
     """Returns some rows of a part with the first `n` among them; None: all of them."""
     if len(part) <= _TIES_MAX:
         return None
@@ -92,7 +92,7 @@ def _near(part: Batch, ordering: Ordering, n: int) -> Index | None:
         if every is None:
             break  # rows that are equal so far are sorted with the others
         for codes_of in every:
-            below, same = _least(codes_of, left, len(part), n, descending=descending)
+            below, same = _smallest_codes(codes_of, left, len(part), n, descending=descending)
             certain.append(below)
             n -= len(below)
             left = same
@@ -101,7 +101,7 @@ def _near(part: Batch, ordering: Ordering, n: int) -> Index | None:
     return None if left is None else np.concatenate([*certain, left])
 
 
-def _least(
+def _smallest_codes(
     codes_of: CodesOf, index: Index | None, size: int, n: int, *, descending: bool
 ) -> tuple[Index, Index]:
     """Returns the rows of `index` (None: all) below the `n`-th least code, and those equal."""
@@ -132,7 +132,9 @@ def _least(
     return rows_[codes < most], rows_[codes == most]
 
 
-def _added(firsts: Sequence[FirstRows], types: Sequence[str], ordering: Ordering) -> Updates:
+def _sum_first_rows(
+    firsts: Sequence[FirstRows], types: Sequence[str], ordering: Ordering
+) -> Updates:
     """Adds up the first rows of parts, in order, as far as no copy can be missing."""
     updates = (
         concat_updates([each.updates for each in firsts], types) if firsts else no_updates(types)

@@ -21,7 +21,7 @@ SOME = 32
 
 _BUCKET = 64
 
-_APART = 7
+_SPARSE_SHIFT = 7
 
 
 def sparse_index(held: int, wanted: int) -> bool:
@@ -30,7 +30,7 @@ def sparse_index(held: int, wanted: int) -> bool:
     If more than one of every 128 is wanted, in order, a binary search stays close to its previous
     position.
     """
-    return held >= LARGE and wanted <= held >> _APART
+    return held >= LARGE and wanted <= held >> _SPARSE_SHIFT
 
 
 class HashPrefixIndex:
@@ -42,14 +42,14 @@ class HashPrefixIndex:
     Cost: 2 ns for each of them.
     """
 
-    __slots__ = ("_most", "_shift", "_starts")
+    __slots__ = ("_bucket_max", "_shift", "_starts")
 
     def __init__(self, hashes: Hashes) -> None:
         bits = max(1, (len(hashes) // _BUCKET).bit_length() - 1)
         self._shift = np.uint64(64 - bits)
         self._starts = hashes.searchsorted(np.arange(1 << bits, dtype=np.uint64) << self._shift)
         most = int(np.diff(self._starts, append=len(hashes)).max())
-        self._most = max(1, most)  # because a file of an untrusted writer may have any hashes
+        self._bucket_max = max(1, most)  # because a file of an untrusted writer may have any hashes
 
     def places(self, hashes: Hashes, wanted: Hashes, *, behind: bool = False) -> Index:
         """Computes `hashes.searchsorted(wanted)`; `behind`: with its side "right".
@@ -59,7 +59,7 @@ class HashPrefixIndex:
         """
         below = np.less_equal if behind else np.less
         at: Index = self._starts.take((wanted >> self._shift).view(np.int64))
-        step = 1 << (self._most.bit_length() - 1)
+        step = 1 << (self._bucket_max.bit_length() - 1)
         while step:
             # After the last hash with these bits come larger ones, or the last of all again.
             passed = below(hashes.take(at + (step - 1), mode="clip"), wanted)

@@ -102,9 +102,9 @@ class Layer:
         self._pieces = pieces
         self._keyed = keyed
         if keyed is not None:
-            self._count(len(keyed))
+            self._set_count(len(keyed))
         elif pieces is None:
-            self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
+            self._set_count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
         else:  # of a small epoch
             self.rows_count = rows_count = pieces[2]
             self.level = (rows_count | 1).bit_length() >> 1
@@ -136,7 +136,7 @@ class Layer:
         """Marks the layer as no longer in use by the worker."""
         self.claimed = False
 
-    def _count(self, rows_count: int) -> None:
+    def _set_count(self, rows_count: int) -> None:
         self.rows_count = rows_count
         bits = (rows_count | 1).bit_length()
         self.level = level_of(rows_count, self.files) if self.files else bits >> 1
@@ -156,9 +156,9 @@ class Layer:
         young, keyed = self._pieces, self._keyed
         if young is not None:
             layout, pieces, _ = young
-            self._order(arrange(layout, concat_updates(pieces, layout.types)))
+            self._set_ordered(arrange(layout, concat_updates(pieces, layout.types)))
         elif keyed is not None:
-            self._order(arrange(keyed.layout, keyed.updates, khash=keyed.khash))
+            self._set_ordered(arrange(keyed.layout, keyed.updates, khash=keyed.khash))
         elif self.files:
             self._parts = readable(self._parts)
         return self._parts
@@ -180,9 +180,9 @@ class Layer:
             self._pieces = None
         return self.parts if keyed is None else (keyed,)
 
-    def _order(self, batch: Batch) -> None:
+    def _set_ordered(self, batch: Batch) -> None:
         """Replaces the rows by those of a batch."""
-        self._count(len(batch))
+        self._set_count(len(batch))
         self._parts = (batch,)
         self._pieces = self._keyed = None
 

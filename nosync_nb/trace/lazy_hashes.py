@@ -30,7 +30,7 @@ class LazyHashes:
         known: hashes that the caller has already, by the positions of the columns in their order.
     """
 
-    __slots__ = ("_known", "_types", "updates")
+    __slots__ = ("_cached", "_types", "updates")
 
     def __init__(
         self,
@@ -40,24 +40,24 @@ class LazyHashes:
     ) -> None:
         self._types = types
         self.updates = updates
-        self._known = {} if known is None else known
+        self._cached = {} if known is None else known
 
     def of(self, places: tuple[int, ...]) -> Hashes:
         """Returns the hashes over some columns. Cost: that of the columns after a cached prefix."""
-        hashes = self._known.get(places)
+        hashes = self._cached.get(places)
         if hashes is None:
-            hashes = self._known[places] = self._computed(places)
+            hashes = self._cached[places] = self._compute(places)
         return hashes
 
     def of_rows(self) -> Hashes:
         """Returns the hashes over all columns."""
         return self.of(all_rows(len(self._types)))
 
-    def _computed(self, places: tuple[int, ...]) -> Hashes:
+    def _compute(self, places: tuple[int, ...]) -> Hashes:
         columns, diff = self.updates
         if len(places) <= BITMAP_COLUMNS:
             for length in range(len(places) - 1, 0, -1):
-                begun = self._known.get(places[:length])
+                begun = self._cached.get(places[:length])
                 if begun is not None:
                     rest = places[length:]
                     more, types = [columns[i] for i in rest], [self._types[i] for i in rest]

@@ -38,7 +38,7 @@ Order: TypeAlias = tuple[tuple[int, bool], ...]
 """
 
 
-class _Sorted(NamedTuple):
+class _OrderIndex(NamedTuple):
     """The positions of rows in an order; the end of the copies of each, None without copies."""
 
     places: Index
@@ -59,7 +59,7 @@ class OrderedRows:
         self._trace = trace
         self._check = check
         self._batch: Batch | None = None
-        self._orders: dict[Order, _Sorted] = {}
+        self._orders: dict[Order, _OrderIndex] = {}
         self._small = trace.rows_count <= SMALL_ROWS
         self.made = 0
 
@@ -104,7 +104,7 @@ class OrderedRows:
             if first is not None:
                 index = np.arange(len(first.diff)).repeat(np.minimum(first.diff, last))
                 return [rows.take(c, index[offset:last]) for c in first.columns]
-        index, ends = self._sorted(order)
+        index, ends = self._order_index(order)
         if ends is None:
             index = index[offset:last]
         else:
@@ -116,14 +116,14 @@ class OrderedRows:
         """Returns all rows in an order, a row n times. Cost: that of making the order."""
         return self.page(order, 0, max(self.count(), NEAR_ROWS + 1))
 
-    def _sorted(self, order: Order) -> _Sorted:
+    def _order_index(self, order: Order) -> _OrderIndex:
         made = self._orders.get(order)
         if made is None:
             batch = self.batch
             index = ordered(batch.columns, self.types, order)
             diff: Any = batch.diff
             once = bool((diff == 1).all())
-            made = _Sorted(index, None if once else diff[index].cumsum())
+            made = _OrderIndex(index, None if once else diff[index].cumsum())
             self.made += 1
             kept = list(self._orders.items())[-(ORDERS_MAX - 1) :]
             self._orders = {**dict(kept), order: made}

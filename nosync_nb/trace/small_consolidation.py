@@ -37,7 +37,7 @@ def consolidate_few(types: tuple[str, ...], updates: Updates) -> Updates | None:
     """
     columns, diff = updates
     n = len(diff)
-    if n > FEW_ROWS or not _compared(types):
+    if n > FEW_ROWS or not _is_comparable(types):
         return None
     values = []
     for column, type_ in zip(columns, types, strict=True):
@@ -69,6 +69,6 @@ def consolidate_few(types: tuple[str, ...], updates: Updates) -> Updates | None:
 
 
 @lru_cache(maxsize=1024)
-def _compared(types: tuple[str, ...]) -> bool:
+def _is_comparable(types: tuple[str, ...]) -> bool:
     """Returns True if Python distinguishes rows of such types; floats by their bits."""
     return all(each in PLAIN_TYPES or each in FLOATS for each in types)

@@ -37,7 +37,7 @@ def row_count(trace: Trace) -> int | None:
 
     Cost: O(layers), and a lookup of the rows that layers since the last call remove.
     """
-    return sum(_counted(layer)[0] for layer in trace.layers) if is_nonnegative(trace) else None
+    return sum(_diff_summary(layer)[0] for layer in trace.layers) if is_nonnegative(trace) else None
 
 
 def row_sums(trace: Trace) -> int:
@@ -46,10 +46,10 @@ def row_sums(trace: Trace) -> int:
     Cost: O(layers), and a pass over the layers since the last call. Nothing is sorted, so a reader
     that polls a growing trace costs the writer nothing.
     """
-    return sum(_counted(layer)[0] for layer in trace.layers)
+    return sum(_diff_summary(layer)[0] for layer in trace.layers)
 
 
-def _counted(layer: Layer) -> tuple[int, int]:
+def _diff_summary(layer: Layer) -> tuple[int, int]:
     """Returns the sum of the counts of a layer, and the least of them."""
     seen = layer.known()
     if seen.rows.counted is None:
@@ -81,14 +81,18 @@ def is_nonnegative(trace: Trace) -> bool:
     If a row was below 0 at some epoch and is no longer, all rows removed since are looked up again.
     """
     layers = trace.layers
-    known = _known(layers)
-    taken = [(i, p, index) for i in range(known, len(layers)) for p, index in _taken(layers[i])]
+    known = _verified_layers(layers)
+    taken = [
+        (i, p, index) for i in range(known, len(layers)) for p, index in _removed_rows(layers[i])
+    ]
     if not is_cheaper_than_merge(trace, sum(len(index) for _, _, index in taken)):
         return False
     for i in range(known, len(layers)):
         upto = Trace(trace.layout, layers[: i + 1])
-        if not all(_enough(upto, part, index) for at, part, index in taken if at == i):
-            if not all(_enough(trace, part, index) for at, part, index in taken if at >= i):
+        if not all(_are_nonnegative(upto, part, index) for at, part, index in taken if at == i):
+            if not all(
+                _are_nonnegative(trace, part, index) for at, part, index in taken if at >= i
+            ):
                 return False
             layers[-1].known().sum_up()
             return True
@@ -96,9 +100,9 @@ def is_nonnegative(trace: Trace) -> bool:
     return True
 
 
-def _taken(layer: Layer) -> list[tuple[Batch, Index]]:
+def _removed_rows(layer: Layer) -> list[tuple[Batch, Index]]:
     """Returns the rows that a layer removes: parts, and positions in them."""
-    if _counted(layer)[1] >= 0:
+    if _diff_summary(layer)[1] >= 0:
         return []
     taken = [(part, (part.diff < 0).nonzero()[0]) for part in layer.parts]
     return [(part, index) for part, index in taken if len(index)]
@@ -114,13 +118,13 @@ def keep_nonnegative(trace: Trace, stop: int, most: int) -> None:
         most: the most rows that are looked up.
     """
     layers = trace.layers[:stop]
-    new = layers[_known(layers) :]
+    new = layers[_verified_layers(layers) :]
     if not new or len(new) == len(layers) or sum(layer.rows_count for layer in new) > most:
         return
-    taken = [part.take(index) for layer in new for part, index in _taken(layer)]
+    taken = [part.take(index) for layer in new for part, index in _removed_rows(layer)]
     if taken:
         wanted = merge(trace.layout, taken)
-        if not _enough(Trace(trace.layout, layers), wanted, np.arange(len(wanted))):
+        if not _are_nonnegative(Trace(trace.layout, layers), wanted, np.arange(len(wanted))):
             return
     layers[-1].known().sum_up()
 
@@ -130,7 +134,7 @@ def nonnegative_until(trace: Trace) -> int:
 
     The check has succeeded for the last epoch before it. Cost: O(layers).
     """
-    known = _known(trace.layers)
+    known = _verified_layers(trace.layers)
     return trace.layers[known - 1].upper if known else 0
 
 
@@ -141,10 +145,10 @@ def is_cheaper_than_merge(trace: Trace, looked_up: int) -> bool:
 
 def add_only(layer: Layer) -> bool:
     """Returns True if no row of a layer has a count below 0. Cost: a pass over its counts, once."""
-    return _counted(layer)[1] >= 0
+    return _diff_summary(layer)[1] >= 0
 
 
-def _known(layers: Sequence[Layer]) -> int:
+def _verified_layers(layers: Sequence[Layer]) -> int:
     """Returns the number of layers at whose end no row is there fewer than 0 times, as cached."""
     return next((i + 1 for i in reversed(range(len(layers))) if layers[i].known().sound), 0)
 
@@ -155,36 +159,36 @@ def lacking(trace: Trace, taken: Updates) -> Updates | None:
     Cost: a lookup of these rows in each layer; rows with ambiguous hashes count as present.
     """
     wanted = arrange(trace.layout, Updates(taken.columns, np.abs(taken.diff)))
-    total = _totals(trace, wanted, np.arange(len(wanted)))
+    total = _total_counts(trace, wanted, np.arange(len(wanted)))
     if total is None or not (total < 0).any():
         return None
     below = (total < 0).nonzero()[0]
     return Updates([rows.take(c, below) for c in wanted.columns], total[below])
 
 
-def _enough(trace: Trace, wanted: Batch, index: Index) -> bool:
+def _are_nonnegative(trace: Trace, wanted: Batch, index: Index) -> bool:
     """Returns True if the rows at `index` add up to 0 or more; False if hashes are ambiguous."""
-    total = _totals(trace, wanted, index)
+    total = _total_counts(trace, wanted, index)
     return total is not None and bool((total >= 0).all())
 
 
-def _totals(trace: Trace, wanted: Batch, index: Index) -> Diffs | None:
+def _total_counts(trace: Trace, wanted: Batch, index: Index) -> Diffs | None:
     """Returns the counts of the rows at `index`; None if their hashes are ambiguous."""
     total = np.zeros(len(index), np.int64)
     khash, rhash = wanted.khash[index], wanted.rhash[index]
     code = None if wanted.code is None else wanted.code[index]
     for part in trace.parts():
-        hit, low = _met(part, khash)
+        hit, low = _matching_hashes(part, khash)
         if not len(hit):
             continue
-        row = _places(part, low, khash[hit], rhash[hit], None if code is None else code[hit])
+        row = _row_positions(part, low, khash[hit], rhash[hit], None if code is None else code[hit])
         there = (row < len(part)).nonzero()[0]
-        there = there[_hits(part, row[there], khash[hit[there]], rhash[hit[there]])]
+        there = there[_has_hashes(part, row[there], khash[hit[there]], rhash[hit[there]])]
         if not len(there):
             continue
         hit, row = hit[there], row[there]
         after = np.minimum(row + 1, len(part) - 1)
-        twice = (after > row) & _hits(part, after, khash[hit], rhash[hit])
+        twice = (after > row) & _has_hashes(part, after, khash[hit], rhash[hit])
         diff = part.diff[row]
         if twice.any() or int(np.abs(diff).max()) > _LARGE:
             return None
@@ -198,13 +202,13 @@ def _totals(trace: Trace, wanted: Batch, index: Index) -> Diffs | None:
     return total
 
 
-def _hits(part: Batch, row: Index, khash: Any, rhash: Any) -> npt.NDArray[np.bool_]:
+def _has_hashes(part: Batch, row: Index, khash: Any, rhash: Any) -> npt.NDArray[np.bool_]:
     """Returns a mask of the rows that have the hashes looked for."""
     same: npt.NDArray[np.bool_] = (part.rhash[row] == rhash) & (part.khash[row] == khash)
     return same
 
 
-def _met(part: Batch, khash: Any) -> tuple[Index, Index]:
+def _matching_hashes(part: Batch, khash: Any) -> tuple[Index, Index]:
     """Returns the hashes that a part has, and the first row of each in the part.
 
     Most of the hashes looked for are in one part of one layer, and in no other.
@@ -218,7 +222,7 @@ def _met(part: Batch, khash: Any) -> tuple[Index, Index]:
     return first + same, low[same]
 
 
-def _places(part: Batch, low: Index, khash: Any, rhash: Any, code: Any) -> Index:
+def _row_positions(part: Batch, low: Index, khash: Any, rhash: Any, code: Any) -> Index:
     """Returns the positions of rows with given hashes and codes; `low`: the first of each hash."""
     if part.rhash is part.khash:
         return low

@@ -55,7 +55,7 @@ class Trace:
     takes it owns it alone, and leaves it to the next trace. It is no part of the value.
     """
 
-    __slots__ = ("_last", "layers", "layout", "memos")
+    __slots__ = ("_last_lookup", "layers", "layout", "memos")
 
     def __init__(
         self, layout: Layout, layers: tuple[Layer, ...] = (), memos: list[Any] | None = None
@@ -64,7 +64,7 @@ class Trace:
         self.layers = layers
         self.memos = memos
         # the result of the last lookup
-        self._last: tuple[Hashes, Index | None, list[Hit]] | None = None
+        self._last_lookup: tuple[Hashes, Index | None, list[Hit]] | None = None
 
     def __reduce__(self) -> Any:
         return Trace, (self.layout, self.layers)
@@ -145,7 +145,7 @@ class Trace:
         Cost: O(layers x (probes x log rows) + rows found).
         """
         types, key = self.layout.types, self.layout.key
-        order, hits = self._found(khash)
+        order, hits = self._lookup_hits(khash)
         if not hits:
             return None
         places = range(len(types)) if key is None else key
@@ -174,13 +174,13 @@ class Trace:
                 held = {j: rows.take(c, keep) for j, c in held.items()}
         return LookupResult(probe, [held[i] for i in need], diff)
 
-    def _found(self, khash: Hashes) -> tuple[Index | None, list[Hit]]:
+    def _lookup_hits(self, khash: Hashes) -> tuple[Index | None, list[Hit]]:
         """Returns the order in which the hashes are looked up, and a hit for each matching part.
 
         Several operators look up the changes of one epoch, and those with the same key need the
         same hits.
         """
-        last = self._last
+        last = self._last_lookup
         if last is not None and last[0] is khash:
             return last[1:]
         n = len(khash)
@@ -195,12 +195,12 @@ class Trace:
                 for part in layer.keyed
                 if (hit := find_few_hashes(part.khash, looked)) is not None
             ]
-        hits = [*self._hits(looked)]
+        hits = [*self._part_hits(looked)]
         if len(looked) <= _KEPT_MAX:
-            self._last = khash, order, hits
+            self._last_lookup = khash, order, hits
         return order, hits
 
-    def _hits(self, khash: Hashes) -> Iterator[Hit]:
+    def _part_hits(self, khash: Hashes) -> Iterator[Hit]:
         """Yields a hit for each part that has some of the hashes."""
         for layer in self.layers:
             for number, part in enumerate(layer.keyed):

@@ -243,35 +243,35 @@ def on_few(patch: pytest.MonkeyPatch, told: Callable[[bool], None]) -> None:
 
 def on_sorted(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
     """Tells how many rows are sorted, whenever some are."""
-    original = batch._sorted
+    original = batch._sort_and_consolidate
 
     def run(layout: Any, columns: Any, khash: Any, rhash: Any, diff: Any, code: Any) -> Any:
         told(len(diff))
         return original(layout, columns, khash, rhash, diff, code)
 
-    patch.setattr(batch, "_sorted", run)
+    patch.setattr(batch, "_sort_and_consolidate", run)
 
 
 def on_enough(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
     """Tells at how many rows a count looks, whenever it does."""
-    original = stats._enough
+    original = stats._are_nonnegative
 
     def run(trace: Any, part: Any, index: Any) -> bool:
         told(len(index))
         return original(trace, part, index)
 
-    patch.setattr(stats, "_enough", run)
+    patch.setattr(stats, "_are_nonnegative", run)
 
 
 def on_places(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
     """Tells of how many rows a count finds out where they stand, for each part that has any."""
-    original = stats._places
+    original = stats._row_positions
 
     def run(part: Any, low: Any, *hashes: Any) -> Any:
         told(len(low))
         return original(part, low, *hashes)
 
-    patch.setattr(stats, "_places", run)
+    patch.setattr(stats, "_row_positions", run)
 
 
 def on_compared(patch: pytest.MonkeyPatch, told: Callable[[str], None]) -> None:

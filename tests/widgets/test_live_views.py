@@ -253,7 +253,7 @@ def test_what_fails_once_is_looked_at_again(
     view: LayersView, pulse: OverviewPoller, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(overview_poller.OverviewPoller, "_made", _raises)
+        patch.setattr(overview_poller.OverviewPoller, "_build", _raises)
         fly(session, ("DL", 7))
         pulse.refresh()
         assert (view.state["epoch"], view.state["error"]) == (2, "MemoryError: none")

@@ -39,7 +39,7 @@ def commit_sizes(pending: Mapping[str, PendingInputChanges]) -> dict[str, tuple[
     return {name: (item.rows, item.calls, item.removed) for name, item in pending.items()}
 
 
-def _changed(rows: int, removed: int) -> str:
+def _change_text(rows: int, removed: int) -> str:
     """Describes the change of an input: `3 rows`, `+3 / −1 rows`, `−1 row`."""
     if not removed:
         return formats.count(rows, "row")
@@ -50,7 +50,9 @@ def _changed(rows: int, removed: int) -> str:
 
 def commit_text(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
     """Returns one line per commit, with advice when many inserts became one epoch."""
-    parts = [f"{name} {_changed(rows, removed)}" for name, (rows, _, removed) in pending.items()]
+    parts = [
+        f"{name} {_change_text(rows, removed)}" for name, (rows, _, removed) in pending.items()
+    ]
     line = f"epoch {epoch}: {', '.join(parts) or 'nothing new'}"
     calls = max((calls for _, calls, _ in pending.values()), default=0)
     if calls > 1:
@@ -70,7 +72,7 @@ class UnchangedNotice:
 
     def __init__(self) -> None:
         self._skipped: list[str] = []
-        self._done: dict[bytes, tuple[str, range]] = {}
+        self._commits: dict[bytes, tuple[str, range]] = {}
 
     def hear(self, notice: str) -> bool:
         """Keeps the notice of a load that is recorded already until the cell ends."""
@@ -100,10 +102,10 @@ class UnchangedNotice:
         if not 0 < len(epochs) <= _EPOCHS_MAX or not source.strip():
             return ""
         text = hashlib.blake2b(source.strip().encode(errors="replace"), digest_size=16).digest()
-        path, before = self._done.pop(text, ("", range(0)))
-        self._done[text] = session.path, epochs
-        while len(self._done) > _CELLS_MAX:
-            del self._done[next(iter(self._done))]
+        path, before = self._commits.pop(text, ("", range(0)))
+        self._commits[text] = session.path, epochs
+        while len(self._commits) > _CELLS_MAX:
+            del self._commits[next(iter(self._commits))]
         if path != session.path or len(before) != len(epochs) or before.stop > epochs.start:
             return ""
         from nosync_nb.session.session import owners_of

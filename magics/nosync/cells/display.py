@@ -23,7 +23,7 @@ def display_line_value(shell: InteractiveShell, value: object) -> object:
 
     Call it from a magic, while a line of a cell waits for it.
     """
-    if value is None or not _dropped(_caller(shell)):
+    if value is None or not _is_dropped(_caller(shell)):
         return value
     display(value)
     return None
@@ -39,7 +39,7 @@ def _caller(shell: InteractiveShell) -> FrameType | None:
     return None
 
 
-def _dropped(frame: FrameType | None) -> bool:
+def _is_dropped(frame: FrameType | None) -> bool:
     """Returns True if the value that a frame waits for will be dropped."""
     if frame is None:
         return False

@@ -98,7 +98,7 @@ class ShortErrors:
             else:
                 shell.showtraceback((kind, error, trace), running_compiled_code=True)
             return
-        drawn = self._drawn(shell, error, trace, tb_offset)
+        drawn = self._renderer(shell, error, trace, tb_offset)
         if drawn is None:
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
             return
@@ -108,7 +108,7 @@ class ShortErrors:
         finally:
             del error._render_traceback_  # type: ignore[attr-defined]
 
-    def _drawn(
+    def _renderer(
         self,
         shell: InteractiveShell,
         error: BaseException,
@@ -121,20 +121,22 @@ class ShortErrors:
         ours = without_spark(error)
         if ours is not None:
             return partial(render, shell, ours, trace)
-        if hasattr(error, "kind") and any(_ours(each.__module__) for each in type(error).__mro__):
+        if hasattr(error, "kind") and any(
+            _is_our_module(each.__module__) for each in type(error).__mro__
+        ):
             (about, place), self._blamed = self._blamed or (None, None), None
             place = place if about is error else None
             return partial(render, shell, error, trace, place)
-        if isinstance(error, TypeError) and (form := _form(shell, error, trace)):
-            return partial(_misused, shell, error, trace, form)
-        hidden = self._hidden(error)
-        if not hidden and not any(map(_frame_of_ours, _steps(trace))):
+        if isinstance(error, TypeError) and (form := _signature_hint(shell, error, trace)):
+            return partial(_render_misuse, shell, error, trace, form)
+        hidden = self._hidden_name_hint(error)
+        if not hidden and not any(map(_is_our_frame, _steps(trace))):
             return None
         if isinstance(error, KeyboardInterrupt):
-            return partial(_interrupted, shell, trace)
-        return partial(_without_ours, shell, error, trace, tb_offset, hidden)
+            return partial(_render_interrupt, shell, trace)
+        return partial(_render_user_frames, shell, error, trace, tb_offset, hidden)
 
-    def _hidden(self, error: BaseException) -> str:
+    def _hidden_name_hint(self, error: BaseException) -> str:
         """Returns a hint if a value hides a collection of the same name; or ""."""
         if not isinstance(error, AttributeError) or error.obj is None:
             return ""
@@ -159,14 +161,14 @@ def render(
     lines += map(formats.visible, getattr(error, "__notes__", ()))
     lines += list(_cell_lines(shell, trace) if place is None else _cell_line(shell, place))[-1:]
     cause = error.__cause__
-    if cause is not None and getattr(error, "kind", "") == "stage" and not _of_spark(cause):
+    if cause is not None and getattr(error, "kind", "") == "stage" and not _is_from_spark(cause):
         said = formats.visible(str(cause))
         lines.append(f"caused by {_RED}{type(cause).__name__}{_PLAIN}: {said}")
         lines += list(_cell_lines(shell, cause.__traceback__))[-1:]
     return lines
 
 
-def _misused(
+def _render_misuse(
     shell: InteractiveShell, error: BaseException, trace: TracebackType | None, form: str
 ) -> list[str]:
     """Renders the error of a call of our method with wrong arguments."""
@@ -174,22 +176,22 @@ def _misused(
     return [f"{_RED}TypeError{_PLAIN}: {formats.visible(str(error))}", f"Hint: {form}", *where]
 
 
-def _form(shell: InteractiveShell, error: TypeError, trace: TracebackType | None) -> str:
+def _signature_hint(shell: InteractiveShell, error: TypeError, trace: TracebackType | None) -> str:
     """Returns the signature of our method that the user called with wrong arguments; or ""."""
     import nosync_nb
     from nosync_nb.collections.collection import Grouped
 
     said = _CALL.match(str(error))
-    steps = [step for step in _steps(trace) if not _passes_on(step)]
-    if said is None or any(map(_frame_of_ours, steps[-1:])):
+    steps = [step for step in _steps(trace) if not _is_wrapper(step)]
+    if said is None or any(map(_is_our_frame, steps[-1:])):
         return ""
-    if not _ours(getattr(shell.user_ns.get(said[1]), "__module__", "nosync_nb")):
+    if not _is_our_module(getattr(shell.user_ns.get(said[1]), "__module__", "nosync_nb")):
         return ""  # the user has a class of that name
     public = (Grouped, *(getattr(nosync_nb, name) for name in nosync_nb.__all__))
     classes = {base for each in public if isinstance(each, type) for base in each.__mro__}
     kind = next((each for each in classes if each.__name__ == said[1]), None)
     method = getattr(kind, said[2], None)
-    if kind is None or method is None or not _ours(kind.__module__):
+    if kind is None or method is None or not _is_our_module(kind.__module__):
         return ""
     signature = inspect.signature(method)
     taken = [each.replace(annotation=each.empty) for each in signature.parameters.values()][1:]
@@ -198,13 +200,13 @@ def _form(shell: InteractiveShell, error: TypeError, trace: TracebackType | None
     return f"{said[2]}{plain}: {summary}"
 
 
-def _interrupted(shell: InteractiveShell, trace: TracebackType | None) -> list[str]:
+def _render_interrupt(shell: InteractiveShell, trace: TracebackType | None) -> list[str]:
     """Renders an interrupt of our code, with the current line of the cell."""
     where = "".join(list(_cell_lines(shell, trace))[-1:])
     return [f"{_RED}KeyboardInterrupt{_PLAIN}{where}"]
 
 
-def _without_ours(
+def _render_user_frames(
     shell: InteractiveShell,
     error: BaseException,
     trace: TracebackType | None,
@@ -213,19 +215,19 @@ def _without_ours(
 ) -> list[str]:
     """Renders an error as IPython does, with the frames of the user and of the code they called."""
     kept = None
-    for step in reversed(list(_of_user(trace))):
+    for step in reversed(list(_user_frames(trace))):
         kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
     drawn = shell.InteractiveTB.structured_traceback(type(error), error, kept, tb_offset=tb_offset)
     return [*drawn, formats.visible(hint)] if hint else drawn
 
 
-def _of_user(trace: TracebackType | None) -> Iterator[TracebackType]:
+def _user_frames(trace: TracebackType | None) -> Iterator[TracebackType]:
     """Yields all frames except ours, those of magics, and of libraries that we called."""
     within = False
     for step in _steps(trace):
-        if _frame_of_ours(step):
+        if _is_our_frame(step):
             within = True
-        elif not _magic(step) and not (within and _library(step)):
+        elif not _is_magic(step) and not (within and _is_library(step)):
             within = False
             yield step
 
@@ -236,29 +238,29 @@ def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-def _ours(module: str) -> bool:
+def _is_our_module(module: str) -> bool:
     return module.partition(".")[0] in _OURS
 
 
-def _of_spark(error: BaseException) -> bool:
+def _is_from_spark(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] in _SPARKS
 
 
-def _frame_of_ours(step: TracebackType) -> bool:
-    return _ours(str(step.tb_frame.f_globals.get("__name__", "")))
+def _is_our_frame(step: TracebackType) -> bool:
+    return _is_our_module(str(step.tb_frame.f_globals.get("__name__", "")))
 
 
-def _passes_on(step: TracebackType) -> bool:
+def _is_wrapper(step: TracebackType) -> bool:
     """Returns True if a frame's function takes any arguments, as a wrapper does."""
     return step.tb_frame.f_code.co_flags & _WHATEVER == _WHATEVER
 
 
-def _library(step: TracebackType) -> bool:
+def _is_library(step: TracebackType) -> bool:
     """Returns True if a frame belongs to an installed module or to Python itself."""
     return step.tb_frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen"))
 
 
-def _magic(step: TracebackType) -> bool:
+def _is_magic(step: TracebackType) -> bool:
     """Returns True if a frame is between a cell and a magic."""
     frame = step.tb_frame
     if "__tracebackhide__" in frame.f_locals and step.tb_next is not None:

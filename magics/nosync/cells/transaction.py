@@ -57,12 +57,12 @@ class CellTransactions(ast.NodeTransformer):
         self._cell: object = _LOADING
         self._message: str | None = None
         self._awaits_tree = False
-        self._told = self._start = 0
-        self._again = UnchangedNotice()
+        self._reported = self._start = 0
+        self._repeats = UnchangedNotice()
         self._new: list[str] = []
         self._edited: list[str] = []
         self._declared: list[str] = []
-        self._unshown: deque[str] = deque()  # notices that arrived while no cell ran
+        self._unshown_notices: deque[str] = deque()  # notices that arrived while no cell ran
         self._parent = self._request
         self.transaction: Transaction | None = None
 
@@ -94,7 +94,7 @@ class CellTransactions(ast.NodeTransformer):
         if self in self._shell.ast_transformers:
             self._shell.ast_transformers.remove(self)
         self.settle()
-        self._show_heard()
+        self._show_notices()
         # The running cell still calls `end`, because %unload_ext is code of a cell. So it is
         # removed when the cell ends.
         setattr(builtins, _END, _pass_on)
@@ -141,7 +141,7 @@ class CellTransactions(ast.NodeTransformer):
         self._discard()
         self.defined(())
         self._owner.before_cell()
-        self._show_heard()
+        self._show_notices()
         self.begin()
 
     def begin(self) -> None:
@@ -154,7 +154,7 @@ class CellTransactions(ast.NodeTransformer):
         ready = not session.closed and self._owner.settings.autocommit
         if ready and self._commit_between(session):
             self.transaction = owners_of(session).commits.begin()
-        self._told = self._start = session.now
+        self._reported = self._start = session.now
 
     def _commit_between(self, session: Session) -> bool:
         """Commits rows that were inserted outside of cells; returns True if none are left."""
@@ -179,8 +179,8 @@ class CellTransactions(ast.NodeTransformer):
         Notices of loads that are recorded already are shown at the cell's end.
         """
         if self._cell is None or _is_hidden(self._parent):
-            self._unshown.append(notice)
-        elif not self._again.hear(notice):
+            self._unshown_notices.append(notice)
+        elif not self._repeats.hear(notice):
             with self._as_output():
                 self._owner.say(f"NoSync: {notice}")
 
@@ -197,10 +197,10 @@ class CellTransactions(ast.NodeTransformer):
         finally:
             publisher.reset_thread_parent(before)
 
-    def _show_heard(self) -> None:
+    def _show_notices(self) -> None:
         """Shows the notices that arrived while no cell ran."""
-        while self._unshown and not self.hidden:
-            self._owner.say(f"NoSync: {self._unshown.popleft()}")
+        while self._unshown_notices and not self.hidden:
+            self._owner.say(f"NoSync: {self._unshown_notices.popleft()}")
 
     def defined(self, reports: Sequence[StageReport]) -> None:
         """Records the stages that the running cell has defined."""
@@ -209,7 +209,7 @@ class CellTransactions(ast.NodeTransformer):
 
     def heard(self, epoch: int) -> None:
         """Records that epochs up to this one were already reported."""
-        self._told = max(epoch, self._told)
+        self._reported = max(epoch, self._reported)
 
     def visit(self, tree: ast.AST) -> ast.AST:
         """Passes the last expression of the cell through `end`."""
@@ -266,10 +266,10 @@ class CellTransactions(ast.NodeTransformer):
             else:
                 self._commit_late(result)
             if session is not None and session is self._owner.opened:
-                self._tell_blocks()
+                self._report_blocks()
                 if failure is None:
-                    self._tell_again(session)
-                    self._tell_without_rows(session)
+                    self._report_repeats(session)
+                    self._report_without_rows(session)
                 owners_of(session).commits.tell_absent()
             self._owner.after_cell(result)
         finally:
@@ -290,36 +290,36 @@ class CellTransactions(ast.NodeTransformer):
         pending = commit_sizes(transaction.pending)
         if transaction:
             epoch = transaction.commit()
-            self._tell_blocks(epoch - 1)
-            self._told = epoch
+            self._report_blocks(epoch - 1)
+            self._reported = epoch
             self._owner.say(commit_text(epoch, pending), progress=True)
         else:
             transaction.discard()
-            self._tell_blocks()
+            self._report_blocks()
         self.transaction = None
         self.defined(())
 
-    def _tell_blocks(self, upto: int | None = None) -> None:
+    def _report_blocks(self, upto: int | None = None) -> None:
         """Reports the epochs that the cell committed itself, in blocks or by `commit`."""
-        done = self._blocks(upto)
+        done = self._unreported_epochs(upto)
         line = f"{done} committed" if done else ""
-        if skipped := self._again.skipped(line):
+        if skipped := self._repeats.skipped(line):
             self._owner.say(skipped)
         elif line:
             self._owner.say(line, progress=True)
         session = self._owner.opened
         if session is not None:
-            self._told = max(session.now if upto is None else upto, self._told)
+            self._reported = max(session.now if upto is None else upto, self._reported)
 
-    def _tell_again(self, session: Session) -> None:
+    def _report_repeats(self, session: Session) -> None:
         """Reports that the cell has inserted the same rows as before."""
         if session.mode == "r" or session.closed:
             return
-        told = self._again.committed(session, self.source, self._start)
+        told = self._repeats.committed(session, self.source, self._start)
         if told:
             self._owner.say(told)
 
-    def _tell_without_rows(self, session: Session) -> None:
+    def _report_without_rows(self, session: Session) -> None:
         """Reports the inputs that an earlier cell made from data, if they still have no rows."""
         from nosync_nb.session.session import owners_of
 
@@ -332,15 +332,19 @@ class CellTransactions(ast.NodeTransformer):
                     f" `{name}.insert(...)` adds them"
                 )
 
-    def _blocks(self, upto: int | None = None) -> str:
+    def _unreported_epochs(self, upto: int | None = None) -> str:
         """Returns the epochs of the cell that were not reported yet; none for a reader."""
         session = self._owner.opened
         if session is None or session.mode == "r":
             return ""
         last = session.now if upto is None else upto
-        if last <= self._told:
+        if last <= self._reported:
             return ""
-        return f"epoch {last}" if last == self._told + 1 else f"epochs {self._told + 1} to {last}"
+        return (
+            f"epoch {last}"
+            if last == self._reported + 1
+            else f"epochs {self._reported + 1} to {last}"
+        )
 
     def _commit_late(self, result: ExecutionResult) -> None:
         try:
@@ -357,17 +361,17 @@ class CellTransactions(ast.NodeTransformer):
         lost = pending_rows(transaction)
         transaction.discard()
         if lost:
-            done = self._blocks()
+            done = self._unreported_epochs()
             kept = f"{done} committed before that" if done else "nothing was committed"
             self._owner.say(f"NoSync: the cell failed; its {lost} discarded, {kept}")
-        self._undefine()
+        self._drop_new_stages()
 
-    def _undefine(self) -> None:
+    def _drop_new_stages(self) -> None:
         """Drops the new stages of a failed cell, unless it has committed an epoch."""
         new, edited = self._new, self._edited
         self.defined(())
         session = self._owner.opened
-        if session is None or session.closed or self._blocks():
+        if session is None or session.closed or self._unreported_epochs():
             return
         gone = [name for name in new if name in session.stages]
         if gone:

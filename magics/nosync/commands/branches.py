@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nosync_nb.store.timetravel.branches import BranchInfo
 
 
-_TOLD = ("lost", "uncertain", "extend", "recompute", "stale", "note")
+_SHOWN_FACTS = ("lost", "uncertain", "extend", "recompute", "stale", "note")
 """The facts of a recovery report that are shown when cells switch to another log."""
 
 
@@ -27,7 +27,7 @@ def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
     if arguments.drop is not None:
         if arguments.name is not None or arguments.at is not None or arguments.then:
             raise UsageError("%dd branch: write `%dd branch NAME`, or `%dd branch --drop NAME`")
-        above, name = _parent(arguments.drop)
+        above, name = _split_parent(arguments.drop)
         with notebook.log(above) as parent:
             parent.drop_branch(name)
         notebook.say(f"branch {arguments.drop} is gone")
@@ -35,7 +35,7 @@ def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
     if arguments.name is None:
         if arguments.at is not None or arguments.then:
             raise UsageError("%dd branch: write `%dd branch NAME --at EPOCH`")
-        return _listed(notebook)
+        return _list_branches(notebook)
     session = notebook.session()
     epoch = None if arguments.at is None else epoch_of(session, arguments.at)
     notebook.say(fork(notebook, arguments.name, epoch, then=arguments.then))
@@ -66,16 +66,16 @@ def fork(notebook: Notebook, given: str, at: int | None, *, then: bool = False) 
     definitions = "then" if then else "now"
     owners_of(session).branching.make(name, epoch, definitions=definitions)
     cells = " with its definitions" if then else ""
-    name = _within(notebook, name)
+    name = _full_name(notebook, name)
     return (
         f"branch {name} forked at epoch {epoch}{cells}: `%dd switch {name}` goes on there"
-        f"{_alone(session)}"
+        f"{_replica_warning(session)}"
     )
 
 
-def _listed(notebook: Notebook) -> Table | None:
+def _list_branches(notebook: Notebook) -> Table | None:
     with notebook.log(mode="r") as main:
-        branches = [*_every(main.branches, "")]
+        branches = [*_walk_branches(main.branches, "")]
     if not branches:
         notebook.say("there are no branches: `%dd branch NAME` forks one here")
         return None
@@ -84,7 +84,7 @@ def _listed(notebook: Notebook) -> Table | None:
             name,
             "" if each.replicas else formats.value(each.at),
             "" if each.replicas else formats.value(each.now),
-            "this notebook" if name == notebook.branch else _where(each, name),
+            "this notebook" if name == notebook.branch else _owner_text(each, name),
         ]
         for name, each in branches
     ]
@@ -92,7 +92,7 @@ def _listed(notebook: Notebook) -> Table | None:
     return Table("branches", head, rows, ("string", "bigint", "bigint", "string"))
 
 
-def _alone(session: Session) -> str:
+def _replica_warning(session: Session) -> str:
     """Returns a warning that a new branch is not at the replicas yet, if its log has some."""
     from nosync_nb.session.session import owners_of
 
@@ -100,7 +100,9 @@ def _alone(session: Session) -> str:
     return "; until then it is on this disk alone" if has else ""
 
 
-def _every(branches: Mapping[str, BranchInfo], above: str) -> Iterator[tuple[str, BranchInfo]]:
+def _walk_branches(
+    branches: Mapping[str, BranchInfo], above: str
+) -> Iterator[tuple[str, BranchInfo]]:
     """Yields branches and the branches below them, by their names in a notebook of the log."""
     from nosync_nb.files.filesystem import Files
     from nosync_nb.session.timetravel import remote_branches
@@ -115,21 +117,21 @@ def _every(branches: Mapping[str, BranchInfo], above: str) -> Iterator[tuple[str
                 **remote_branches.remote_branch_list(Files(), path),
                 **list_branches(Files(), path),
             }
-            yield from _every(below, f"{name}/")
+            yield from _walk_branches(below, f"{name}/")
 
 
-def _within(notebook: Notebook, name: str) -> str:
+def _full_name(notebook: Notebook, name: str) -> str:
     """Returns the full name of a branch that was forked from the branch in use, or from the log."""
     return name if notebook.branch is None else f"{notebook.branch}/{name}"
 
 
-def _parent(name: str) -> tuple[str | None, str]:
+def _split_parent(name: str) -> tuple[str | None, str]:
     """Returns the parent branch of a branch, None for the log itself; and its own name there."""
     above, _, own = name.rpartition("/")
     return above or None, own
 
 
-def _where(branch: BranchInfo, name: str) -> str:
+def _owner_text(branch: BranchInfo, name: str) -> str:
     """Returns the owner of a branch, or the reason why it cannot be opened."""
     if branch.replicas:
         return f"at replicas: `%dd switch {name}`"
@@ -148,7 +150,7 @@ def _switch(notebook: Notebook, arguments: Namespace) -> None:
             where = "read the main log, which another notebook writes"
             back = f"; `%dd switch {notebook.home}` is back in this notebook's branch"
     lines = [f"cells {where}, at epoch {session.now}{back}"]
-    lines += [f"{what}: {text}" for what, text in session.recovery.facts() if what in _TOLD]
+    lines += [f"{what}: {text}" for what, text in session.recovery.facts() if what in _SHOWN_FACTS]
     notebook.say("\n".join(lines))
 
 
@@ -168,10 +170,10 @@ def rewind(notebook: Notebook, epoch: int) -> str:
         return f"the session is at epoch {told.epoch} already"
     made = {"computed from its inputs": told.computed, "not known there": told.unknown}
     rest = "".join(f"; {what}: {', '.join(names)}" for what, names in made.items() if names)
-    left = _within(notebook, told.branch)
+    left = _full_name(notebook, told.branch)
     return (
         f"went back from epoch {told.left} to {told.epoch}{rest}; what was left is branch"
-        f" {left}: `%dd switch {left}` goes on there{_alone(session)}"
+        f" {left}: `%dd switch {left}` goes on there{_replica_warning(session)}"
     )
 
 
@@ -213,7 +215,7 @@ def _follow(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
     session = notebook.session()
     before = session.now
-    above = None if notebook.branch is None else _parent(notebook.branch)[0]
+    above = None if notebook.branch is None else _split_parent(notebook.branch)[0]
     with notebook.log(above, mode="r") as parent:
         if above is None:
             notebook.check_main(parent)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb.store.verification.report import DamagedRange, VerificationReport
 
-_DEEP = 64
+_DEPTH_MAX = 64
 """The depth to which files below a log are counted: branches have branches."""
 
 
@@ -37,7 +37,7 @@ def _logs(notebook: Notebook, arguments: Namespace) -> Table:
     for path in paths:
         if not LogPlace(path, "").has_log:
             continue
-        size, used = _taken(path)
+        size, used = _disk_usage(path)
         own = notebook.place is not None and path == notebook.place.path
         process = open_in(path)
         whose = "this notebook" if own else _notebook_of(path, lives=process is not None)
@@ -76,16 +76,16 @@ def _notebook_of(log: Path, *, lives: bool) -> str:
     return f"{shown_path(Path(found or record.notebook))}{gone}"
 
 
-def _taken(log: Path) -> tuple[int, datetime | None]:
+def _disk_usage(log: Path) -> tuple[int, datetime | None]:
     """Returns the bytes of a log on the disk, each file once, and the time of the last write."""
     sizes, last = {}, 0.0
-    for status in _below(str(log), 0):
+    for status in _files_below(str(log), 0):
         sizes[status.st_dev, status.st_ino] = status.st_size
         last = max(last, status.st_mtime)
     return sum(sizes.values()), datetime.fromtimestamp(last, UTC) if last else None
 
 
-def _below(folder: str, depth: int) -> Iterator[os.stat_result]:
+def _files_below(folder: str, depth: int) -> Iterator[os.stat_result]:
     """Yields every file below a folder; skips files that are deleted meanwhile."""
     from nosync_nb.errors import DurabilityError
     from nosync_nb.files.filesystem import Files
@@ -103,8 +103,8 @@ def _below(folder: str, depth: int) -> Iterator[os.stat_result]:
             continue
         if not stat.S_ISDIR(status.st_mode):
             yield status
-        elif depth < _DEEP:
-            yield from _below(path, depth + 1)
+        elif depth < _DEPTH_MAX:
+            yield from _files_below(path, depth + 1)
 
 
 def _open(notebook: Notebook, arguments: Namespace) -> None:

@@ -53,10 +53,10 @@ def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
         was = replication.settings
         replication.change(checked_config(urls, arguments.quorum, log=session.path))
         if before:
-            _tell(notebook, was, replication.settings)
+            _warn_larger_quorum(notebook, was, replication.settings)
 
 
-def _tell(notebook: Notebook, before: ReplicaConfig, now: ReplicaConfig) -> None:
+def _warn_larger_quorum(notebook: Notebook, before: ReplicaConfig, now: ReplicaConfig) -> None:
     """Warns if more replicas than before must answer to read every safe epoch."""
     from nosync_nb.store.replication.config import read_quorum
 
@@ -96,7 +96,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
                 each.state,
                 formats.value(each.epoch),
                 formats.value(each.behind),
-                _lacks(each),
+                _unshipped(each),
                 f"{each.behind_s:.1f} s" if each.behind else "",
                 formats.size(each.bytes_sent),
                 formats.size(each.last_bytes) if each.last_bytes else "",
@@ -108,7 +108,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
     )
 
 
-def _lacks(copy: ReplicaStatus) -> str:
+def _unshipped(copy: ReplicaStatus) -> str:
     """Returns the bytes still to be shipped; empty while they are unknown."""
     return "" if copy.behind and not copy.behind_bytes else formats.size(copy.behind_bytes)
 

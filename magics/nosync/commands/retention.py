@@ -25,10 +25,10 @@ def _retain(notebook: Notebook, arguments: Namespace) -> None:
         owners_of(session).retaining.bound(" ".join(arguments.budget))
     if arguments.asked:
         owners_of(session).retaining.set(" ".join(arguments.asked))
-    notebook.say(_kept(session))
+    notebook.say(_retention_text(session))
 
 
-def _kept(session: Session) -> str:
+def _retention_text(session: Session) -> str:
     """Describes the retained history."""
     from nosync_nb.session.session import owners_of
 

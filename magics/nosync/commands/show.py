@@ -55,10 +55,10 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     notes += _repairs(session)
     notes.append(_failures(session))
     notes += [f"background: {each}" for each in owners_of(session).worker.failures.listed()]
-    notes.append(_taken(session))
-    notes += _scrubbed(session)
+    notes.append(_disk_usage_text(session))
+    notes += _scrub_text(session)
     notes += demotion_text(owners_of(session).publisher.snapshot.catalog)
-    notes += _not_here(session)
+    notes += _missing_data(session)
     columns = ("name", "kind", "rows", *levels_shown, "state")
     types = ("string", "string", "bigint", *["bigint"] * len(levels_shown), "string")
     watched, refused = _watched(session)
@@ -88,7 +88,7 @@ def _repairs(session: Session) -> list[str]:
     return notes
 
 
-def _not_here(session: Session) -> list[str]:
+def _missing_data(session: Session) -> list[str]:
     """Reports data of the log that may be lost, and data that is not on this disk yet."""
     from nosync_nb.session.session import owners_of
 
@@ -101,7 +101,7 @@ def _not_here(session: Session) -> list[str]:
     return notes
 
 
-def _taken(session: Session) -> str:
+def _disk_usage_text(session: Session) -> str:
     """Describes the disk usage of the log, by purpose."""
     from nosync_nb.session.maintenance.disk_usage import (
         measure_disk_usage,
@@ -128,11 +128,11 @@ def _taken(session: Session) -> str:
         bound += over if over_budget(publisher) else ""
     return (
         f"on this disk {formats.size(taken.total)} in {kept}: {', '.join(parts)}{bound}"
-        f"{_rewritten(write_amplification(publisher), publisher.retention.writes)}"
+        f"{_amplification_text(write_amplification(publisher), publisher.retention.writes)}"
     )
 
 
-def _rewritten(written: Amplification, most: float | None) -> str:
+def _amplification_text(written: Amplification, most: float | None) -> str:
     """Describes the write amplification since the log was opened; empty if nothing was written."""
     if not written.came:
         return ""
@@ -146,13 +146,13 @@ def _rewritten(written: Amplification, most: float | None) -> str:
 def _failures(session: Session) -> str:
     """Describes the current cost of each class of failure."""
     return (
-        f"a failure now costs {_cost(session, 'kernel')} if the kernel dies,"
-        f" {_cost(session, 'power')} if the power goes,"
-        f" {_cost(session, 'disk')} if the disk is lost"
+        f"a failure now costs {_cost_text(session, 'kernel')} if the kernel dies,"
+        f" {_cost_text(session, 'power')} if the power goes,"
+        f" {_cost_text(session, 'disk')} if the disk is lost"
     )
 
 
-def _cost(session: Session, failure: FailureName) -> str:
+def _cost_text(session: Session, failure: FailureName) -> str:
     """Returns the epochs that all stages would lose."""
     left = session.recovery_frontier(failure)
     lost = session.now - left
@@ -163,7 +163,7 @@ def _cost(session: Session, failure: FailureName) -> str:
     return f"all {lost:,} epochs" if lost > 1 else "the only epoch"
 
 
-def _scrubbed(session: Session) -> list[str]:
+def _scrub_text(session: Session) -> list[str]:
     """Describes what the replication agent has scrubbed and repaired."""
     from nosync_nb.session.session import owners_of
 

@@ -54,7 +54,7 @@ class Binding:
         self._shell = shell
         self._file = NotebookFile()
         self._record: tuple[Path, LogRecord] | None = None
-        self._news = self._said = ""
+        self._news = self._last_news = ""
         self._rename: tuple[Path, Path] | None = None
         notebook = self._notebook()
         self._started = None if notebook is None else (notebook, location.file_of(notebook))
@@ -64,12 +64,12 @@ class Binding:
 
         Cost: parses the notebook's file and reads the records of the logs beside it, some KiB each.
         """
-        here = self._evidence()
+        here = self._collect_facts()
         if here.chosen is None and here.natural is None:
             return None
         verdict = resolve_log(here, [] if here.chosen else known_logs(here))
         assert verdict.log is not None
-        self._news = self._told(verdict)
+        self._news = self._resolution_message(verdict)
         self._rename = None if verdict.rename is None else (verdict.log, verdict.rename)
         source = "NOSYNC_SESSION" if verdict.why == CHOSEN else f"the notebook's {verdict.why}"
         return LogPlace(verdict.log, source)
@@ -106,9 +106,9 @@ class Binding:
     def news(self) -> str:
         """Returns a message on a log that nearly was the notebook's, once in a kernel, or ""."""
         news, self._news = self._news, ""
-        if news == self._said:
+        if news == self._last_news:
             return ""
-        self._said = news or self._said
+        self._last_news = news or self._last_news
         return news
 
     def adopt(self, place: LogPlace) -> bool:
@@ -120,12 +120,12 @@ class Binding:
         self._news = ""
         if place.temporary:
             return True
-        here = self._evidence()
+        here = self._collect_facts()
         given = place.source in ("%dd open", "NOSYNC_SESSION")
         known = read_record(place.path) or LogRecord(here.notebook, automatic=not given)
         own, names = is_same_notebook(here, known), former(place.path, known)
         if names != known.former:
-            _moved(Path(known.log), place.path)
+            _update_registries(Path(known.log), place.path)
         self._record = (
             place.path,
             LogRecord(
@@ -153,7 +153,7 @@ class Binding:
         if self._record is None:
             return
         folder, record = self._record
-        cell = self._running()
+        cell = self._running_cell()
         if cell and cell not in record.cells:
             notebook, seen = find_notebook(record) or record.notebook, (*record.cells, cell)
             record = replace(record, notebook=notebook, cells=seen, seen=time.time())
@@ -169,27 +169,27 @@ class Binding:
     def _notebook(self) -> Path | None:
         return location.notebook_path(self._shell.user_ns, os.environ, Path.cwd())
 
-    def _evidence(self) -> NotebookFacts:
+    def _collect_facts(self) -> NotebookFacts:
         notebook, chosen = self._notebook(), location.chosen_place(os.environ, Path.cwd())
         if notebook is not None:
             path, file = self._started or (None, None)
-            notebook = renamed(notebook, file if path == notebook else None, self._running())
+            notebook = renamed(notebook, file if path == notebook else None, self._running_cell())
         self._file = NotebookFile.read(notebook)
         return notebook_facts(
             None if chosen is None else located(chosen),
             None if notebook is None else location.default_place(notebook),
             self._file,
-            self._running(),
+            self._running_cell(),
         )
 
-    def _running(self) -> str:
+    def _running_cell(self) -> str:
         """The id of the cell that runs; see `NotebookFile.cell`."""
         request: dict[str, Any] = getattr(self._shell, "get_parent", dict)() or {}
         told = (request.get("metadata") or {}).get("cellId")
         source = (request.get("content") or {}).get("code")
         return self._file.cell(told, source if isinstance(source, str) else "")
 
-    def _told(self, verdict: LogResolution) -> str:
+    def _resolution_message(self, verdict: LogResolution) -> str:
         other = verdict.other
         if other is None:
             return ""
@@ -197,7 +197,9 @@ class Binding:
         if verdict.relation == GONE and open_in(other.path) is not None:
             return ""  # the notebook was renamed while the kernel ran
         whose = other.lives or find_notebook(record) or record.notebook
-        return resolution_text(verdict, _typed(other.path), _typed(Path(whose)) if whose else "")
+        return resolution_text(
+            verdict, _quoted_path(other.path), _quoted_path(Path(whose)) if whose else ""
+        )
 
 
 def _owner_before(known: LogRecord) -> tuple[str, FileId] | None:
@@ -212,7 +214,7 @@ def _list_moved(old: Path, new: Path) -> None:
     register_log(*(new / path.relative_to(old) for path in paths))
 
 
-def _moved(old: Path, new: Path) -> None:
+def _update_registries(old: Path, new: Path) -> None:
     """Updates this user's files after the folder of a log was renamed."""
     from nosync_nb.errors import NosyncError
     from nosync_nb.files.filesystem import Files
@@ -223,7 +225,7 @@ def _moved(old: Path, new: Path) -> None:
         registry.moved(Files(), str(old), str(new))
 
 
-def _typed(path: Path) -> str:
+def _quoted_path(path: Path) -> str:
     """Quotes a path for `%dd open`."""
     text = str(shown_path(path))
     return f"'{text}'" if " " in text else text
@@ -241,7 +243,7 @@ def log_owner_notebook(place: LogPlace) -> Iterator[None]:
         __tracebackhide__ = True
         record = read_record(place.path) or LogRecord()
         notebook = find_notebook(record) or record.notebook
-        whose = f"it is the log of {_typed(Path(notebook))}; " if notebook else ""
-        opens = f"%dd open {_typed(place.path)}"
+        whose = f"it is the log of {_quoted_path(Path(notebook))}; " if notebook else ""
+        opens = f"%dd open {_quoted_path(place.path)}"
         hint = f"{whose}`{opens} --mode r` reads it, `{opens} --takeover` goes on in it here"
         raise nosync_nb.FencedError(str(error), hint=hint) from error

@@ -238,7 +238,7 @@ def known_logs(here: NotebookFacts) -> list[KnownLog]:
     beside = {str(each) for each in own}
     elsewhere = [Path(each) for each in registered_logs() if each not in beside]
     places = [*own, *elsewhere[-LOGS_MAX:]]
-    return [_known(path, here) for path in places if LogPlace(path, "").has_log]
+    return [_known_log(path, here) for path in places if LogPlace(path, "").has_log]
 
 
 def logs_in(folder: Path) -> Iterator[Path]:
@@ -253,7 +253,7 @@ def logs_in(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _known(path: Path, here: NotebookFacts) -> KnownLog:
+def _known_log(path: Path, here: NotebookFacts) -> KnownLog:
     record = read_record(path)
     if record is None:
         return KnownLog(path)

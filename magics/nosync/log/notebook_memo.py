@@ -23,7 +23,7 @@ from nosync.log.location import MEMO
 
 _MOST_NAMES = 200
 _MOST_BYTES = 1 << 20
-_TELLINGS_MAX = 2
+_REPORTS_MAX = 2
 
 
 class RunningCell(NamedTuple):
@@ -85,7 +85,7 @@ class NotebookMemo:
             )
             told = {str(name): int(times) for name, times in dict(known.get("told", {})).items()}
             signatures = (known.get("signed"), known.get("moves"))
-            if not any(_believed(folder, imports, conf, each) for each in signatures):
+            if not any(_is_signed(folder, imports, conf, each) for each in signatures):
                 imports, conf = {}, {}
             running = known.get("running")
             if running is not None:
@@ -172,7 +172,7 @@ class NotebookMemo:
         """Counts names that were reported as missing; removes those that stay unbound for long."""
         for name in names:
             self.told[name] = self.told.get(name, 0) + 1
-            if self.told[name] > _TELLINGS_MAX:
+            if self.told[name] > _REPORTS_MAX:
                 self.bound(name)
 
 
@@ -192,7 +192,7 @@ def _signature(folder: Path, imports: Mapping[str, str], conf: Mapping[str, str]
     return hashlib.blake2b(text, key=key[:64], person=b"nosync imports").hexdigest()
 
 
-def _believed(
+def _is_signed(
     folder: Path, imports: Mapping[str, str], conf: Mapping[str, str], signed: object
 ) -> bool:
     own = _signature(folder, imports, conf)

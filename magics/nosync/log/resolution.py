@@ -156,7 +156,7 @@ def folder_for(natural: Path, known: KnownLog, logs: Sequence[KnownLog]) -> Path
         return None
     if re.fullmatch(rf"{re.escape(natural.name)}(-\d+)?", path.name):
         return None
-    return _free(natural, [each for each in logs if each.path != path])
+    return _free_folder(natural, [each for each in logs if each.path != path])
 
 
 def _decide(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
@@ -168,24 +168,24 @@ def _decide(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
         return LogResolution(max(kernel, key=_latest).path, KERNEL)
     if here.natural is None:
         return LogResolution(None, NEW)
-    seen = [each for each, r in told if _shared(here, r)]
+    seen = [each for each, r in told if _shared_cells(here, r)]
     same = [
         each
         for each, r in told
-        if here.file and r.file == here.file and _shared(here, r, words=False)
+        if here.file and r.file == here.file and _shared_cells(here, r, words=False)
     ]
     if same:
         return LogResolution(max(same, key=_latest).path, FILE)
     gone = [each for each in seen if not each.lives]
-    moved = [each for each in gone if _alone(here, each)]
+    moved = [each for each in gone if _cells_suffice(here, each)]
     if moved:
         return LogResolution(max(moved, key=lambda each: _nearest(here, each)).path, CELLS)
     named = [each for each in logs if _has_path(here, each)]
     agreeing = [each for each in named if not _contradicts(here, each)]
     if agreeing:
         return LogResolution(max(agreeing, key=lambda each: _nearest(here, each)).path, PATH)
-    new = _free(here.natural, logs)
-    copied = [each for each, r in told if each.lives and _shared(here, r, words=False)]
+    new = _free_folder(here.natural, logs)
+    copied = [each for each, r in told if each.lives and _shared_cells(here, r, words=False)]
     if copied:
         return LogResolution(new, NEW, max(copied, key=_latest), COPY)
     taken = [each for each, r in told if here.file and r.previous == (here.notebook, here.file)]
@@ -194,7 +194,7 @@ def _decide(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
     if named:
         other = max(named, key=lambda each: _nearest(here, each))
         return LogResolution(new, NEW) if other.lives else LogResolution(new, NEW, other, GONE)
-    doubtful = gone or [each for each, r in told if _maybe(here, r)]
+    doubtful = gone or [each for each, r in told if _may_be_file(here, r)]
     if doubtful:
         return LogResolution(new, NEW, max(doubtful, key=_latest), MAYBE)
     return LogResolution(new, NEW)
@@ -204,7 +204,7 @@ def is_same_notebook(here: NotebookFacts, record: LogRecord) -> bool:
     """Returns True if a log knows this notebook, so that its recorded cells stay valid."""
     if here.kernel and record.kernel == here.kernel:
         return True
-    if _shared(here, record):
+    if _shared_cells(here, record):
         return True
     return not _differs(here, record) and record.notebook == here.notebook
 
@@ -213,7 +213,7 @@ def may_be_same_notebook(here: NotebookFacts, log: Path, record: LogRecord) -> b
     """Returns True if any fact of its record, except the kernel, supports a log."""
     named = here.notebook and record.notebook == here.notebook
     found = here.file and record.file == here.file
-    return bool(named or found or log == here.natural or _shared(here, record))
+    return bool(named or found or log == here.natural or _shared_cells(here, record))
 
 
 def drawn_identity(known: str) -> bool:
@@ -221,7 +221,7 @@ def drawn_identity(known: str) -> bool:
     return _RANDOM.fullmatch(known) is not None
 
 
-def _shared(here: NotebookFacts, record: LogRecord, *, words: bool = True) -> int:
+def _shared_cells(here: NotebookFacts, record: LogRecord, *, words: bool = True) -> int:
     """Counts the cells of the notebook that the log has recorded.
 
     Texts count if they are several, and half of the texts of either side: one line occurs in many
@@ -231,19 +231,19 @@ def _shared(here: NotebookFacts, record: LogRecord, *, words: bool = True) -> in
         words: False: ids that were written by hand count no more than texts.
     """
     both = (here.cells or frozenset()).intersection(record.cells)
-    if not both or (_ids(both) if words else any(map(drawn_identity, both))):
+    if not both or (_has_ids(both) if words else any(map(drawn_identity, both))):
         return len(both)
     fewer = min(len(here.cells or ()), len(record.cells))
     return len(both) if len(both) > 1 and 2 * len(both) >= fewer else 0
 
 
-def _alone(here: NotebookFacts, known: KnownLog) -> bool:
+def _cells_suffice(here: NotebookFacts, known: KnownLog) -> bool:
     """Returns True if cells alone prove that a log is the notebook's, although its file differs."""
     both = (here.cells or frozenset()).intersection(known.record.cells if known.record else ())
-    return not _ids(both) or any(map(drawn_identity, both)) or _has_path(here, known)
+    return not _has_ids(both) or any(map(drawn_identity, both)) or _has_path(here, known)
 
 
-def _ids(cells: Iterable[str]) -> bool:
+def _has_ids(cells: Iterable[str]) -> bool:
     """Returns True if the identities contain an id."""
     return any(not each.startswith(TEXT) for each in cells)
 
@@ -255,7 +255,7 @@ def _differs(here: NotebookFacts, record: LogRecord) -> bool:
     """
     if here.cells is None or not record.cells:
         return False
-    return not here.cells or (_ids(here.cells) and _ids(record.cells))
+    return not here.cells or (_has_ids(here.cells) and _has_ids(record.cells))
 
 
 def _latest(known: KnownLog) -> tuple[bool, float]:
@@ -266,7 +266,7 @@ def _nearest(here: NotebookFacts, known: KnownLog) -> tuple[bool, bool, int, flo
     """Orders logs that may be the notebook's: the one in its default folder goes first."""
     record = known.record or LogRecord()
     own = known.path == here.natural
-    return own, record.notebook == here.notebook, _shared(here, record), record.seen
+    return own, record.notebook == here.notebook, _shared_cells(here, record), record.seen
 
 
 def _has_path(here: NotebookFacts, known: KnownLog) -> bool:
@@ -287,12 +287,12 @@ def _contradicts(here: NotebookFacts, known: KnownLog) -> bool:
     return bool(record.notebook) and record.notebook != here.notebook
 
 
-def _maybe(here: NotebookFacts, record: LogRecord) -> bool:
+def _may_be_file(here: NotebookFacts, record: LogRecord) -> bool:
     """Returns True if the log knows the file, and there are no cells to decide."""
     return here.file is not None and record.file == here.file and not _differs(here, record)
 
 
-def _free(natural: Path, logs: Iterable[KnownLog]) -> Path:
+def _free_folder(natural: Path, logs: Iterable[KnownLog]) -> Path:
     """Returns the notebook's default folder, or one beside it that no log has or had."""
     taken = {path for each in logs for path in (each.path, *map(Path, each.former))}
     if natural not in taken:

@@ -84,7 +84,7 @@ class Archive:
 
     def pack(self, node: PackNode) -> Pack:
         """Returns the opened pack of a node."""
-        pack: Pack = self._kept(
+        pack: Pack = self._cached(
             node.name,
             lambda: Pack(
                 self.folder,
@@ -127,7 +127,7 @@ class Archive:
                 self.parts, ref, layout, files=self.files, checked=True, thorough=self.thorough
             )
 
-        batch: Batch = self._kept(key, made)
+        batch: Batch = self._cached(key, made)
         (there,) = readable((batch,))
         if there is not batch:  # the file was truncated, and is repaired
             with self._lock:
@@ -159,7 +159,7 @@ class Archive:
         self, tree: Iterable[PackNode], trace: int, lower: int, upper: int
     ) -> Iterator[tuple[Section, int]]:
         """Yields the sections to read for `[lower, upper)`, each with the end of its interval."""
-        for node in _within(tree, trace, lower, upper):
+        for node in _nodes_within(tree, trace, lower, upper):
             stop = min(upper, node.clip)
             for section in self.sections(node, trace):
                 yield section, stop
@@ -181,7 +181,7 @@ class Archive:
                 self._open.pop(node.name, None)
             raise
 
-    def _kept(self, key: Any, make: Callable[[], Any]) -> Any:
+    def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
         """Returns the cached file of a key, or opens it and evicts the least recently used one."""
         with self._lock:
             file = self._open.get(key)
@@ -218,13 +218,15 @@ def total_of(batches: Sequence[Batch], layout: Layout) -> Batch:
     return merge(layout, [b if b.layout == layout else arrange(layout, b.updates) for b in batches])
 
 
-def _within(tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Iterator[PackNode]:
+def _nodes_within(
+    tree: Iterable[PackNode], trace: int, lower: int, upper: int
+) -> Iterator[PackNode]:
     """Yields the nodes to read for `[lower, upper)`: sums inside, and leaves that overlap."""
     for node in tree:
         low, high = node.extent(trace)
         if high <= lower or low >= upper or low >= high:
             continue
         if node.children and (low < lower or high > upper):
-            yield from _within(node.children, trace, lower, upper)
+            yield from _nodes_within(node.children, trace, lower, upper)
         else:
             yield node

@@ -67,13 +67,13 @@ class RecutNode(NamedTuple):
         old = self.old
         if old.children:
             return len(old.children)
-        return PackFragment(_lowest(old), min(old.upper, old.clip), old.grain).groups
+        return PackFragment(_lowest_epoch(old), min(old.upper, old.clip), old.grain).groups
 
     @property
     def left(self) -> int:
         """The number of groups after the rewrite."""
         first, *rest = self.pieces
-        first = first._replace(lower=min(first.lower, _lowest(leaf_packs(self.old)[0])))
+        first = first._replace(lower=min(first.lower, _lowest_epoch(leaf_packs(self.old)[0])))
         return sum(piece.groups for piece in (first, *rest))
 
     @property
@@ -149,11 +149,11 @@ def wanted_fragments(node: PackNode, now: int, keep: RetainedEpochs) -> tuple[Pa
     and so does a leaf in which a rewind has left only such epochs.
     """
     below = leaf_packs(node)
-    if any(_before(leaf, keep.pinned) or leaf.clip < leaf.lower for leaf in below):
+    if any(_has_late_pin(leaf, keep.pinned) or leaf.clip < leaf.lower for leaf in below):
         return ()
     pieces: list[PackFragment] = []
     for leaf in below:
-        for piece in _cut(leaf, now, keep):
+        for piece in _leaf_fragments(leaf, now, keep):
             if pieces and piece.grain == pieces[-1].grain:
                 pieces[-1] = pieces[-1]._replace(upper=piece.upper)
             else:
@@ -161,25 +161,25 @@ def wanted_fragments(node: PackNode, now: int, keep: RetainedEpochs) -> tuple[Pa
     if not node.children:
         lower, upper = node.lower, min(node.upper, node.clip)
         return () if pieces in ([], [(lower, upper, node.grain)]) else tuple(pieces)
-    late = any(_lowest(leaf) < leaf.lower and leaf.grain > 1 for leaf in below)
+    late = any(_lowest_epoch(leaf) < leaf.lower and leaf.grain > 1 for leaf in below)
     return () if late and len(pieces) > 1 else tuple(pieces)
 
 
-def _lowest(leaf: PackNode) -> int:
+def _lowest_epoch(leaf: PackNode) -> int:
     """Returns the first epoch that a leaf has changes of."""
     return min((low for low, high in leaf.own.values() if low < high), default=leaf.lower)
 
 
-def _before(leaf: PackNode, pinned: Iterable[int]) -> bool:
+def _has_late_pin(leaf: PackNode, pinned: Iterable[int]) -> bool:
     """Returns True if a leaf has a pinned epoch of a collection that lagged behind."""
-    lowest = _lowest(leaf)
+    lowest = _lowest_epoch(leaf)
     return any(lowest <= epoch < leaf.lower for epoch in pinned)
 
 
-def _cut(leaf: PackNode, now: int, keep: RetainedEpochs) -> Iterator[PackFragment]:
+def _leaf_fragments(leaf: PackNode, now: int, keep: RetainedEpochs) -> Iterator[PackFragment]:
     """Yields the pieces of a leaf: cut where grains change, and around pinned epochs."""
     lower, upper = leaf.lower, min(leaf.upper, leaf.clip)
-    if lower == upper and lower > _lowest(leaf):
+    if lower == upper and lower > _lowest_epoch(leaf):
         yield PackFragment(lower, upper, max(leaf.grain, keep.grain(upper, now)))
     ends = {upper}
     grain, least = FACTOR, keep.single
@@ -188,7 +188,7 @@ def _cut(leaf: PackNode, now: int, keep: RetainedEpochs) -> Iterator[PackFragmen
         whole = max(grain, leaf.grain)
         ends.add(min(upper, max(lower, (now + 1 - least) // whole * whole)))
         grain, least = grain * FACTOR, least * FACTOR
-    pins = [epoch for epoch in keep.pinned if _stays(epoch, leaf, now, keep)]
+    pins = [epoch for epoch in keep.pinned if _needs_pin(epoch, leaf, now, keep)]
     for epoch in pins:
         ends |= {max(lower, epoch + 1 - leaf.grain), epoch + 1}
     for low, high in pairwise(sorted({lower, *ends})):
@@ -198,7 +198,7 @@ def _cut(leaf: PackNode, now: int, keep: RetainedEpochs) -> Iterator[PackFragmen
         )
 
 
-def _stays(epoch: int, leaf: PackNode, now: int, keep: RetainedEpochs) -> bool:
+def _needs_pin(epoch: int, leaf: PackNode, now: int, keep: RetainedEpochs) -> bool:
     """Returns True if an epoch is readable in a leaf, and would not be by its age."""
     inside = leaf.lower <= epoch < min(leaf.upper, leaf.clip)
     aged = keep.grain(epoch + 1, now)
@@ -210,19 +210,21 @@ def would_lose(recut: RecutNode, now: int, keep: RetainedEpochs | None) -> bool:
     below = leaf_packs(recut.old)
     if keep is None:
         return any(piece.grain > 1 for piece in recut.pieces)
-    if any(_before(leaf, keep.pinned) for leaf in below):
+    if any(_has_late_pin(leaf, keep.pinned) for leaf in below):
         return True
-    if any(piece.grain > _allowed(piece, below, now, keep) for piece in recut.pieces):
+    if any(piece.grain > _allowed_grain(piece, below, now, keep) for piece in recut.pieces):
         return True
     return any(
-        not (epoch + 1) % leaf.grain and not _told(recut.pieces, epoch)
+        not (epoch + 1) % leaf.grain and not _is_readable(recut.pieces, epoch)
         for epoch in keep.pinned
         for leaf in below
         if leaf.lower <= epoch < min(leaf.upper, leaf.clip)
     )
 
 
-def _allowed(piece: PackFragment, below: Iterable[PackNode], now: int, keep: RetainedEpochs) -> int:
+def _allowed_grain(
+    piece: PackFragment, below: Iterable[PackNode], now: int, keep: RetainedEpochs
+) -> int:
     """Returns the grain that the epochs of a piece may have now; never finer than before."""
     lower, upper = piece.lower, piece.upper
     if lower == upper:  # late changes of earlier epochs, and a rewind has left nothing else
@@ -232,6 +234,6 @@ def _allowed(piece: PackFragment, below: Iterable[PackNode], now: int, keep: Ret
     return max([keep.grain(upper, now), *had])
 
 
-def _told(pieces: Iterable[PackFragment], epoch: int) -> bool:
+def _is_readable(pieces: Iterable[PackFragment], epoch: int) -> bool:
     """Returns True if an epoch is individually readable in pieces."""
     return any(p.lower <= epoch < p.upper and not (epoch + 1) % p.grain for p in pieces)

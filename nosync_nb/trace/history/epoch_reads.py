@@ -59,7 +59,7 @@ def read_epochs(
                 if lower <= epoch < stop:
                     result.large[epoch] = sum(ref.rows for ref in refs)
     result.large.update((e, _rows(c)) for e, c in tail if isinstance(c, FiledChange))
-    result.small.extend(_of_tail(tail))
+    result.small.extend(_tail_changes(tail))
     return result
 
 
@@ -76,7 +76,7 @@ def _rows(change: FiledChange) -> int:
     return sum(ref.rows for ref in change.refs)
 
 
-def _of_tail(tail: Sequence[Entry]) -> Iterator[tuple[Layout, Epochs, Updates]]:
+def _tail_changes(tail: Sequence[Entry]) -> Iterator[tuple[Layout, Epochs, Updates]]:
     """Yields the changes of a tail in memory; those with one decoder are decoded together."""
     batches: dict[Layout, list[tuple[int, Batch]]] = {}
     encoded: dict[tuple[Layout, Decode], list[tuple[int, Any]]] = {}
@@ -88,11 +88,11 @@ def _of_tail(tail: Sequence[Entry]) -> Iterator[tuple[Layout, Epochs, Updates]]:
     for layout, some in batches.items():
         counts = [len(batch) for _, batch in some]
         updates = concat_updates([batch.updates for _, batch in some], layout.types)
-        yield layout, _repeated([epoch for epoch, _ in some], counts), updates
+        yield layout, _repeat_epochs([epoch for epoch, _ in some], counts), updates
     for (layout, decode), told in encoded.items():
         updates, counts = decode([data for _, data in told], layout.types)
-        yield layout, _repeated([epoch for epoch, _ in told], counts), updates
+        yield layout, _repeat_epochs([epoch for epoch, _ in told], counts), updates
 
 
-def _repeated(epochs: Sequence[int], counts: Sequence[int]) -> Epochs:
+def _repeat_epochs(epochs: Sequence[int], counts: Sequence[int]) -> Epochs:
     return np.array(epochs, np.int64).repeat(counts)

@@ -60,7 +60,7 @@ def weight(entries: Iterable[Entry]) -> RowWeight:
         if isinstance(change, FiledChange):
             filed += sum(ref.rows for ref in change.refs)
         elif isinstance(change, EncodedChange):
-            loose += _rows(change.data)
+            loose += _estimated_rows(change.data)
         elif len(change) > sections.LARGE:
             filed += len(change)
         else:
@@ -68,6 +68,6 @@ def weight(entries: Iterable[Entry]) -> RowWeight:
     return RowWeight(loose, filed)
 
 
-def _rows(data: Any) -> int:
+def _estimated_rows(data: Any) -> int:
     """Estimates the rows of an encoded change: bytes of a frame, or a batch."""
     return 1 + len(data) // _ROW_BYTES if isinstance(data, bytes | memoryview) else len(data)

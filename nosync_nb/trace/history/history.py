@@ -300,17 +300,17 @@ class History:
 
     def pieces(self, trace: int, after: int | None, upto: int) -> IntervalFragments:
         """As `changes`, with large sorted batches separate from the rest."""
-        view, lower = self._checked(trace, after, upto)
+        view, lower = self._readable_view(trace, after, upto)
         sums = self._archive.read(view.tree, trace, lower + 1, upto + 1)
         return interval_fragments(self._archive, sums, view.tail(trace, lower, upto))
 
     def weight(self, trace: int, after: int | None, upto: int) -> RowWeight:
         """Estimates the rows of `pieces`. Cost: O(16 log n) in n epochs, and the tail."""
-        view, lower = self._checked(trace, after, upto)
+        view, lower = self._readable_view(trace, after, upto)
         packed = self._archive.weight(view.tree, trace, lower + 1, upto + 1)
         return packed + weight(view.tail(trace, lower, upto))
 
-    def _checked(self, trace: int, after: int | None, upto: int) -> tuple[_View, int]:
+    def _readable_view(self, trace: int, after: int | None, upto: int) -> tuple[_View, int]:
         """Returns the view and the epoch before the interval; raises if one is unreadable."""
         view = self._view
         self._check(view, trace, upto)

@@ -66,14 +66,14 @@ def nearby_state(
             weight = history.weight(log, lower, upper)
             ways.append((_cost(weight, back=epoch < near.epoch), near))
     near = min(ways, key=lambda way: way[0])[1]
-    return near.trace if near.epoch == epoch else _stepped(history, log, near, epoch)
+    return near.trace if near.epoch == epoch else _step_from(history, log, near, epoch)
 
 
 def _cost(weight: RowWeight, *, back: bool = False) -> int:
     return weight.loose * _DEARER + weight.filed * (_DEARER if back else 1)
 
 
-def _stepped(history: History, log: int, near: NearbyState, epoch: int) -> Trace:
+def _step_from(history: History, log: int, near: NearbyState, epoch: int) -> Trace:
     """Moves a cached state to another epoch."""
     lower, upper = sorted((near.epoch, epoch))
     changed = history.pieces(log, None if lower < 0 else lower, upper)
@@ -82,19 +82,19 @@ def _stepped(history: History, log: int, near: NearbyState, epoch: int) -> Trace
         if any(part.layout != trace.layout for part in parts) or sum(map(len, parts)) <= FEW_ROWS:
             loose = [*loose, *parts]
         else:
-            trace = _with(trace, parts, back=epoch < near.epoch)
+            trace = _append_parts(trace, parts, back=epoch < near.epoch)
     if loose:
-        batch = _sum(trace.layout, loose)
-        trace = _with(trace, (batch,), back=epoch < near.epoch) if len(batch) else trace
-    return _joined(trace)
+        batch = _sum_batches(trace.layout, loose)
+        trace = _append_parts(trace, (batch,), back=epoch < near.epoch) if len(batch) else trace
+    return _merge_small_layers(trace)
 
 
-def _sum(layout: Layout, batches: Iterable[Batch]) -> Batch:
+def _sum_batches(layout: Layout, batches: Iterable[Batch]) -> Batch:
     """Adds up batches in any layouts."""
     return merge(layout, [b if b.layout == layout else arrange(layout, b.updates) for b in batches])
 
 
-def _with(trace: Trace, parts: tuple[Batch, ...], *, back: bool) -> Trace:
+def _append_parts(trace: Trace, parts: tuple[Batch, ...], *, back: bool) -> Trace:
     """Appends a layer to a trace; with `back` its counts are negated."""
     if back:
         parts = tuple(Batch(p.layout, p.columns, p.khash, p.rhash, -p.diff, p.code) for p in parts)
@@ -102,7 +102,7 @@ def _with(trace: Trace, parts: tuple[Batch, ...], *, back: bool) -> Trace:
     return trace.appended(Layer(at, at + 1, parts))
 
 
-def _joined(trace: Trace) -> Trace:
+def _merge_small_layers(trace: Trace) -> Trace:
     """Merges the last layers while they have few rows, or while many layers are of similar size."""
     layers = trace.layers
     while len(layers) > 1:

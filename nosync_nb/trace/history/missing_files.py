@@ -70,14 +70,16 @@ def missing_history(
             pack = archive.pack(node)
             for trace in pack.numbers:
                 large = (each for section in pack.sections(trace) for each in section.large)
-                _note(changes, trace, ((e, {r.path for r in refs}) for e, refs in large), missing)
+                _record_missing(
+                    changes, trace, ((e, {r.path for r in refs}) for e, refs in large), missing
+                )
     for trace, tail in tails.items():
         filed = ((e, {r.path for r in c.refs}) for e, c in tail if isinstance(c, FiledChange))
-        _note(changes, trace, filed, missing)
+        _record_missing(changes, trace, filed, missing)
     return MissingHistory(changes, tuple(packs))
 
 
-def _note(
+def _record_missing(
     changes: dict[int, dict[int, frozenset[str]]],
     trace: int,
     filed: Iterable[tuple[int, AbstractSet[str]]],

@@ -78,15 +78,15 @@ class YieldingPause:
 
     def __init__(self, way: Callable[[], object] | None = None) -> None:
         self._way = way
-        self._met = False  # True if it had to wait for another thread the last time
+        self._had_to_wait = False  # True if it had to wait for another thread the last time
         self._due = time.perf_counter() + _WORK_S
 
     def __call__(self) -> None:
         """Rests, if a rest is due."""
         if time.perf_counter() >= self._due:
-            time.sleep(_LONG_REST_S if self._met else _REST_S)
+            time.sleep(_LONG_REST_S if self._had_to_wait else _REST_S)
             if self._way is not None:
-                self._met = bool(self._way())
+                self._had_to_wait = bool(self._way())
             self._due = time.perf_counter() + _WORK_S
 
 
@@ -119,7 +119,7 @@ class PackPlan(NamedTuple):
                 sections.append((trace, section))
                 pause()
         stem = f"pack-{self.lower}-{self.upper}"
-        node = _written(self.archive, sections, stem, self.lower, self.upper)
+        node = _write_node(self.archive, sections, stem, self.lower, self.upper)
         taken = {trace: len(entries) for trace, entries in self.entries.items()}
         return PackResult((node._replace(own=own),), (), taken, self.cuts)
 
@@ -151,7 +151,7 @@ class SumPlan(NamedTuple):
                 sections.append((trace, section))
             pause()
         stem = f"sum-{lower}-{upper}"
-        node = _written(archive, sections, stem, lower, upper, children[0].level + 1)
+        node = _write_node(archive, sections, stem, lower, upper, children[0].level + 1)
         return PackResult((node._replace(own=own, children=children),), children)
 
     def _sums(self, nodes: list[PackNode], trace: int, start: int, stop: int) -> Iterable[Section]:
@@ -210,7 +210,7 @@ class RecutPlan(NamedTuple):
             pause()
         stem = f"pack-{piece.lower}-{piece.upper}"
         level = self.recut.old.level
-        node = _written(archive, sections, stem, piece.lower, piece.upper, level)
+        node = _write_node(archive, sections, stem, piece.lower, piece.upper, level)
         return node._replace(own=own, grain=piece.grain)
 
     def _recut(
@@ -226,11 +226,11 @@ class RecutPlan(NamedTuple):
                 shares.setdefault(section.layout, []).append(SectionShare(section, low, high))
         for layout, some in shares.items():
             large = [each for s in some for each in s.section.large if s.lower <= each[0] < s.upper]
-            large, sums = self._merged(layout, large, trace, shift)
+            large, sums = self._merge_large(layout, large, trace, shift)
             more = [SectionShare(each, each.start, each.stop) for each in sums]
             yield recut_section(layout, start, piece.upper, shift, [*some, *more], large)
 
-    def _merged(
+    def _merge_large(
         self, layout: Layout, large: list[Large], trace: int, shift: int
     ) -> tuple[list[Large], list[Section]]:
         """Merges the large changes of each group of epochs, in files or in a section."""
@@ -269,7 +269,7 @@ def tidy_plans(
         return SumPlan(archive, children)
     coarser = None
     if keep is not None and less is not None:
-        gain = _gain if less == "bytes" else _fewer
+        gain = _bytes_gain if less == "bytes" else _files_gain
         coarser = budget_relief(tree, now, keep, lambda recut: gain(archive, tree, recut, needed))
     elif keep is not None:
         coarser = to_recut(tree, now, keep)
@@ -278,7 +278,7 @@ def tidy_plans(
     return RecutPlan(archive, coarser, needed | packs_elsewhere(tree, coarser.old))
 
 
-def _gain(
+def _bytes_gain(
     archive: Archive, tree: Sequence[PackNode], recut: RecutNode, needed: AbstractSet[str]
 ) -> float:
     """Estimates the bytes that a rewrite frees, divided by the bytes that it writes.
@@ -317,12 +317,12 @@ def _gain(
     return (before + sum(freed.values()) - after) / after
 
 
-def _fewer(
+def _files_gain(
     archive: Archive, tree: Sequence[PackNode], recut: RecutNode, needed: AbstractSet[str]
 ) -> float:
     """Returns the number of files that a rewrite frees, divided by the number that it writes.
 
-    Cost: as of `_gain`.
+    Cost: as of `_bytes_gain`.
     """
     if recut.as_it_is:
         return 0.0
@@ -352,7 +352,7 @@ def _groups(large: Iterable[Large], shift: int) -> Iterable[list[Large]]:
     return groups.values()
 
 
-def _written(
+def _write_node(
     archive: Archive,
     sections: Sequence[tuple[int, Section]],
     stem: str,

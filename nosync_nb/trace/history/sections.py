@@ -7,7 +7,7 @@ reading any interval is one `take` per column. There are no hashes: the reader a
 Batches above `LARGE` rows are not copied: a section refers to their part files.
 
 Design: everything is done on whole columns, because packing runs in a thread beside epochs of a
-fraction of a millisecond. Rows are numbered once (`_numbers`); levels then sort integers.
+fraction of a millisecond. Rows are numbered once (`_number_rows`); levels then sort integers.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Section(NamedTuple):
             return None
         ends = finest.starts[a : b + 1].astype(np.int64)
         taken = slice(int(finest.starts[a]), int(finest.starts[b]))
-        at = _rows(finest)[taken].astype(np.int64)
+        at = _entry_rows(finest)[taken].astype(np.int64)
         columns = [rows.take(c, at) for c in self.columns]
         updates = Updates(columns, finest.diff[taken].astype(np.int64))
         return finest.group[a:b].astype(np.int64).repeat(ends[1:] - ends[:-1]), updates
@@ -150,7 +150,7 @@ def build_section(
         else:
             rhash = np.concatenate(hashes)
         pause()
-        number, columns = _numbers(columns, layout.types, rhash)
+        number, columns = _number_rows(columns, layout.types, rhash)
         pause()
     levels = _levels(epoch, epoch, number, diff, 0, _shifts(start, stop, 0), pause)
     return Section(layout, start, stop, columns, levels, tuple(large))
@@ -198,7 +198,7 @@ def recut_section(
             epoch = np.maximum(finest.group.astype(np.int64) << finest.shift, section.start)
             epoch = epoch.repeat(np.diff(finest.starts.astype(np.int64)))
             taken = ((lower <= epoch) & (epoch < upper)).nonzero()[0]
-            number = _rows(finest)[taken].astype(np.int64) + count
+            number = _entry_rows(finest)[taken].astype(np.int64) + count
             entries.append((epoch[taken], number, finest.diff[taken].astype(np.int64)))
             columns.append(section.columns)
             count += len(section.columns[0]) if section.columns else len(finest.diff)
@@ -208,10 +208,12 @@ def recut_section(
     epoch, number, diff = (np.concatenate(each) for each in zip(*entries, strict=True))
     every = [rows.concat([c[i] for c in columns], t) for i, t in enumerate(layout.types)]
     if len(entries) > 1:
-        same, every = _numbers(every, layout.types, rows.hash_columns(every, layout.types, count))
+        same, every = _number_rows(
+            every, layout.types, rows.hash_columns(every, layout.types, count)
+        )
         number = same[number]
     narrow = shift if start >> shift < (stop - 1) >> shift else WHOLE
-    group, number, diff, first = _sums(epoch >> narrow, number, diff)
+    group, number, diff, first = _sum_groups(epoch >> narrow, number, diff)
     used, number = np.unique(number, return_inverse=True)
     every = [rows.take(c, used) for c in every]
     levels = _levels(epoch[first], group, number, diff, narrow, _shifts(start, stop, narrow))
@@ -236,14 +238,14 @@ def _levels(
     """Builds all levels from the consolidated entries of the finest one, ordered by group."""
     levels = [_level(finest, group, number, diff)]
     for shift in shifts:
-        group, number, diff, first = _sums(epoch >> shift, number, diff)
+        group, number, diff, first = _sum_groups(epoch >> shift, number, diff)
         epoch = epoch[first]
         pause()
         levels.append(_level(shift, group, number, diff))
     return tuple(levels)
 
 
-def _numbers(
+def _number_rows(
     columns: list[Column], types: Sequence[str], rhash: Array
 ) -> tuple[Index, list[Column]]:
     """Numbers the distinct rows in the order of their first occurrence.
@@ -265,7 +267,7 @@ def _numbers(
         starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
         first = order[starts].repeat(np.diff(starts, append=n))
         if not equal.all():
-            first = _told_apart(columns, types, order, first, again)
+            first = _resolve_collisions(columns, types, order, first, again)
     same_as = np.empty(n, np.int64)
     same_as[order] = first
     distinct = same_as == np.arange(n)
@@ -276,7 +278,7 @@ def _numbers(
     return number[same_as], [rows.take(c, kept) for c in columns]
 
 
-def _told_apart(
+def _resolve_collisions(
     columns: list[Column], types: Sequence[str], order: Index, first: Index, again: Index
 ) -> Index:
     """Returns the first row of equal value for each of `order`, if hashes may collide."""
@@ -290,7 +292,7 @@ def _told_apart(
     return apart
 
 
-def _sums(group: Array, number: Index, diff: Array) -> tuple[Array, Index, Array, Index]:
+def _sum_groups(group: Array, number: Index, diff: Array) -> tuple[Array, Index, Array, Index]:
     """Adds up diffs of one row in one group and drops zeros.
 
     Returns:
@@ -314,15 +316,17 @@ def _level(shift: int, group: Array, number: Index, diff: Array) -> GridLevel:
     new = (group[1:] != group[:-1]).nonzero()[0] + 1
     starts = np.concatenate(([0], new)) if len(group) else new
     bounds = np.append(starts, len(group))
-    return GridLevel(shift, _narrow(group[starts]), _narrow(bounds), _row(number), _narrow(diff))
+    return GridLevel(
+        shift, _narrow(group[starts]), _narrow(bounds), _stored_rows(number), _narrow(diff)
+    )
 
 
-def _rows(level: GridLevel) -> Array:
+def _entry_rows(level: GridLevel) -> Array:
     """Returns the row of each entry."""
     return np.arange(len(level.diff)) if level.row is None else level.row
 
 
-def _row(number: Array) -> Array | None:
+def _stored_rows(number: Array) -> Array | None:
     """Returns row numbers in their stored form."""
     if np.array_equal(number, np.arange(len(number))):
         return None

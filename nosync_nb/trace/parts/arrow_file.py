@@ -51,7 +51,7 @@ MAGIC = b"NSPART01"
 TAIL = struct.Struct("<QQQQQ8s")
 """The end of the table of checksums: head size, head, footer, blocks, body end; then the magic."""
 
-_JOINED = 1 << 16
+_WRITE_BYTES = 1 << 16
 
 
 def store_file(column: Column, type_: str) -> pa.Array:
@@ -102,7 +102,7 @@ def write_file(
         for chunk in chunks:
             small.append(chunk)
             waiting += len(chunk)
-            if waiting >= _JOINED:
+            if waiting >= _WRITE_BYTES:
                 file.append(b"".join(small) if len(small) > 1 else memoryview(chunk))
                 small, size, waiting = [], size + waiting, 0
         if small:
@@ -195,7 +195,7 @@ def open_mapped(
     data = map_file(folder, name, files)
     if data.size != size_bytes:
         raise damaged_file_error(folder, name, f"it has {data.size} bytes, not {size_bytes}")
-    table = _table(data, folder, name, digest)
+    table = _checksum_table(data, folder, name, digest)
     if checked:
         _check_blocks(data, table, folder, name)
     try:
@@ -265,11 +265,11 @@ def _head(chunks: Sequence[Any]) -> bytes:
     size = 8
     for _ in range(2):  # each a marker of 4 bytes, its size in 4 bytes, and so many bytes
         size += 8
-        size += int(struct.unpack("<i", _first(chunks, size)[-4:])[0])
-    return _first(chunks, size)
+        size += int(struct.unpack("<i", _first_bytes(chunks, size)[-4:])[0])
+    return _first_bytes(chunks, size)
 
 
-def _first(chunks: Sequence[Any], size: int) -> bytes:
+def _first_bytes(chunks: Sequence[Any], size: int) -> bytes:
     """Returns the first `size` bytes of chunks."""
     head = b""
     for chunk in chunks:
@@ -309,7 +309,7 @@ def _check_blocks(data: pa.Buffer, table: _Table, folder: str, name: str) -> Non
             )
 
 
-def _table(data: pa.Buffer, folder: str, name: str, digest: str | None = None) -> _Table:
+def _checksum_table(data: pa.Buffer, folder: str, name: str, digest: str | None = None) -> _Table:
     """Reads the checksums of a mapped file and checks its head and footer."""
     view = memoryview(data).cast("B")
     size = len(view)

@@ -121,7 +121,7 @@ def refs_from_json(data: Iterable[Any]) -> tuple[PartRef, ...]:
     Raises:
         CorruptLogError: one names no part file, or is no reference at all.
     """
-    return tuple(map(_ref, data))
+    return tuple(map(_checked_ref, data))
 
 
 def frame_rows(refs: Iterable[PartRef]) -> int:
@@ -129,7 +129,7 @@ def frame_rows(refs: Iterable[PartRef]) -> int:
     return sum(ref.rows for ref in refs if ref.from_frame)
 
 
-def _ref(data: Any) -> PartRef:
+def _checked_ref(data: Any) -> PartRef:
     if not isinstance(data, list | tuple) or len(data) != len(PartRef._fields):
         raise CorruptLogError(
             f"the log refers to a part file by {type(data).__name__}, not by its six fields",
@@ -160,7 +160,7 @@ def write_part(
     """
     batch.check()
     names = [f"c{i}" for i in range(len(batch.columns))]
-    arrays, texts = _stored(batch)
+    arrays, texts = _stored_columns(batch)
     extra: dict[str, Any] = {"khash": batch.khash}
     if batch.rhash is not batch.khash:
         extra["rhash"] = batch.rhash
@@ -173,7 +173,7 @@ def write_part(
     head: dict[str, Any] = {"layout": batch.layout, "rows": len(batch)}
     if texts:
         head |= {"format": WITH_TEXTS, "texts": texts}
-    path = _name(stem, CODED if texts else PART)
+    path = _unique_name(stem, CODED if texts else PART)
     size, digest = write_arrow(folder, path, names, arrays, head, files)
     if sync_folder:
         files.sync_folder(folder)
@@ -181,11 +181,11 @@ def write_part(
     return PartRef(path, len(batch), *bounds, size, digest)
 
 
-def _stored(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]:
+def _stored_columns(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]:
     """Returns the columns of a batch in their stored form, and the texts of coded columns."""
     arrays, texts = [], {}
     for i, (column, type_) in enumerate(zip(batch.columns, batch.layout.types, strict=True)):
-        few = _few_texts(column, type_)
+        few = _encode_few_texts(column, type_)
         if few is None:
             arrays.append(store_file(column, type_))
         else:
@@ -194,7 +194,7 @@ def _stored(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]:
     return arrays, texts
 
 
-def _few_texts(column: Column, type_: str) -> pa.DictionaryArray | None:
+def _encode_few_texts(column: Column, type_: str) -> pa.DictionaryArray | None:
     """Returns the column dictionary-encoded if it has few texts and many rows; else None."""
     if type_ != "string" or len(column) < CODED_ROWS:
         return None
@@ -284,19 +284,19 @@ def open_part(
             what was checked; see `checksums` for the rest.
     """
     own = _identity(folder, ref, files) if checked and not thorough else None
-    known = None if own is None else _MAPPED.get(own)
+    known = None if own is None else _MAPPED_PARTS.get(own)
     if known is not None and known.layout == layout and known.is_there():
         return known
     try:
-        batch = _mapped(folder, ref, layout, files, checked=checked, thorough=thorough)
+        batch = _map_part(folder, ref, layout, files, checked=checked, thorough=thorough)
     except UNSOUND as error:
         raise damaged_file_error(folder, ref.path, f"it cannot be read: {error}") from error
     if own is not None:
-        _MAPPED[own] = batch
+        _MAPPED_PARTS[own] = batch
     return batch
 
 
-_MAPPED: WeakValueDictionary[tuple[Any, ...], MappedBatch] = WeakValueDictionary()
+_MAPPED_PARTS: WeakValueDictionary[tuple[Any, ...], MappedBatch] = WeakValueDictionary()
 """Mapped parts that were compared with their checksums, by the identity of their files."""
 
 
@@ -306,11 +306,11 @@ def _identity(folder: str, ref: PartRef, files: Files) -> tuple[Any, ...] | None
     return None if own is None else (*own, *ref._replace(path=""))
 
 
-def _mapped(
+def _map_part(
     folder: str, ref: PartRef, layout: Layout, files: Files, *, checked: bool, thorough: bool
 ) -> MappedBatch:
     """Maps a part; an invalid one raises one of `UNSOUND`."""
-    header, record, ending = _open(folder, ref, files, checked=checked)
+    header, record, ending = _open_file(folder, ref, files, checked=checked)
     own = header.get("layout")  # None: the file holds unsorted updates
     if own is None or Layout.from_json(own) != layout:
         raise damaged_file_error(folder, ref.path, f"it is ordered by {own}, not by {layout}")
@@ -327,7 +327,7 @@ def _mapped(
     n = record.num_rows
     khash = buffers.numbers(extra["khash"], np.uint64)
     rhash = buffers.numbers(extra["rhash"], np.uint64) if "rhash" in extra else khash
-    diff = buffers.numbers(extra["diff"], np.int64) if "diff" in extra else _ones(n)
+    diff = buffers.numbers(extra["diff"], np.int64) if "diff" in extra else _all_ones(n)
     code = buffers.numbers(extra["code"], np.uint64) if "code" in extra else None
     batch = Batch(layout, columns, khash, rhash, diff, code)
     if n and (int(khash[0]), int(khash[-1]) + 1) != (ref.low, ref.high):
@@ -351,7 +351,7 @@ def write_updates(
         names.append("diff")
         arrays.append(buffers.arrow_from_numpy(updates.diff))
     head = {"types": list(types), "rows": len(updates.diff)}
-    path = _name(stem)
+    path = _unique_name(stem)
     size, digest = write_arrow(folder, path, names, arrays, head, files, sync=False)
     return PartRef(path, len(updates.diff), 0, 2**64, size, digest)
 
@@ -360,7 +360,7 @@ def open_updates(
     folder: str, ref: PartRef, types: Sequence[str], *, files: Files = DISK
 ) -> Updates:
     """Maps updates written by `write_updates`. Cost: O(1) in their rows."""
-    header, record, _ = _open(folder, ref, files)
+    header, record, _ = _open_file(folder, ref, files)
     if header.get("types") != list(types):
         raise damaged_file_error(
             folder, ref.path, f"its columns are {header.get('types')}, not {types}"
@@ -368,20 +368,20 @@ def open_updates(
     columns = [load_file(record.column(i), t) for i, t in enumerate(types)]
     if "diff" in record.schema.names:
         return Updates(columns, buffers.numbers(record.column("diff"), np.int64))
-    return Updates(columns, _ones(record.num_rows))
+    return Updates(columns, _all_ones(record.num_rows))
 
 
-def _ones(n: int) -> Diffs:
+def _all_ones(n: int) -> Diffs:
     """Returns `n` diffs of 1 in O(1): one number in memory, viewed as an array."""
     return np.broadcast_to(np.int64(1), n)
 
 
-def _name(stem: str, ending: str = PART) -> str:
+def _unique_name(stem: str, ending: str = PART) -> str:
     """Returns a unique file name."""
     return f"{stem}-{uuid.uuid4().hex}{ending}"
 
 
-def _open(
+def _open_file(
     folder: str, ref: PartRef, files: Files, *, checked: bool = False
 ) -> tuple[dict[str, Any], pa.RecordBatch, Ending]:
     header, record, ending = open_mapped(

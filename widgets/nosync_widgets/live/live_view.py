@@ -45,7 +45,7 @@ def script(*names: str) -> str:
 class LiveView(AnsweringWidget):
     """A view of a session that follows it.
 
-    Subclasses define `_state_now`, and handle messages in `_take`.
+    Subclasses define `_state_now`, and handle messages in `_handle_request`.
     """
 
     _css = source("live.css")
@@ -61,7 +61,7 @@ class LiveView(AnsweringWidget):
         super().__init__(again=again)
         self.show()
         self._leave = pulse.subscribe(self.show)
-        self.on_msg(self._asked)
+        self.on_msg(self._on_message)
 
     def show(self) -> None:
         """Shows the current overview of the poller."""
@@ -73,8 +73,8 @@ class LiveView(AnsweringWidget):
             except Exception as error:
                 state = {**self.state, "error": error_text(error)}
             else:
-                state["error"] = self._missed()
-            self.state = {**state, **self._dated()}
+                state["error"] = self._error_line()
+            self.state = {**state, **self._epoch_fields()}
 
     def close(self) -> None:
         """Frees the view, its layout and its subscription; a second call does nothing."""
@@ -83,7 +83,7 @@ class LiveView(AnsweringWidget):
                 return
             self._closed = True
         self._leave()
-        self.on_msg(self._asked, remove=True)
+        self.on_msg(self._on_message, remove=True)
         self.layout.close()
         super().close()
 
@@ -94,30 +94,30 @@ class LiveView(AnsweringWidget):
     def _state_now(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _take(self, content: dict[str, Any]) -> None:
+    def _handle_request(self, content: dict[str, Any]) -> None:
         """Handles a message of the front end; `show` follows."""
 
-    def _answered(self) -> None:
+    def _notify_choice(self) -> None:
         """Notifies listeners of the front end's choice, without the lock: they may hold theirs."""
 
-    def _missed(self) -> str:
+    def _error_line(self) -> str:
         """Returns the reason why nothing newer is shown, and what to type; empty without one."""
         pulse = self._pulse
         said = f"{pulse.error} {self.again}" if pulse.over else pulse.error
         return formats.visible(said)
 
-    def _dated(self) -> dict[str, Any]:
+    def _epoch_fields(self) -> dict[str, Any]:
         overview = self._pulse.overview
         return {"epoch": overview.epoch, "time": formats.moment(overview.committed_at)}
 
-    def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
+    def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if not isinstance(content, dict) or self._closed:
             return
         self.answer()
         with self._lock:
-            self._take(content)
+            self._handle_request(content)
         self.show()
-        self._answered()
+        self._notify_choice()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """Adds the static form, for front ends without widgets."""

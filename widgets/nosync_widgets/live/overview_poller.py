@@ -50,14 +50,14 @@ class OverviewPoller:
     def __init__(self, session: Session, branch: str | None = None) -> None:
         self._lock = threading.RLock()
         # guards only the next three attributes; no view is called with it
-        self._mutex = threading.Lock()
+        self._views_lock = threading.Lock()
         self._views: tuple[Callable[[], None], ...] = ()
         self._thread: SingleThread | None = None
         self._stop = threading.Event()
-        self._seen: OverviewMark | None = None
+        self._last_mark: OverviewMark | None = None
         self.session, self.branch = session, branch
         self.error, self.over = "", False
-        self.overview: Overview = self._made()
+        self.overview: Overview = self._build()
 
     @property
     def owners(self) -> Services:
@@ -74,14 +74,14 @@ class OverviewPoller:
         """Calls a view after each new overview; returns a function that ends it, repeatably."""
 
         def leave() -> None:
-            with self._mutex:
+            with self._views_lock:
                 self._views = tuple(each for each in self._views if each is not show)
                 if not self._views:
                     self._stop.set()
 
         from nosync_nb.store.background_thread import SingleThread
 
-        with self._mutex:
+        with self._views_lock:
             self._views = (*self._views, show)
             if self._stop.is_set() or self._thread is None:
                 self._thread = SingleThread("nosync views")
@@ -99,31 +99,31 @@ class OverviewPoller:
         with self._lock:
             said, new = "", False
             try:
-                said = self._ended()
+                said = self._end_reason()
                 self.over = bool(said)
-                new = not said and (always or not self._moment().is_like(self._seen))
+                new = not said and (always or not self._current_mark().is_like(self._last_mark))
                 if new:
-                    self.overview = self._made()
+                    self.overview = self._build()
             except Exception as error:
-                said, new, self._seen = f"{type(error).__name__}: {error}", False, None
+                said, new, self._last_mark = f"{type(error).__name__}: {error}", False, None
             if new or said != self.error:
                 self.error = said
-                self._tell()
+                self._notify()
         return time.thread_time() - begin
 
     def move(self, session: Session, branch: str | None) -> None:
         """Switches to another session of the same log."""
         with self._lock:
-            self.session, self.branch, self._seen = session, branch, None
+            self.session, self.branch, self._last_mark = session, branch, None
             self.refresh()
 
     def close(self) -> None:
         """Ends all notifications."""
-        with self._mutex:
+        with self._views_lock:
             self._views = ()
             self._stop.set()
 
-    def _ended(self) -> str:
+    def _end_reason(self) -> str:
         """Returns the reason why this session will not change any more, and the remedy, or ""."""
         session = self.session
         if session.closed:
@@ -136,19 +136,19 @@ class OverviewPoller:
             )
         return ""
 
-    def _moment(self) -> OverviewMark:
+    def _current_mark(self) -> OverviewMark:
         from nosync_nb.session.overview import overview_mark
 
         return overview_mark(self.owners)
 
-    def _made(self) -> Overview:
+    def _build(self) -> Overview:
         """Builds an overview. A change during that counts as new."""
         from nosync_nb.session.overview import build_overview
 
-        self._seen = self._moment()
+        self._last_mark = self._current_mark()
         return build_overview(self.owners)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for show in self._views:
             show()
 

@@ -62,7 +62,7 @@ class Throttle:
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._running = False
-        self._again = False
+        self._requested_again = False
         self._closed = False
         self._last_s = 0.0
         self._ended_s = self._used_s = 0.0
@@ -73,7 +73,7 @@ class Throttle:
     @property
     def waits(self) -> bool:
         """True if a call is pending."""
-        return self._timer is not None or self._again
+        return self._timer is not None or self._requested_again
 
     def ask(self, *, soon: bool = False) -> None:
         """Requests a call; all requests until then share it.
@@ -85,7 +85,7 @@ class Throttle:
             if self._closed or (self._timer is not None and not soon):
                 return
             if self._running:
-                self._again = True
+                self._requested_again = True
             else:
                 self._start(0.0 if soon else self.budget.rest_s(self._last_s))
 
@@ -106,7 +106,7 @@ class Throttle:
                 return
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer, self._running, self._again = None, True, False
+            self._timer, self._running, self._requested_again = None, True, False
         started = time.thread_time()
         try:
             self._act()
@@ -117,18 +117,18 @@ class Throttle:
                 self._last_s = time.thread_time() - started
                 self._ended_s, self._used_s = time.monotonic(), time.process_time()
                 self.spent_s += self._last_s
-                if self._again and not self._closed:
+                if self._requested_again and not self._closed:
                     self._start(self.budget.rest_s(self._last_s))
 
-    def _due(self) -> None:
+    def _run_when_due(self) -> None:
         """Calls the function after its rest, unless the process had less processor time."""
         with self._lock:
-            if self._timer is not None and (rest_s := self._owed_s()) > 0:
+            if self._timer is not None and (rest_s := self._additional_rest_s()) > 0:
                 self._start(rest_s)
                 return
         self.run()
 
-    def _owed_s(self) -> float:
+    def _additional_rest_s(self) -> float:
         """Returns the additional rest, because other processes had the processor meanwhile."""
         rest_s = self.budget.rest_s(self._last_s)
         passed_s = time.monotonic() - self._ended_s
@@ -140,7 +140,7 @@ class Throttle:
     def _start(self, rest_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._again = False
-        self._timer = threading.Timer(rest_s, self._due if rest_s > 0 else self.run)
+        self._requested_again = False
+        self._timer = threading.Timer(rest_s, self._run_when_due if rest_s > 0 else self.run)
         self._timer.daemon = True
         self._timer.start()

@@ -54,7 +54,7 @@ class FrontierView(LiveView):
         again: str = AGAIN,
     ) -> None:
         self._selected = ""
-        self._chosen = chosen
+        self._on_chosen = chosen
         super().__init__(pulse, again=again)
 
     @property
@@ -75,12 +75,12 @@ class FrontierView(LiveView):
             if not self._closed:
                 self.page = self._page() if self._selected else {}
 
-    def _take(self, content: dict[str, Any]) -> None:
+    def _handle_request(self, content: dict[str, Any]) -> None:
         self._selected = str(content.get("select", self._selected))
 
-    def _answered(self) -> None:
-        if self._chosen is not None and self._selected:
-            self._chosen(self._selected)
+    def _notify_choice(self) -> None:
+        if self._on_chosen is not None and self._selected:
+            self._on_chosen(self._selected)
 
     def _state_now(self) -> dict[str, Any]:
         overview = self._pulse.overview
@@ -176,7 +176,7 @@ def overview_table(overview: Overview) -> Table:
                 ", ".join(each.reads),
                 formats.one_line(each.schema.ddl),
                 None if each.rows is None else f"{each.rows:,}",
-                _ran(each),
+                _run_text(each),
                 str(each.frontier.memory),
                 str(each.frontier.disk),
                 formats.value(each.frontier.replicas),
@@ -213,7 +213,7 @@ def _node(each: StageOutline, names: set[str]) -> dict[str, Any]:
         "reads": [name for name in dict.fromkeys(each.reads) if name in names],
         "columns": _columns(each),
         "detail": _detail(each),
-        "ran": _ran(each),
+        "ran": _run_text(each),
         "levels": _levels(each),
         "after": [[failure, epoch] for failure, epoch in each.after.items()],
         "why": formats.one_line(each.told),
@@ -249,7 +249,7 @@ def _detail(each: StageOutline) -> str:
     return f"{rows} · {formats.size(each.size_bytes)}"
 
 
-def _ran(each: StageOutline) -> str:
+def _run_text(each: StageOutline) -> str:
     """Describes the time and placement of the last run."""
     work = each.work
     if work is None:

@@ -106,8 +106,8 @@ class GridView(AnsweringWidget):
         self._lock = threading.RLock()
         self._session = session
         self._branch = branch
-        self._look: CollectionView | None = None
-        self._wanted = GridRequest(limit=min(max(limit, 1), ROWS_MAX))
+        self._collection_view: CollectionView | None = None
+        self._request = GridRequest(limit=min(max(limit, 1), ROWS_MAX))
         self._pages = 0
         self._closed = False
         # A commit must never wait for a page that is being read, so a throttle has a lock of its
@@ -118,12 +118,12 @@ class GridView(AnsweringWidget):
         super().__init__(stage=stage)
         self.refresh()
         self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
-        self.on_msg(self._asked)
+        self.on_msg(self._on_message)
 
     @property
     def epoch(self) -> int | None:
         """The epoch shown; None if nothing could be read yet."""
-        return None if self._look is None else self._look.epoch
+        return None if self._collection_view is None else self._collection_view.epoch
 
     def refresh(self, *, reload: bool = False) -> None:
         """Shows the last epoch; a frozen grid only shows how far it is behind.
@@ -134,15 +134,15 @@ class GridView(AnsweringWidget):
         with self._lock:
             if self._closed:
                 return
-            before, shown = self._look, dict(self.page)
+            before, shown = self._collection_view, dict(self.page)
             try:
                 self.latest = _owners(self._session).paging.latest
                 stale = self._stale()
                 if self.frozen and not reload:
                     if before is not None and stale != shown.get("stale"):
-                        self._put({**shown, "stale": stale, "asked": 0})
+                        self._publish_page({**shown, "stale": stale, "asked": 0})
                     return
-                look = self._renew()
+                look = self._reopen_view()
             except Exception as error:
                 self._fail(error, 0)
                 return
@@ -150,7 +150,7 @@ class GridView(AnsweringWidget):
                 self._show(0)
             elif (before.epoch, shown.get("stale")) != (look.epoch, stale):
                 # the rows are the same at another epoch
-                self._put({**shown, "epoch": look.epoch, "stale": stale, "asked": 0})
+                self._publish_page({**shown, "epoch": look.epoch, "stale": stale, "asked": 0})
                 self.summary = {**self.summary, "epoch": look.epoch} if self.summary else {}
 
     def follow(self) -> None:
@@ -162,9 +162,9 @@ class GridView(AnsweringWidget):
         with self._lock:
             if self._closed:
                 return
-            before, self._wanted = self._wanted, wanted
+            before, self._request = self._request, wanted
             if not self._show(asked):
-                self._wanted = before
+                self._request = before
 
     def freeze(self, on: bool) -> None:
         """Stays at the epoch shown, or follows commits again."""
@@ -180,7 +180,7 @@ class GridView(AnsweringWidget):
             if self._closed:
                 return
             self._unsubscribe()
-            self._session, self._branch, self._look = session, branch, None
+            self._session, self._branch, self._collection_view = session, branch, None
             self.frozen = False
             self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
             self.refresh(reload=True)
@@ -192,7 +192,7 @@ class GridView(AnsweringWidget):
             kind: csv or parquet.
         """
         with self._lock:
-            look, wanted = self._look, self._wanted
+            look, wanted = self._collection_view, self._request
             if self._closed or look is None or kind not in ("csv", "parquet"):
                 return
         try:
@@ -220,17 +220,17 @@ class GridView(AnsweringWidget):
                 return
             self._closed = True
             self._unsubscribe()
-            self.on_msg(self._asked, remove=True)
-            self._look = None
+            self.on_msg(self._on_message, remove=True)
+            self._collection_view = None
         self.layout.close()
         super().close()
 
-    def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
+    def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         """Handles a message of the front end."""
         self.answer()
         kind = content.get("kind")
         if kind == "show":
-            width = len(self._look.schema) if self._look is not None else 0
+            width = len(self._collection_view.schema) if self._collection_view is not None else 0
             self.show(GridRequest.of(content, width), asked=int(content.get("asked", 0)))
         elif kind == "freeze":
             self.freeze(bool(content.get("on")))
@@ -240,26 +240,26 @@ class GridView(AnsweringWidget):
     def _committed(self, _epoch: int) -> None:
         self.follow()
 
-    def _renew(self) -> CollectionView:
+    def _reopen_view(self) -> CollectionView:
         """Opens the current view of the stage; changed columns reset order and filter."""
-        before = self._look
+        before = self._collection_view
         look = _owners(self._session).paging.look(self._session[self.stage], before=before)
         if before is None or before.schema != look.schema:
-            self._wanted = GridRequest(look.order, limit=self._wanted.limit)
-        self._look = look
+            self._request = GridRequest(look.order, limit=self._request.limit)
+        self._collection_view = look
         return look
 
     def _show(self, asked: int) -> bool:
         """Reads the requested page; returns True if it succeeded."""
-        look = self._look
+        look = self._collection_view
         if look is None:
             return False
         try:
-            page = {**read_page(look, self._wanted), "stale": self._stale()}
+            page = {**read_page(look, self._request), "stale": self._stale()}
         except Exception as error:
             self._fail(error, asked)
             return False
-        self._put({**page, "asked": asked})
+        self._publish_page({**page, "asked": asked})
         self.summing.ask(soon=asked > 0)
         return True
 
@@ -270,16 +270,16 @@ class GridView(AnsweringWidget):
         return formats.visible(str(stopped(self._session[self.stage]) or ""))
 
     def _fail(self, error: Exception, asked: int) -> None:
-        self._put({**self.page, "error": error_text(error), "asked": asked})
+        self._publish_page({**self.page, "error": error_text(error), "asked": asked})
 
-    def _put(self, page: dict[str, Any]) -> None:
+    def _publish_page(self, page: dict[str, Any]) -> None:
         self._pages += 1
         self.page = {**page, "name": formats.one_line(self._name), "number": self._pages}
 
     def _summarise(self) -> None:
         """Computes the summaries of the shown rows, without blocking reads of pages."""
         with self._lock:
-            look, where = self._look, self._wanted.where
+            look, where = self._collection_view, self._request.where
         if look is None or self._closed:
             return
         try:
@@ -410,11 +410,11 @@ def download_file(table: pa.Table, kind: str) -> tuple[bytes, str]:
     else:
         from pyarrow import csv
 
-        csv.write_csv(_flat(table), out)
+        csv.write_csv(_flat_columns(table), out)
     return out.getvalue(), _MEDIA_TYPES[kind]
 
 
-def _flat(table: pa.Table) -> pa.Table:
+def _flat_columns(table: pa.Table) -> pa.Table:
     """Converts nested and binary columns of a table to texts."""
     import json
 

@@ -47,7 +47,7 @@ class LayersView(LiveView):
             self._stage = stage
         self.show()
 
-    def _take(self, content: dict[str, Any]) -> None:
+    def _handle_request(self, content: dict[str, Any]) -> None:
         self._stage = str(content.get("stage", self._stage))
 
     def _state_now(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Panel(ipywidgets.VBox):
         self._actions = actions
         self.pulse = pulse
         self._stage = ""
-        self._sure = False
+        self._confirming = False
         self.listing = ListView(pulse, chosen=self.choose, again=_AGAIN)
         self.graph = FrontierView(pulse, chosen=self.choose, again=_AGAIN)
         self.layers = LayersView(pulse, again=_AGAIN)
@@ -100,8 +100,11 @@ class Panel(ipywidgets.VBox):
         self._controls = ipywidgets.Box(controls, layout=row)
         super().__init__([self.listing, self._controls, self.said, self._tabs])
         for button, act in (
-            (self.rows, lambda stage: self._put("Rows", self._actions.rows(stage))),
-            (self.travel, lambda stage: self._put("Time travel", self._actions.travel(stage))),
+            (self.rows, lambda stage: self._show_in_tab("Rows", self._actions.rows(stage))),
+            (
+                self.travel,
+                lambda stage: self._show_in_tab("Time travel", self._actions.travel(stage)),
+            ),
             (self.rename, self._rename),
             (self.drop, self._drop),
             (self.keep, self._keep),
@@ -120,7 +123,7 @@ class Panel(ipywidgets.VBox):
         with self._lock:
             shown = self.pulse.overview.named(stage)
             self._stage = stage if shown is not None else ""
-            self._sure = False
+            self._confirming = False
             self._label()
         if self.listing.selected != stage:
             self.listing.select(stage)
@@ -176,10 +179,10 @@ class Panel(ipywidgets.VBox):
                 self._stage = ""
                 self._label()
 
-    def _ask(self, *, sure: bool) -> None:
+    def _set_confirming(self, *, sure: bool) -> None:
         """Asks for confirmation of a drop, or ends the question."""
         with self._lock:
-            self._sure = sure
+            self._confirming = sure
             self._label()
 
     def _label(self) -> None:
@@ -187,10 +190,10 @@ class Panel(ipywidgets.VBox):
         stage, none = self._stage, not self._stage
         for control in (self.rows, self.travel, self.name, self.rename, self.drop, self.cascade):
             control.set_trait("disabled", none)
-        self.drop.set_trait("description", f"Drop {stage} for good" if self._sure else "Drop")
-        self.drop.set_trait("button_style", "danger" if self._sure else "")
+        self.drop.set_trait("description", f"Drop {stage} for good" if self._confirming else "Drop")
+        self.drop.set_trait("button_style", "danger" if self._confirming else "")
         for control in (self.keep, self.cascade):
-            control.layout.set_trait("display", "" if self._sure else "none")
+            control.layout.set_trait("display", "" if self._confirming else "none")
 
     def _guarded(self, act: Callable[[str], str]) -> Callable[[Any], None]:
         """Returns a handler that shows the result of an action, or its error."""
@@ -204,7 +207,7 @@ class Panel(ipywidgets.VBox):
                     text, bad = act(stage), False
                 except Exception as error:
                     text, bad = error_text(error), True
-                    self._ask(sure=False)
+                    self._set_confirming(sure=False)
                 self.say(text, bad=bad)
 
         return handle
@@ -216,7 +219,7 @@ class Panel(ipywidgets.VBox):
         line = f'<span role="{role}" style="{color}">{formats.html(text)}</span>'
         self.said.set_trait("value", line)
 
-    def _put(self, tab: str, view: ipywidgets.Widget) -> str:
+    def _show_in_tab(self, tab: str, view: ipywidgets.Widget) -> str:
         """Shows a view, which the notebook owns, in a tab."""
         self._slots[tab].set_trait("children", (view,))
         self._tabs.set_trait("selected_index", _TABS.index(tab))
@@ -239,8 +242,8 @@ class Panel(ipywidgets.VBox):
         return done
 
     def _drop(self, stage: str) -> str:
-        if not self._sure:
-            self._ask(sure=True)
+        if not self._confirming:
+            self._set_confirming(sure=True)
             readers = [e.name for e in self.pulse.overview.collections if stage in e.reads]
             self.cascade.set_trait("value", False)
             read = f"; it is read by {formats.listing(readers)}" if readers else ""
@@ -252,7 +255,7 @@ class Panel(ipywidgets.VBox):
         return done
 
     def _keep(self, _stage: str) -> str:
-        self._ask(sure=False)
+        self._set_confirming(sure=False)
         return ""
 
 

@@ -36,7 +36,7 @@ class ListView(LiveView):
         again: str = AGAIN,
     ) -> None:
         self._selected = ""
-        self._chosen = chosen
+        self._on_chosen = chosen
         super().__init__(pulse, again=again)
 
     @property
@@ -50,12 +50,12 @@ class ListView(LiveView):
             self._selected = stage
         self.show()
 
-    def _take(self, content: dict[str, Any]) -> None:
+    def _handle_request(self, content: dict[str, Any]) -> None:
         self._selected = str(content.get("select", self._selected))
 
-    def _answered(self) -> None:
-        if self._chosen is not None:
-            self._chosen(self._selected)
+    def _notify_choice(self) -> None:
+        if self._on_chosen is not None:
+            self._on_chosen(self._selected)
 
     def _state_now(self) -> dict[str, Any]:
         overview = self._pulse.overview
@@ -83,7 +83,7 @@ class ListView(LiveView):
                 for copy in overview.replicas
             ],
             "watches": [formats.one_line(str(each)) for each in overview.watches],
-            "refused": _refused(overview),
+            "refused": _refusals(overview),
             "columns": COLUMNS,
             "replica_columns": _REPLICA_COLUMNS,
             "safe": _safe(overview),
@@ -112,11 +112,11 @@ def stages_table(overview: Overview) -> Table:
         types=("string", "string", "bigint", "bigint", "bigint", "string"),
         rows=[_cells(each) for each in overview.collections],
         notes=[str(each) for each in overview.watches],
-        marks=_refused(overview),
+        marks=_refusals(overview),
     )
 
 
-def _refused(overview: Overview) -> list[str]:
+def _refusals(overview: Overview) -> list[str]:
     """Returns the messages on refused files."""
     return [formats.visible(text) for each in overview.watches for text in each.told]
 

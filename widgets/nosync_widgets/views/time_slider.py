@@ -124,7 +124,7 @@ class TravelView(AnsweringWidget):
         super().__init__(stage=stage, forks=forks is not None)
         self.travel(at)
         self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
-        self.on_msg(self._asked)
+        self.on_msg(self._on_message)
 
     @property
     def epoch(self) -> int:
@@ -191,11 +191,11 @@ class TravelView(AnsweringWidget):
                 return
             self._closed, self._looks = True, {}
             self._unsubscribe()
-            self.on_msg(self._asked, remove=True)
+            self.on_msg(self._on_message, remove=True)
         self.layout.close()
         super().close()
 
-    def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
+    def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         """Handles a message of the front end."""
         self.answer()
         if "epoch" in content:
@@ -266,22 +266,22 @@ class TravelView(AnsweringWidget):
                 page = {"error": error_text(error)}
             self._pages += 1
             own = {"name": formats.one_line(self._name), "epoch": epoch, "asked": asked}
-            beside = [self._other(stage, epoch) for stage in self._beside]
+            beside = [self._beside_page(stage, epoch) for stage in self._beside]
             self.page = {**page, **own, "beside": beside, "number": self._pages}
 
-    def _other(self, stage: str, epoch: int) -> dict[str, Any]:
+    def _beside_page(self, stage: str, epoch: int) -> dict[str, Any]:
         """Returns the page of a stage beside it; an unreadable one shows its error."""
         try:
             page = self._page(stage, Timeline(self._session[stage].history()), epoch)
         except Exception as error:
             page = {"epoch": epoch, "error": error_text(error)}
-        return {**page, "name": formats.one_line(self._named(stage))}
+        return {**page, "name": formats.one_line(self._full_name(stage))}
 
     @property
     def _name(self) -> str:
-        return self._named(self.stage)
+        return self._full_name(self.stage)
 
-    def _named(self, stage: str) -> str:
+    def _full_name(self, stage: str) -> str:
         """Returns the full name of a stage, with its branch."""
         return stage if self._branch is None else f"{self._branch}/{stage}"
 
