@@ -25,9 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     key = commands.add_parser("key", help="the key that signs your logs, to or from a file")
     ways = key.add_subparsers(dest="way", required=True)
     ways.add_parser("export", help="writes it to a new file: keep that secret").add_argument("file")
-    taken = ways.add_parser("import", help="makes the key in a file yours")
-    taken.add_argument("file")
-    taken.add_argument(
+    importer = ways.add_parser("import", help="makes the key in a file yours")
+    importer.add_argument("file")
+    importer.add_argument(
         "--replace", action="store_true", help="keeps a key that you have beside it, as key.ID"
     )
     chosen = parser.parse_args(arguments)
@@ -46,14 +46,16 @@ def _key(chosen: argparse.Namespace) -> int:
 
     try:
         if chosen.way == "export":
-            told = f"exported key {signature.export_user_key(chosen.file)} to '{chosen.file}'"
+            message = f"exported key {signature.export_user_key(chosen.file)} to '{chosen.file}'"
         else:
-            name, kept = signature.import_user_key(chosen.file, replace=chosen.replace)
-            told = f"key {name} is yours now{f'; the one before is {kept!r}' if kept else ''}"
+            name, backup = signature.import_user_key(chosen.file, replace=chosen.replace)
+            message = (
+                f"key {name} is yours now{f'; the one before is {backup!r}' if backup else ''}"
+            )
     except TrustError as error:
         sys.stderr.write(f"{error}\n" + (f"Hint: {error.hint}\n" if error.hint else ""))
         return 1
-    sys.stdout.write(f"{told}\n")
+    sys.stdout.write(f"{message}\n")
     return 0
 
 

@@ -34,10 +34,10 @@ def config_budget(budget: str, session: Session | None) -> None:
     from nosync_nb.session.session import owners_of
     from nosync_nb.store.retention_policy import parse_bounds
 
-    asked = parse_bounds(budget)
+    bounds = parse_bounds(budget)
     if session is None or owners_of(session).publisher.store.log.mode == "r":
         return
     retaining = owners_of(session).retaining
-    said = retaining.retention
-    if asked != (said.budget, said.files, said.writes):
+    retention = retaining.retention
+    if bounds != (retention.budget, retention.files, retention.writes):
         retaining.bound(budget)

@@ -193,12 +193,12 @@ def _report_frames(notebook: Notebook, names: Sequence[str], source: str) -> lis
     values, session = notebook.shell.user_ns, notebook.opened
 
     def written(name: str) -> str | None:
-        known = {} if session is None else {**session.inputs, **session.stages}
-        found = next((each for each in known if each.lower() == name.lower()), None)
-        if found is None:
+        collections = {} if session is None else {**session.inputs, **session.stages}
+        match = next((each for each in collections if each.lower() == name.lower()), None)
+        if match is None:
             return None
-        bound = isinstance(values.get(found), Collection) and found.isidentifier()
-        return found if bound else f"nosync.session()[{found!r}]"
+        bound = isinstance(values.get(match), Collection) and match.isidentifier()
+        return match if bound else f"nosync.session()[{match!r}]"
 
     frames = frames_among(names, values)
     for name in frames:
@@ -211,10 +211,10 @@ def _report_hidden(notebook: Notebook, names: Sequence[str]) -> None:
     from nosync_nb import Collection
 
     session = notebook.opened
-    known = () if session is None else {**session.inputs, **session.stages}
+    collections = () if session is None else {**session.inputs, **session.stages}
     values = notebook.shell.user_ns
     for name in names:
-        if name in known and name in values and not isinstance(values[name], Collection):
+        if name in collections and name in values and not isinstance(values[name], Collection):
             notebook.say(
                 f"NoSync: {name} holds a value of type {type(values[name]).__name__}; the log's is"
                 f" still there: {name} = nosync.session()[{name!r}]"

@@ -38,9 +38,9 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     undo = notebook.undoing.callback
     shell.register_magics(magics)
     undo(_forget_magics, shell, magics)
-    own = {"nosync": sys.modules["nosync"]}
-    shell.push(own, interactive=True)
-    undo(shell.drop_by_id, own)
+    names = {"nosync": sys.modules["nosync"]}
+    shell.push(names, interactive=True)
+    undo(shell.drop_by_id, names)
     assert shell.display_formatter is not None
     bundles = shell.display_formatter.mimebundle_formatter
     for kind, bundle in ((_COLLECTION, notebook.collection_bundle), (_REPORT, report_bundle)):

@@ -155,10 +155,10 @@ class Notebook:
         where = log if main else current_log_folder(place) if write else place.path
         self._refuse_pending(where, options)
         offered = restored_place(place, options) if write and not place.has_log else ""
-        known = prepare_folder(place, write=write) and write
-        with memo.attempt(place.path, write=known), log_owner_notebook(place):
+        existed = prepare_folder(place, write=write) and write
+        with memo.attempt(place.path, write=existed), log_owner_notebook(place):
             session = self._open_folder(place, where, options)
-        if write and not known:
+        if write and not existed:
             memo.write(place.path)
         if session is self.opened:
             return session
@@ -198,9 +198,11 @@ class Notebook:
         """Makes a session the notebook's; without a memo it is only read."""
         from nosync_nb.session.session import owners_of
 
-        own = memo is None or self.binding.adopt(place)
-        kept, there = None if memo is None else place.path, self.shell.user_ns
-        self.recollection.take(memo or NotebookMemo.read(place.path), kept, own=own, there=there)
+        is_own = memo is None or self.binding.adopt(place)
+        folder, names = None if memo is None else place.path, self.shell.user_ns
+        self.recollection.take(
+            memo or NotebookMemo.read(place.path), folder, own=is_own, there=names
+        )
         self.opened, self.place, self._has_looked = session, place, True
         owners_of(session).listeners.hear(self.cells.hear)
         self.configure()

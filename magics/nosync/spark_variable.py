@@ -66,8 +66,8 @@ class NotebookSpark:
         if not self._variables.lacks_spark(cell):
             return
         self._variables.bind_spark(self._eager.awaited())
-        own = "spark" not in memo.names or bool(memo.conf)
-        if session is None or not (own and self._variables.lacks_spark(cell)):
+        restorable = "spark" not in memo.names or bool(memo.conf)
+        if session is None or not (restorable and self._variables.lacks_spark(cell)):
             return
         from nosync_nb.errors import NosyncError
         from nosync_nb.session.session import owners_of
@@ -100,8 +100,8 @@ class NotebookSpark:
             from nosync_nb.spark.spark_session import is_session, restart_conf
 
             with suppress(Exception):  # its JVM may be gone
-                seen = is_session(self._namespace.get("spark"))
-                memo.used_spark(restart_conf(spark) if seen else {})
+                is_bound = is_session(self._namespace.get("spark"))
+                memo.used_spark(restart_conf(spark) if is_bound else {})
                 self._recorded_session = spark
 
 

@@ -52,14 +52,14 @@ class Variables:
         from nosync_nb.session.session import owners_of
 
         self._host = owners_of(session).host
-        taken = []
+        refused = []
         for name in [*session.inputs, *session.stages]:
             if not self.set(name, session[name]):
-                taken.append(name)
+                refused.append(name)
         for alias, name in memo.aliases.items():
             if name in session.inputs or name in session.stages:
                 self.set(alias, session[name])
-        return taken
+        return refused
 
     def lead(self, before: Session, session: Session) -> list[str]:
         """Rebinds names of the user from collections of one session to those of another one.
@@ -72,19 +72,19 @@ class Variables:
         from nosync_nb.collections.session_protocol import session_of
         from nosync_nb.session.session import owners_of
 
-        left, host, names = [], owners_of(before).host, self._shell.user_ns
+        unbound, host, names = [], owners_of(before).host, self._shell.user_ns
         for name, value in list(names.items()):
             if name.startswith("_"):
                 continue
             if value is before:
                 names[name] = session
             elif isinstance(value, Collection) and session_of(value) is host:
-                known = value.name
-                if known is not None and known in session:
-                    names[name] = session[known]
+                stage = value.name
+                if stage is not None and stage in session:
+                    names[name] = session[stage]
                 else:
-                    left.append(name)
-        return left
+                    unbound.append(name)
+        return unbound
 
     def set(self, name: str, value: Any, *, over: bool = False) -> bool:
         """Binds one name; refuses if it has a value of the user, unless `over`."""
@@ -139,9 +139,9 @@ class Variables:
         changed = False
         for name in [name for name in self._last_ids if name not in self._shell.user_ns]:
             del self._last_ids[name]
-            known = name in memo.names or name in memo.aliases or name in memo.imports
+            was_recorded = name in memo.names or name in memo.aliases or name in memo.imports
             memo.bound(name)
-            changed |= known
+            changed |= was_recorded
         new = dict(self._new_values())
         if not new:
             return changed
@@ -160,8 +160,8 @@ class Variables:
                 if earlier is None:
                     break
                 cells.append(earlier)
-            made = next(((n, c) for n, c in cells if name in c.bound), cells[0])
-            self._note(memo, name, value, *made, [n for n in new if self.name_of(new[n]) is None])
+            maker = next(((n, c) for n, c in cells if name in c.bound), cells[0])
+            self._note(memo, name, value, *maker, [n for n in new if self.name_of(new[n]) is None])
         return True
 
     def _note(
@@ -182,8 +182,8 @@ class Variables:
         elif isinstance(value, ModuleType):
             memo.imports[name] = f"import {value.__name__} as {name}"
         elif name not in cell.loops:
-            made = cell.bound - cell.imports.keys() - cell.loops
-            memo.names[name] = label(cell, number, [each for each in plain if each in made])
+            names = cell.bound - cell.imports.keys() - cell.loops
+            memo.names[name] = label(cell, number, [each for each in plain if each in names])
 
     def _cells_before(self, number: int) -> Iterator[tuple[int, CellSource]]:
         """Yields the earlier cells of this kernel, the latest first."""

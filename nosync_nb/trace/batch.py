@@ -336,8 +336,8 @@ def consolidate(
         if not any_zero(diff):
             return Batch(layout, columns, khash, rhash, diff, code)
         return Batch(layout, columns, khash, rhash, diff, code).take(diff.nonzero()[0])
-    again = same.nonzero()[0]
-    if not rows_equal(columns, layout.types, again):
+    repeats = same.nonzero()[0]
+    if not rows_equal(columns, layout.types, repeats):
         return has_collisions(layout, columns, khash, rhash, diff, code, same)
     batch = Batch(layout, columns, khash, rhash, diff, code)
     return _sum_runs(batch, same)
@@ -351,8 +351,8 @@ def _sum_runs(batch: Batch, same: npt.NDArray[np.bool_]) -> Batch:
     except CountError as error:
         one = batch.updates.take(starts[[error.at]])
         raise CountError(row=row_of(one.columns, batch.layout.types)) from None
-    kept = sums.nonzero()[0]
-    return batch.take(starts[kept], sums[kept])
+    nonzero = sums.nonzero()[0]
+    return batch.take(starts[nonzero], sums[nonzero])
 
 
 def row_of(columns: list[Column], types: Sequence[str]) -> tuple[Any, ...]:

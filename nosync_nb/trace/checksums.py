@@ -141,9 +141,6 @@ def _check_ranges(
     return wrong
 
 
-# -- parts ---------------------------------------------------------------------------------------
-
-
 def _part_damage(read: Read, size: int, digest: str | None, watch: Watch) -> list[FileDamage]:
     missing = [FileDamage("its end is missing or overwritten")]
     length = struct.unpack("<i", read(size - _END, 4))[0] if size > _END else -1
@@ -203,9 +200,6 @@ def _part_checksums(blocks: Sequence[int], end: int) -> Iterator[_RangeChecksum]
         yield _RangeChecksum(
             start, stop, wanted, FileDamage(f"the MiB at byte {start} is not what was written")
         )
-
-
-# -- packs ---------------------------------------------------------------------------------------
 
 
 def _pack_damage(read: Read, size: int, digest: str | None, watch: Watch) -> list[FileDamage]:

@@ -79,11 +79,11 @@ def _profile(column: Column, type_: str, diff: Diffs) -> Profile:
     return Profile(nulls, distinct, least, most, _bars(numbers, counts))
 
 
-def _select(values: pa.Array, counts: Diffs, wanted: Any) -> tuple[pa.Array, Diffs]:
-    if wanted.all():
+def _select(values: pa.Array, counts: Diffs, mask: Any) -> tuple[pa.Array, Diffs]:
+    if mask.all():
         return values, counts
-    kept = np.flatnonzero(wanted)
-    return values.take(buffers.arrow_from_numpy(kept)), counts[kept]
+    index = np.flatnonzero(mask)
+    return values.take(buffers.arrow_from_numpy(index)), counts[index]
 
 
 def _numbers(values: pa.Array) -> Any:

@@ -88,11 +88,11 @@ def append_young(trace: Trace, updates: Updates, epoch: int) -> tuple[Trace, int
         last = layers[-1]
         wary = WARY if last.is_watched else last.wary - 1
         if wary <= 0 and (joined := last.pieces_count):
-            held = last.rows_count
+            last_rows = last.rows_count
             if joined > 1:
                 last.fill()
-            elif held <= YOUNG_ROWS and last.level <= level_of(rows_count) + 1:
-                if held + rows_count <= INLINE_ROWS:
+            elif last_rows <= YOUNG_ROWS and last.level <= level_of(rows_count) + 1:
+                if last_rows + rows_count <= INLINE_ROWS:
                     layer = last.joined(trace.layout, updates, epoch + 1)
                     return Trace(trace.layout, (*layers[:-1], layer)), 0
                 last.fill()

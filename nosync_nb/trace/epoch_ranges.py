@@ -137,8 +137,8 @@ def check_readable(stage: str, epoch: int, readable: EpochRanges) -> None:
     """Raises TimeError, naming the neighbours, if a stage cannot be read at an epoch."""
     if epoch in readable:
         return
-    near = " or ".join(str(e) for e in readable.neighbours(epoch) if e is not None)
+    neighbours = " or ".join(str(e) for e in readable.neighbours(epoch) if e is not None)
     raise TimeError(
         f"stage '{stage}': epoch {epoch} is not readable, only {readable}",
-        hint=f"read at {near}" if near else "commit an epoch first",
+        hint=f"read at {neighbours}" if neighbours else "commit an epoch first",
     )

@@ -63,19 +63,19 @@ def _first_of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[FirstR
     """Returns the first rows of each part of a layer, at least `n` if it has so many."""
     if n > _CACHED_ROWS_MAX:
         return [_first_of_part(part, ordering, n) for part in layer.parts]
-    order, seen = tuple(ordering), layer.known()
-    kept = seen.rows.first.get(order)
-    if kept is not None and kept[0] >= n:
-        return kept[1]
+    order, facts = tuple(ordering), layer.known()
+    cached = facts.rows.first.get(order)
+    if cached is not None and cached[0] >= n:
+        return cached[1]
     first = [_first_of_part(part, ordering, n) for part in layer.parts]
-    seen.show(order, n, first)
+    facts.show(order, n, first)
     return first
 
 
 def _first_of_part(part: Batch, ordering: Ordering, n: int) -> FirstRows:
     types = part.layout.types
-    near = _candidates(part, ordering, n)
-    some = part.updates if near is None else part.updates.take(near)
+    candidates = _candidates(part, ordering, n)
+    some = part.updates if candidates is None else part.updates.take(candidates)
     index = ordered(some.columns, types, ordering)[:n]
     return FirstRows(some.take(index), len(index) < len(part))
 
@@ -86,19 +86,19 @@ def _candidates(part: Batch, ordering: Ordering, n: int) -> Index | None:
         return None
     types = part.layout.types
     certain: list[Index] = []
-    left: Index | None = None
+    ties: Index | None = None
     for place, descending in (*ordering, *((i, False) for i in range(len(types)))):
         every = exact_codes(part.columns[place], types[place])
         if every is None:
             break  # rows that are equal so far are sorted with the others
         for codes_of in every:
-            below, same = _smallest_codes(codes_of, left, len(part), n, descending=descending)
+            below, same = _smallest_codes(codes_of, ties, len(part), n, descending=descending)
             certain.append(below)
             n -= len(below)
-            left = same
-            if len(left) <= max(n, _TIES_MAX):
-                return np.concatenate([*certain, left])
-    return None if left is None else np.concatenate([*certain, left])
+            ties = same
+            if len(ties) <= max(n, _TIES_MAX):
+                return np.concatenate([*certain, ties])
+    return None if ties is None else np.concatenate([*certain, ties])
 
 
 def _smallest_codes(
@@ -124,8 +124,8 @@ def _smallest_codes(
             fresh, waiting = [], 0
             if len(codes) >= n:
                 most = np.partition(codes, n - 1)[n - 1]
-                kept = codes <= most
-                codes, places = codes[kept], places[kept]
+                within = codes <= most
+                codes, places = codes[within], places[within]
     rows_ = places if index is None else index[places]
     if most is None:
         return rows_, rows_[:0]
@@ -157,5 +157,5 @@ def _sum_first_rows(
         starts = starts[: int(run[place[last].min()]) + 1]
     stop = int((run < len(starts)).sum())
     diff = add_runs(updates.diff[:stop], starts)
-    kept = diff.nonzero()[0]
-    return Updates([rows.take(c, starts[kept]) for c in updates.columns], diff[kept])
+    nonzero = diff.nonzero()[0]
+    return Updates([rows.take(c, starts[nonzero]) for c in updates.columns], diff[nonzero])

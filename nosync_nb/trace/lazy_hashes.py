@@ -57,11 +57,11 @@ class LazyHashes:
         columns, diff = self.updates
         if len(places) <= BITMAP_COLUMNS:
             for length in range(len(places) - 1, 0, -1):
-                begun = self._cached.get(places[:length])
-                if begun is not None:
+                prefix = self._cached.get(places[:length])
+                if prefix is not None:
                     rest = places[length:]
                     more, types = [columns[i] for i in rest], [self._types[i] for i in rest]
-                    hashes = rows.extend_hashes(begun, more, types, len(diff))
+                    hashes = rows.extend_hashes(prefix, more, types, len(diff))
                     if hashes is not None:
                         return hashes
                     break

@@ -86,10 +86,10 @@ def rearrange_parts(layout: Layout, parts: Sequence[Batch]) -> Batch:
 
     numbers = [khash, *([] if rhash is khash else [rhash]), *([] if code is None else [code])]
     makers = [partial(column, at) for at in range(len(types))]
-    made = _run_all(
+    results = _run_all(
         [*makers, diffs, *(partial(np.ndarray.take, each, index) for each in numbers)], count
     )
-    columns, (diff, *numbers) = made[: len(types)], made[len(types) :]
+    columns, (diff, *numbers) = results[: len(types)], results[len(types) :]
     second = numbers[0] if rhash is khash else numbers[1]
     code = None if code is None else numbers[-1]
     return consolidate(layout, columns, numbers[0], second, diff, code)
@@ -102,10 +102,10 @@ def _key_hashes(layout: Layout, part: Batch) -> Numbers:
 
 def _run_all(makers: Sequence[Callable[[], Any]], count: int) -> list[Any]:
     """Returns the results of all makers, computed on so many cores."""
-    made: list[Any] = [None] * len(makers)
+    results: list[Any] = [None] * len(makers)
 
     def make(at: int) -> None:
-        made[at] = makers[at]()
+        results[at] = makers[at]()
 
     parallel.map_parallel(make, len(makers), count)
-    return made
+    return results

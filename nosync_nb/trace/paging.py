@@ -117,14 +117,14 @@ class OrderedRows:
         return self.page(order, 0, max(self.count(), NEAR_ROWS + 1))
 
     def _order_index(self, order: Order) -> _OrderIndex:
-        made = self._orders.get(order)
-        if made is None:
+        cached = self._orders.get(order)
+        if cached is None:
             batch = self.batch
             index = ordered(batch.columns, self.types, order)
             diff: Any = batch.diff
             once = bool((diff == 1).all())
-            made = _OrderIndex(index, None if once else diff[index].cumsum())
+            cached = _OrderIndex(index, None if once else diff[index].cumsum())
             self.made += 1
-            kept = list(self._orders.items())[-(ORDERS_MAX - 1) :]
-            self._orders = {**dict(kept), order: made}
-        return made
+            recent = list(self._orders.items())[-(ORDERS_MAX - 1) :]
+            self._orders = {**dict(recent), order: cached}
+        return cached

@@ -70,11 +70,11 @@ def sort_order(khash: Numbers, rhash: Numbers, code: Numbers | None = None) -> P
     stops = [*starts[1:], n]
 
     def sort(group: int) -> None:
-        own = slice(starts[group], stops[group])
-        at = positions[own]
+        span = slice(starts[group], stops[group])
+        at = positions[span]
         first = khash[at]
         second = first if rhash is khash else rhash[at]
-        positions[own] = at[_order(first, second, None if code is None else code[at])]
+        positions[span] = at[_order(first, second, None if code is None else code[at])]
 
     parallel.map_parallel(sort, len(starts), parallel.count(n))
     return positions

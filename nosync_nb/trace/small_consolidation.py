@@ -61,10 +61,10 @@ def consolidate_few(types: tuple[str, ...], updates: Updates) -> Updates | None:
             diffs[at] = 0
     if max(map(abs, diffs), default=0) > _LIMIT:
         return None
-    kept = [at for at, count in enumerate(diffs) if count]
-    index = np.array(kept, np.int64)
+    nonzero = [at for at, count in enumerate(diffs) if count]
+    index = np.array(nonzero, np.int64)
     return Updates(
-        [column[index] for column in columns], np.array([diffs[at] for at in kept], np.int64)
+        [column[index] for column in columns], np.array([diffs[at] for at in nonzero], np.int64)
     )
 
 

@@ -51,8 +51,8 @@ def row_sums(trace: Trace) -> int:
 
 def _diff_summary(layer: Layer) -> tuple[int, int]:
     """Returns the sum of the counts of a layer, and the least of them."""
-    seen = layer.known()
-    if seen.rows.counted is None:
+    facts = layer.known()
+    if facts.rows.counted is None:
         sums, least = 0, 0
         diffs = [diff for _, diff in layer.updates]
         if len(diffs) > 1 and layer.rows_count <= _TOGETHER_ROWS:
@@ -69,9 +69,9 @@ def _diff_summary(layer: Layer) -> tuple[int, int]:
             else:
                 sums += int(diff.sum())
             least = min(least, int(low))
-        seen.count(sums, least)
+        facts.count(sums, least)
         return sums, least
-    return seen.rows.counted
+    return facts.rows.counted
 
 
 def is_nonnegative(trace: Trace) -> bool:
@@ -81,17 +81,17 @@ def is_nonnegative(trace: Trace) -> bool:
     If a row was below 0 at some epoch and is no longer, all rows removed since are looked up again.
     """
     layers = trace.layers
-    known = _verified_layers(layers)
-    taken = [
-        (i, p, index) for i in range(known, len(layers)) for p, index in _removed_rows(layers[i])
+    verified = _verified_layers(layers)
+    removed = [
+        (i, p, index) for i in range(verified, len(layers)) for p, index in _removed_rows(layers[i])
     ]
-    if not is_cheaper_than_merge(trace, sum(len(index) for _, _, index in taken)):
+    if not is_cheaper_than_merge(trace, sum(len(index) for _, _, index in removed)):
         return False
-    for i in range(known, len(layers)):
+    for i in range(verified, len(layers)):
         upto = Trace(trace.layout, layers[: i + 1])
-        if not all(_are_nonnegative(upto, part, index) for at, part, index in taken if at == i):
+        if not all(_are_nonnegative(upto, part, index) for at, part, index in removed if at == i):
             if not all(
-                _are_nonnegative(trace, part, index) for at, part, index in taken if at >= i
+                _are_nonnegative(trace, part, index) for at, part, index in removed if at >= i
             ):
                 return False
             layers[-1].known().sum_up()
@@ -104,8 +104,8 @@ def _removed_rows(layer: Layer) -> list[tuple[Batch, Index]]:
     """Returns the rows that a layer removes: parts, and positions in them."""
     if _diff_summary(layer)[1] >= 0:
         return []
-    taken = [(part, (part.diff < 0).nonzero()[0]) for part in layer.parts]
-    return [(part, index) for part, index in taken if len(index)]
+    removed = [(part, (part.diff < 0).nonzero()[0]) for part in layer.parts]
+    return [(part, index) for part, index in removed if len(index)]
 
 
 def keep_nonnegative(trace: Trace, stop: int, most: int) -> None:
@@ -121,10 +121,10 @@ def keep_nonnegative(trace: Trace, stop: int, most: int) -> None:
     new = layers[_verified_layers(layers) :]
     if not new or len(new) == len(layers) or sum(layer.rows_count for layer in new) > most:
         return
-    taken = [part.take(index) for layer in new for part, index in _removed_rows(layer)]
-    if taken:
-        wanted = merge(trace.layout, taken)
-        if not _are_nonnegative(Trace(trace.layout, layers), wanted, np.arange(len(wanted))):
+    removed = [part.take(index) for layer in new for part, index in _removed_rows(layer)]
+    if removed:
+        batch = merge(trace.layout, removed)
+        if not _are_nonnegative(Trace(trace.layout, layers), batch, np.arange(len(batch))):
             return
     layers[-1].known().sum_up()
 
@@ -134,8 +134,8 @@ def nonnegative_until(trace: Trace) -> int:
 
     The check has succeeded for the last epoch before it. Cost: O(layers).
     """
-    known = _verified_layers(trace.layers)
-    return trace.layers[known - 1].upper if known else 0
+    verified = _verified_layers(trace.layers)
+    return trace.layers[verified - 1].upper if verified else 0
 
 
 def is_cheaper_than_merge(trace: Trace, looked_up: int) -> bool:
@@ -158,44 +158,44 @@ def lacking(trace: Trace, taken: Updates) -> Updates | None:
 
     Cost: a lookup of these rows in each layer; rows with ambiguous hashes count as present.
     """
-    wanted = arrange(trace.layout, Updates(taken.columns, np.abs(taken.diff)))
-    total = _total_counts(trace, wanted, np.arange(len(wanted)))
+    batch = arrange(trace.layout, Updates(taken.columns, np.abs(taken.diff)))
+    total = _total_counts(trace, batch, np.arange(len(batch)))
     if total is None or not (total < 0).any():
         return None
     below = (total < 0).nonzero()[0]
-    return Updates([rows.take(c, below) for c in wanted.columns], total[below])
+    return Updates([rows.take(c, below) for c in batch.columns], total[below])
 
 
-def _are_nonnegative(trace: Trace, wanted: Batch, index: Index) -> bool:
+def _are_nonnegative(trace: Trace, batch: Batch, index: Index) -> bool:
     """Returns True if the rows at `index` add up to 0 or more; False if hashes are ambiguous."""
-    total = _total_counts(trace, wanted, index)
+    total = _total_counts(trace, batch, index)
     return total is not None and bool((total >= 0).all())
 
 
-def _total_counts(trace: Trace, wanted: Batch, index: Index) -> Diffs | None:
+def _total_counts(trace: Trace, batch: Batch, index: Index) -> Diffs | None:
     """Returns the counts of the rows at `index`; None if their hashes are ambiguous."""
     total = np.zeros(len(index), np.int64)
-    khash, rhash = wanted.khash[index], wanted.rhash[index]
-    code = None if wanted.code is None else wanted.code[index]
+    khash, rhash = batch.khash[index], batch.rhash[index]
+    code = None if batch.code is None else batch.code[index]
     for part in trace.parts():
         hit, low = _matching_hashes(part, khash)
         if not len(hit):
             continue
         row = _row_positions(part, low, khash[hit], rhash[hit], None if code is None else code[hit])
-        there = (row < len(part)).nonzero()[0]
-        there = there[_has_hashes(part, row[there], khash[hit[there]], rhash[hit[there]])]
-        if not len(there):
+        present = (row < len(part)).nonzero()[0]
+        present = present[_has_hashes(part, row[present], khash[hit[present]], rhash[hit[present]])]
+        if not len(present):
             continue
-        hit, row = hit[there], row[there]
+        hit, row = hit[present], row[present]
         after = np.minimum(row + 1, len(part) - 1)
         twice = (after > row) & _has_hashes(part, after, khash[hit], rhash[hit])
         diff = part.diff[row]
         if twice.any() or int(np.abs(diff).max()) > _LARGE:
             return None
-        for column, own, type_ in zip(
-            part.columns, wanted.columns, trace.layout.types, strict=True
+        for column, column_of_batch, type_ in zip(
+            part.columns, batch.columns, trace.layout.types, strict=True
         ):
-            same = rows.equal(rows.take(column, row), rows.take(own, index[hit]), type_)
+            same = rows.equal(rows.take(column, row), rows.take(column_of_batch, index[hit]), type_)
             if not same.all():
                 return None
         total[hit] += diff
@@ -239,8 +239,8 @@ def place_in(values: Any, low: Index, high: Index, wanted: Any, after: int = 0) 
         return low
     while (open_ := low < high).any():
         middle = (low + high) >> 1
-        held = values[np.minimum(middle, len(values) - 1)]
-        below = open_ & ((held <= wanted) if after else (held < wanted))
+        current = values[np.minimum(middle, len(values) - 1)]
+        below = open_ & ((current <= wanted) if after else (current < wanted))
         low = np.where(below, middle + 1, low)
         high = np.where(open_ & ~below, middle, high)
     return low

@@ -57,15 +57,15 @@ class LayerFacts:
 
     def show(self, order: Any, n: int, first: Sequence[Any]) -> None:
         """Caches the first `n` rows of each part in an order, for the last few orders."""
-        kept = [each for each in self.rows.first.items() if each[0] != order]
-        self.rows.first = dict([*kept[-(ORDERS_MAX - 1) :], (order, (n, first))])
+        recent = [each for each in self.rows.first.items() if each[0] != order]
+        self.rows.first = dict([*recent[-(ORDERS_MAX - 1) :], (order, (n, first))])
 
     def bits(self, part: int, hashes: Hashes) -> HashPrefixIndex:
         """Returns the hash prefix index of a part of the layer, built at the first call."""
-        known = self.rows.bits.get(part)
-        if known is None:
-            known = self.rows.bits[part] = HashPrefixIndex(hashes)
-        return known
+        index = self.rows.bits.get(part)
+        if index is None:
+            index = self.rows.bits[part] = HashPrefixIndex(hashes)
+        return index
 
     def sum_up(self) -> None:
         """Records that no row is there fewer than 0 times at the end of the layer."""

@@ -153,11 +153,11 @@ class Trace:
         if len(hits) == 1:
             columns, diff, probe, index = hits[0]
             diff = diff[index]
-            held = {i: rows.take(columns[i], index) for i in (*places, *need)}
+            fetched = {i: rows.take(columns[i], index) for i in (*places, *need)}
         else:
             probe = np.concatenate([probe for _, _, probe, _ in hits])
             diff = np.concatenate([diff[index] for _, diff, _, index in hits])
-            held = {
+            fetched = {
                 i: rows.concat([rows.take(columns[i], index) for columns, _, _, index in hits], t)
                 for i, t in enumerate(types)
                 if i in places or i in need
@@ -165,14 +165,14 @@ class Trace:
         if order is not None:
             probe = order[probe]
         for column, i in zip(keys, places, strict=True):
-            same = rows.equal(rows.take(column, probe), held[i], types[i])
+            same = rows.equal(rows.take(column, probe), fetched[i], types[i])
             if not all_true(same):
                 keep = same.nonzero()[0]
                 if not len(keep):
                     return None
                 probe, diff = probe[keep], diff[keep]
-                held = {j: rows.take(c, keep) for j, c in held.items()}
-        return LookupResult(probe, [held[i] for i in need], diff)
+                fetched = {j: rows.take(c, keep) for j, c in fetched.items()}
+        return LookupResult(probe, [fetched[i] for i in need], diff)
 
     def _lookup_hits(self, khash: Hashes) -> tuple[Index | None, list[Hit]]:
         """Returns the order in which the hashes are looked up, and a hit for each matching part.
@@ -204,10 +204,10 @@ class Trace:
         """Yields a hit for each part that has some of the hashes."""
         for layer in self.layers:
             for number, part in enumerate(layer.keyed):
-                own, bits = part.khash, None
-                if sparse_index(len(own), len(khash)):
-                    bits = layer.known().bits(number, own)
-                hit = find_hashes(own, khash, bits)
+                hashes, bits = part.khash, None
+                if sparse_index(len(hashes), len(khash)):
+                    bits = layer.known().bits(number, hashes)
+                hit = find_hashes(hashes, khash, bits)
                 if hit is not None:
                     yield part.columns, part.diff, *hit
 

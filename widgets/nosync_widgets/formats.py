@@ -38,9 +38,9 @@ def folded(title: str, rows: str) -> str:
     Args:
         title: text; rows: HTML.
     """
-    again = "if its view is gone, run this cell again"
+    advice = "if its view is gone, run this cell again"
     return (
-        f'<details><summary>{html(title)} <span style="opacity:.6">· {again}</span></summary>'
+        f'<details><summary>{html(title)} <span style="opacity:.6">· {advice}</span></summary>'
         f"{rows}</details>"
     )
 

@@ -59,5 +59,5 @@ def html(seen: ProgressState) -> str:
     link = ""
     if seen.url and seen.url.startswith(("http://", "https://")):
         link = f' <a href="{formats.html(seen.url)}" target="_blank" rel="noopener">Spark UI</a>'
-    said = f'<span role="status">{formats.html(seen.text)}</span>'
-    return f'<div style="{formats.LINE}">{bar} {said}{link}</div>'
+    label = f'<span role="status">{formats.html(seen.text)}</span>'
+    return f'<div style="{formats.LINE}">{bar} {label}{link}</div>'

@@ -24,8 +24,8 @@ def without_spark(error: BaseException) -> NosyncError | None:
     PySpark raises an `AssertionError` without a text.
     """
     frames = [frame for frame in _frames(error.__traceback__) if _module(frame) == "pyspark"]
-    told = "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error)
-    if not frames or not (told or (type(error) is AssertionError and not error.args)):
+    is_missing = "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error)
+    if not frames or not (is_missing or (type(error) is AssertionError and not error.args)):
         return None
     if _module(list(_frames(error.__traceback__))[-1]) != "pyspark":
         return None

@@ -140,8 +140,8 @@ class ShortErrors:
         """Returns a hint if a value hides a collection of the same name; or ""."""
         if not isinstance(error, AttributeError) or error.obj is None:
             return ""
-        own = self._shell.user_ns
-        name = next((n for n in self._names() if own.get(n) is error.obj), None)
+        values = self._shell.user_ns
+        name = next((n for n in self._names() if values.get(n) is error.obj), None)
         kind = type(error.obj).__name__
         back = f"the log's is still there: {name} = nosync.session()[{name!r}]"
         return f"Hint: {name} holds a value of type {kind}; {back}" if name else ""
@@ -162,8 +162,8 @@ def render(
     lines += list(_cell_lines(shell, trace) if place is None else _cell_line(shell, place))[-1:]
     cause = error.__cause__
     if cause is not None and getattr(error, "kind", "") == "stage" and not _is_from_spark(cause):
-        said = formats.visible(str(cause))
-        lines.append(f"caused by {_RED}{type(cause).__name__}{_PLAIN}: {said}")
+        cause_text = formats.visible(str(cause))
+        lines.append(f"caused by {_RED}{type(cause).__name__}{_PLAIN}: {cause_text}")
         lines += list(_cell_lines(shell, cause.__traceback__))[-1:]
     return lines
 
@@ -181,23 +181,23 @@ def _signature_hint(shell: InteractiveShell, error: TypeError, trace: TracebackT
     import nosync_nb
     from nosync_nb.collections.collection import Grouped
 
-    said = _CALL.match(str(error))
+    call = _CALL.match(str(error))
     steps = [step for step in _steps(trace) if not _is_wrapper(step)]
-    if said is None or any(map(_is_our_frame, steps[-1:])):
+    if call is None or any(map(_is_our_frame, steps[-1:])):
         return ""
-    if not _is_our_module(getattr(shell.user_ns.get(said[1]), "__module__", "nosync_nb")):
+    if not _is_our_module(getattr(shell.user_ns.get(call[1]), "__module__", "nosync_nb")):
         return ""  # the user has a class of that name
     public = (Grouped, *(getattr(nosync_nb, name) for name in nosync_nb.__all__))
     classes = {base for each in public if isinstance(each, type) for base in each.__mro__}
-    kind = next((each for each in classes if each.__name__ == said[1]), None)
-    method = getattr(kind, said[2], None)
+    kind = next((each for each in classes if each.__name__ == call[1]), None)
+    method = getattr(kind, call[2], None)
     if kind is None or method is None or not _is_our_module(kind.__module__):
         return ""
     signature = inspect.signature(method)
-    taken = [each.replace(annotation=each.empty) for each in signature.parameters.values()][1:]
-    plain = signature.replace(parameters=taken, return_annotation=signature.empty)
+    parameters = [each.replace(annotation=each.empty) for each in signature.parameters.values()][1:]
+    plain = signature.replace(parameters=parameters, return_annotation=signature.empty)
     summary = (inspect.getdoc(method) or "").partition("\n")[0]
-    return f"{said[2]}{plain}: {summary}"
+    return f"{call[2]}{plain}: {summary}"
 
 
 def _render_interrupt(shell: InteractiveShell, trace: TracebackType | None) -> list[str]:
@@ -214,10 +214,12 @@ def _render_user_frames(
     hint: str,
 ) -> list[str]:
     """Renders an error as IPython does, with the frames of the user and of the code they called."""
-    kept = None
+    user_trace = None
     for step in reversed(list(_user_frames(trace))):
-        kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
-    drawn = shell.InteractiveTB.structured_traceback(type(error), error, kept, tb_offset=tb_offset)
+        user_trace = TracebackType(user_trace, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    drawn = shell.InteractiveTB.structured_traceback(
+        type(error), error, user_trace, tb_offset=tb_offset
+    )
     return [*drawn, formats.visible(hint)] if hint else drawn
 
 

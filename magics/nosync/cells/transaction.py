@@ -315,9 +315,9 @@ class CellTransactions(ast.NodeTransformer):
         """Reports that the cell has inserted the same rows as before."""
         if session.mode == "r" or session.closed:
             return
-        told = self._repeats.committed(session, self.source, self._start)
-        if told:
-            self._owner.say(told)
+        message = self._repeats.committed(session, self.source, self._start)
+        if message:
+            self._owner.say(message)
 
     def _report_without_rows(self, session: Session) -> None:
         """Reports the inputs that an earlier cell made from data, if they still have no rows."""
@@ -325,8 +325,8 @@ class CellTransactions(ast.NodeTransformer):
 
         declared, self._declared = self._declared, owners_of(session).declarations.from_data()
         for name in declared:
-            held = session.inputs.get(name)
-            if held is not None and name not in session.pending and not held.count():
+            collection = session.inputs.get(name)
+            if collection is not None and name not in session.pending and not collection.count():
                 self._owner.say(
                     f"NoSync: {name} has the columns of what it was given, and none of its rows;"
                     f" `{name}.insert(...)` adds them"
@@ -362,8 +362,8 @@ class CellTransactions(ast.NodeTransformer):
         transaction.discard()
         if lost:
             done = self._unreported_epochs()
-            kept = f"{done} committed before that" if done else "nothing was committed"
-            self._owner.say(f"NoSync: the cell failed; its {lost} discarded, {kept}")
+            outcome = f"{done} committed before that" if done else "nothing was committed"
+            self._owner.say(f"NoSync: the cell failed; its {lost} discarded, {outcome}")
         self._drop_new_stages()
 
     def _drop_new_stages(self) -> None:

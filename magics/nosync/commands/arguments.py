@@ -82,6 +82,6 @@ def bounds_of(session: Session) -> list[str]:
     from nosync_nb.session.session import owners_of
     from nosync_widgets import formats
 
-    said = owners_of(session).retaining.retention
-    bytes_ = [] if said.budget is None else [formats.size(said.budget)]
-    return bytes_ + ([] if said.files is None else [formats.count(said.files, "file")])
+    retention = owners_of(session).retaining.retention
+    bytes_ = [] if retention.budget is None else [formats.size(retention.budget)]
+    return bytes_ + ([] if retention.files is None else [formats.count(retention.files, "file")])

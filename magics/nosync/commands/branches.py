@@ -165,15 +165,15 @@ def rewind(notebook: Notebook, epoch: int) -> str:
     """Rewinds to an epoch; returns a message."""
     __tracebackhide__ = True
     session = notebook.session()
-    told = session.rewind(to=epoch)
-    if not told.branch:
-        return f"the session is at epoch {told.epoch} already"
-    made = {"computed from its inputs": told.computed, "not known there": told.unknown}
-    rest = "".join(f"; {what}: {', '.join(names)}" for what, names in made.items() if names)
-    left = _full_name(notebook, told.branch)
+    outcome = session.rewind(to=epoch)
+    if not outcome.branch:
+        return f"the session is at epoch {outcome.epoch} already"
+    groups = {"computed from its inputs": outcome.computed, "not known there": outcome.unknown}
+    rest = "".join(f"; {what}: {', '.join(names)}" for what, names in groups.items() if names)
+    branch = _full_name(notebook, outcome.branch)
     return (
-        f"went back from epoch {told.left} to {told.epoch}{rest}; what was left is branch"
-        f" {left}: `%dd switch {left}` goes on there{_replica_warning(session)}"
+        f"went back from epoch {outcome.left} to {outcome.epoch}{rest}; what was left is branch"
+        f" {branch}: `%dd switch {branch}` goes on there{_replica_warning(session)}"
     )
 
 
@@ -200,12 +200,12 @@ class NotebookForks:
         from nosync_nb.session.session import owners_of
 
         owners = owners_of(self._notebook.session())
-        seen = owners.publisher.snapshot
-        found = seen.stage(stage)
-        assert found.definition is not None, stage
-        same = Collection(owners.host, found.definition)
-        first = earliest_replay_epoch(seen, [stage])
-        owners.definitions.put({stage: same}, found.options, replay=first)
+        snapshot = owners.publisher.snapshot
+        current = snapshot.stage(stage)
+        assert current.definition is not None, stage
+        same = Collection(owners.host, current.definition)
+        first = earliest_replay_epoch(snapshot, [stage])
+        owners.definitions.put({stage: same}, current.options, replay=first)
         self._notebook.views.refresh()
         begin = owners.publisher.snapshot.stage(stage).begin
         return f"{stage} can be read from epoch {begin} on"

@@ -47,10 +47,10 @@ def _branches(notebook: Notebook, words: list[str], stages: list[str]) -> list[s
         command in ("switch", "compare") or (command == "branch" and before == "--drop")
     ):
         return []
-    known = branches_of(notebook.main)
+    names = branches_of(notebook.main)
     if command != "compare":
-        return known
-    return [f"{branch}/{stage}" for branch in ("main", *known) for stage in stages]
+        return names
+    return [f"{branch}/{stage}" for branch in ("main", *names) for stage in stages]
 
 
 def _matcher(notebook: Notebook) -> Any:
@@ -61,11 +61,11 @@ def _matcher(notebook: Notebook) -> Any:
         line = context.full_text[: _cursor(context)].rsplit("\n", 1)[-1]
         token = line.rsplit(" ", 1)[-1] if " " in line else ""
         words = [word for word in candidates(notebook, line) if word.startswith(token)]
-        known = _LINE.match(line) is not None
+        is_command = _LINE.match(line) is not None
         return {
             "completions": [SimpleCompletion(word, type="magic") for word in words],
             "matched_fragment": token,
-            "suppress": known,
+            "suppress": is_command,
             "ordered": True,  # keeps stages before options; sorting would put options first
         }
 

@@ -109,8 +109,8 @@ def parser_of(command: Subcommand) -> _Parser:
 
 
 def _unknown(word: str) -> str:
-    near = difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.6)
-    meant = f"did you mean `%dd {near[0]}`?" if near else f"there are: {', '.join(COMMANDS)}"
+    matches = difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.6)
+    meant = f"did you mean `%dd {matches[0]}`?" if matches else f"there are: {', '.join(COMMANDS)}"
     return f"%dd has no subcommand '{word}'; {meant}"
 
 

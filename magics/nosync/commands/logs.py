@@ -72,8 +72,8 @@ def _notebook_of(log: Path, *, lives: bool) -> str:
     if record is None or not record.notebook:
         return "not known"
     found = find_notebook(record)
-    gone = "" if found or lives else ", which is gone"
-    return f"{shown_path(Path(found or record.notebook))}{gone}"
+    suffix = "" if found or lives else ", which is gone"
+    return f"{shown_path(Path(found or record.notebook))}{suffix}"
 
 
 def _disk_usage(log: Path) -> tuple[int, datetime | None]:
@@ -125,9 +125,9 @@ def _open(notebook: Notebook, arguments: Namespace) -> None:
             session = notebook.switch(arguments.branch)
             notebook.say(f"cells go on in branch {arguments.branch}, at epoch {session.now}")
             return
-    known = notebook.opened
+    previous = notebook.opened
     session = notebook.open(path, force=True, **options)
-    if session is known:
+    if session is previous:
         notebook.say(f"{path} is open already, at epoch {session.now}")
 
 

@@ -32,7 +32,7 @@ def _retention_text(session: Session) -> str:
     """Describes the retained history."""
     from nosync_nb.session.session import owners_of
 
-    asked, pins = session.retain, len(session.pins)
+    retained, pins = session.retain, len(session.pins)
     pinned = f"; {formats.count(pins, 'epoch')} pinned" if pins else ""
     bounds = bounds_of(session)
     if bounds:
@@ -40,9 +40,9 @@ def _retention_text(session: Session) -> str:
     writes = owners_of(session).retaining.retention.writes
     if writes is not None:
         pinned += f"; merges wait while more than {writes:.15g}x what comes in is written"
-    if asked is None:
+    if retained is None:
         return f"every epoch of the past is kept{pinned}"
-    long = asked if isinstance(asked, str) else formats.count(asked, "epoch")
+    long = retained if isinstance(retained, str) else formats.count(retained, "epoch")
     return (
         f"single epochs are kept for {long}, intervals of 16 for 16 times as long, of 256"
         f" for 256 times, and so on; the past is thinned out in the background{pinned}"

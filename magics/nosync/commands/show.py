@@ -92,11 +92,14 @@ def _missing_data(session: Session) -> list[str]:
     """Reports data of the log that may be lost, and data that is not on this disk yet."""
     from nosync_nb.session.session import owners_of
 
-    doubt, left = session.recovery.doubt, owners_of(session).fetching.left
+    doubt, remaining = session.recovery.doubt, owners_of(session).fetching.left
     notes = [f"may be lost: {doubt}"] if doubt else []
-    if left.files:
-        size, why = formats.size(left.size_bytes), f": {left.why}" if left.why else ""
-        files = formats.count(left.files, "file")
+    if remaining.files:
+        size, why = (
+            formats.size(remaining.size_bytes),
+            f": {remaining.why}" if remaining.why else "",
+        )
+        files = formats.count(remaining.files, "file")
         notes.append(f"still with the replicas: {files} of rows, {size}{why}")
     return notes
 
@@ -111,23 +114,23 @@ def _disk_usage_text(session: Session) -> str:
     from nosync_nb.session.session import owners_of
 
     publisher = owners_of(session).publisher
-    taken = measure_disk_usage(publisher)
+    usage = measure_disk_usage(publisher)
     purposes = ("live", "history", "log", "branches", "garbage")
     parts = [
-        f"{formats.size(getattr(taken, name))} {name}" for name in purposes if getattr(taken, name)
+        f"{formats.size(getattr(usage, name))} {name}" for name in purposes if getattr(usage, name)
     ]
-    kept = formats.count(taken.files, "file")
+    file_count = formats.count(usage.files, "file")
     bound = ""
     bounds = bounds_of(session)
     if bounds:
-        said = publisher.retention
-        counted = [] if said.budget is None else [formats.size(taken.own)]
-        counted += [] if said.files is None else [formats.count(taken.needed, "file")]
+        retention = publisher.retention
+        counted = [] if retention.budget is None else [formats.size(usage.own)]
+        counted += [] if retention.files is None else [formats.count(usage.needed, "file")]
         over = ": from the next checkpoint on less of the past is kept, if there is some"
         bound = f"; {' and '.join(counted)} count for the budget of {' and '.join(bounds)}"
         bound += over if over_budget(publisher) else ""
     return (
-        f"on this disk {formats.size(taken.total)} in {kept}: {', '.join(parts)}{bound}"
+        f"on this disk {formats.size(usage.total)} in {file_count}: {', '.join(parts)}{bound}"
         f"{_amplification_text(write_amplification(publisher), publisher.retention.writes)}"
     )
 
@@ -136,11 +139,11 @@ def _amplification_text(written: Amplification, most: float | None) -> str:
     """Describes the write amplification since the log was opened; empty if nothing was written."""
     if not written.came:
         return ""
-    said = f"; written {written.times:.1f}x what came in"
+    text = f"; written {written.times:.1f}x what came in"
     if most is None:
-        return said
+        return text
     waits = ": merges wait that save little" if written.times > most else ""
-    return f"{said}, for a budget of {most:.15g}x{waits}"
+    return f"{text}, for a budget of {most:.15g}x{waits}"
 
 
 def _failures(session: Session) -> str:
@@ -167,12 +170,14 @@ def _scrub_text(session: Session) -> list[str]:
     """Describes what the replication agent has scrubbed and repaired."""
     from nosync_nb.session.session import owners_of
 
-    said = owners_of(session).replication.scrubbed
-    if not said.files:
+    scrubbed = owners_of(session).replication.scrubbed
+    if not scrubbed.files:
         return []
-    often = formats.count(said.rounds, "time")
-    read = f"scrubbed {often}: {formats.count(said.files, 'file')}, {formats.size(said.bytes)}"
-    return [f"{read}, {said.repaired} repaired"]
+    often = formats.count(scrubbed.rounds, "time")
+    read = (
+        f"scrubbed {often}: {formats.count(scrubbed.files, 'file')}, {formats.size(scrubbed.bytes)}"
+    )
+    return [f"{read}, {scrubbed.repaired} repaired"]
 
 
 def rows_now(session: Session, name: str) -> tuple[int | None, str]:
@@ -254,7 +259,7 @@ def _side(notebook: Notebook, name: str, opened: ExitStack) -> tuple[Session, Co
     """Returns a collection to compare, of this session or of a branch, and its session."""
     import nosync_nb
 
-    branch, slash, own = name.rpartition("/")
+    branch, slash, stage = name.rpartition("/")
     if not slash:
         return notebook.session(), collection_of(notebook, name)
     session = opened.enter_context(notebook.log(mode="r"))
@@ -266,13 +271,13 @@ def _side(notebook: Notebook, name: str, opened: ExitStack) -> tuple[Session, Co
             known = ", ".join([MAIN, *branches])
             raise UsageError(f"%dd compare: there is no branch '{branch}'; there are: {known}")
         session = opened.enter_context(nosync_nb.open(branches[part].path, mode="r"))
-    return session, session[own]
+    return session, session[stage]
 
 
 def _limit(notebook: Notebook, arguments: Namespace) -> int:
     """Returns the number of rows to show."""
-    given: int | None = arguments.limit
-    return notebook.settings.limit if given is None else given
+    requested: int | None = arguments.limit
+    return notebook.settings.limit if requested is None else requested
 
 
 def epoch_asked(notebook: Notebook, at: int | str | None) -> int | None:
@@ -286,8 +291,8 @@ def collection_of(notebook: Notebook, name: str) -> Collection:
 
     session = notebook.session()
     if name not in session:
-        known = likely(name, [*session.stages, *session.inputs], "there are")
-        raise UsageError(f"%dd: no stage or input is named '{name}'; {known}")
+        suggestion = likely(name, [*session.stages, *session.inputs], "there are")
+        raise UsageError(f"%dd: no stage or input is named '{name}'; {suggestion}")
     return session[name]
 
 
@@ -301,10 +306,10 @@ def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
     """Shows whose key signed the log, and what its cells would define; nothing is run."""
     from nosync_nb.session.trust_report import trust_report
 
-    told = trust_report(notebook.session())
-    rows = [[s.name, s.whose, s.held or "runs", s.text] for s in told.stages]
+    report = trust_report(notebook.session())
+    rows = [[s.name, s.whose, s.held or "runs", s.text] for s in report.stages]
     return Table(
-        caption=f"log {told.log[:16]} · {told.whose} · your key: {told.yours}",
+        caption=f"log {report.log[:16]} · {report.whose} · your key: {report.yours}",
         columns=("stage", "described by", "state", "what it computes"),
         rows=rows,
         types=("string", "string", "string", "string"),

@@ -121,28 +121,28 @@ class Binding:
         if place.temporary:
             return True
         here = self._collect_facts()
-        given = place.source in ("%dd open", "NOSYNC_SESSION")
-        known = read_record(place.path) or LogRecord(here.notebook, automatic=not given)
-        own, names = is_same_notebook(here, known), former(place.path, known)
-        if names != known.former:
-            _update_registries(Path(known.log), place.path)
+        is_explicit = place.source in ("%dd open", "NOSYNC_SESSION")
+        previous = read_record(place.path) or LogRecord(here.notebook, automatic=not is_explicit)
+        is_own, names = is_same_notebook(here, previous), former(place.path, previous)
+        if names != previous.former:
+            _update_registries(Path(previous.log), place.path)
         self._record = (
             place.path,
             LogRecord(
                 here.notebook,
                 here.file,
-                known.cells if own else (),
+                previous.cells if is_own else (),
                 here.kernel,
                 str(place.path),
                 time.time(),
-                known.automatic,
+                previous.automatic,
                 names,
-                known.previous if own else _owner_before(known),
+                previous.previous if is_own else _owner_before(previous),
             ),
         )
         register_log(place.path)
         self.ran(write=True)
-        return own
+        return is_own
 
     def ran(self, *, write: bool = False) -> None:
         """Records the running or last cell, if it is new to the log; or `write` in any case.
@@ -155,8 +155,8 @@ class Binding:
         folder, record = self._record
         cell = self._running_cell()
         if cell and cell not in record.cells:
-            notebook, seen = find_notebook(record) or record.notebook, (*record.cells, cell)
-            record = replace(record, notebook=notebook, cells=seen, seen=time.time())
+            notebook, cells = find_notebook(record) or record.notebook, (*record.cells, cell)
+            record = replace(record, notebook=notebook, cells=cells, seen=time.time())
             self._record = folder, record
         elif not write:
             return
@@ -185,9 +185,9 @@ class Binding:
     def _running_cell(self) -> str:
         """The id of the cell that runs; see `NotebookFile.cell`."""
         request: dict[str, Any] = getattr(self._shell, "get_parent", dict)() or {}
-        told = (request.get("metadata") or {}).get("cellId")
+        cell_id = (request.get("metadata") or {}).get("cellId")
         source = (request.get("content") or {}).get("code")
-        return self._file.cell(told, source if isinstance(source, str) else "")
+        return self._file.cell(cell_id, source if isinstance(source, str) else "")
 
     def _resolution_message(self, verdict: LogResolution) -> str:
         other = verdict.other

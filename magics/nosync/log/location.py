@@ -41,8 +41,8 @@ class LogPlace:
 
 def chosen_place(environ: Mapping[str, str], folder: Path) -> Path | None:
     """Returns the log that NOSYNC_SESSION names, relative to the working folder; else None."""
-    said = environ.get("NOSYNC_SESSION")
-    return (folder / Path(said).expanduser()).resolve() if said else None
+    setting = environ.get("NOSYNC_SESSION")
+    return (folder / Path(setting).expanduser()).resolve() if setting else None
 
 
 def notebook_path(
@@ -55,8 +55,8 @@ def notebook_path(
         environ: Jupyter servers set JPY_SESSION_NAME to the notebook's path.
         folder: the working folder, for relative paths.
     """
-    for told in (user_ns.get("__vsc_ipynb_file__"), environ.get("JPY_SESSION_NAME")):
-        notebook = _notebook_path(told, folder)
+    for value in (user_ns.get("__vsc_ipynb_file__"), environ.get("JPY_SESSION_NAME")):
+        notebook = _notebook_path(value, folder)
         if notebook is not None:
             return notebook
     return None
@@ -82,11 +82,11 @@ def shown_path(path: Path) -> Path:
     return path
 
 
-def _notebook_path(told: Any, folder: Path) -> Path | None:
+def _notebook_path(value: Any, folder: Path) -> Path | None:
     """Reads a notebook's path; consoles and incomplete names give None."""
-    if not isinstance(told, str):
+    if not isinstance(value, str):
         return None
-    path = folder / _VSCODE.sub("", told)
+    path = folder / _VSCODE.sub("", value)
     if path.suffix != ".ipynb" or not path.parent.is_dir():
         return None
     return path
@@ -182,10 +182,10 @@ def fetch(main: Path, name: str) -> None:
 
     log = str(main.resolve())
     for part in name.split("/"):
-        had = registry.logs_below(Files(), log).get(part)
+        replicas = registry.logs_below(Files(), log).get(part)
         log = branches.branch_folder(log, part)
-        if had is not None:
-            nosync_nb.open(log, replicas=had[0], quorum=had[1]).close()
+        if replicas is not None:
+            nosync_nb.open(log, replicas=replicas[0], quorum=replicas[1]).close()
 
 
 def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
@@ -203,23 +203,23 @@ def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
     from nosync_nb.store.log import folder
 
     files, parent = Files(), place.path.parent
-    own = parent.name == ".nosync"
+    is_default = parent.name == ".nosync"
     try:
-        if own:
+        if is_default:
             folder.path_inside(files, str(parent), write=write)
         elif write:
             files.make_folder(str(parent))
-        known = folder.holds_log(files, str(place.path), write=write)
+        has_log = folder.holds_log(files, str(place.path), write=write)
     except DurabilityError as error:
         error.add_note("Hint: `%dd open PATH` keeps the log in another folder")
         raise
     ignore = str(parent / ".gitignore")
-    if own and write and not files.exists(ignore):
+    if is_default and write and not files.exists(ignore):
         with suppress(OSError):  # an unwritable folder is reported by the log itself
             file = files.create(ignore)
             file.append(b"*\n")
             file.close()
-    return known
+    return has_log
 
 
 def is_log_lost(place: LogPlace) -> str:
@@ -250,9 +250,9 @@ def restored_place(place: LogPlace, options: dict[str, Any]) -> str:
     files, where = Files(), os.path.realpath(place.path)
     if (
         "replicas" not in options
-        and (had := registry.registered_replicas(files, where)) is not None
+        and (replicas := registry.registered_replicas(files, where)) is not None
     ):
-        options["replicas"], options["quorum"] = had
+        options["replicas"], options["quorum"] = replicas
         return ""
     for lost in registry.is_log_gone(files, os.path.dirname(where)):
         path = shown_path(Path(lost))

@@ -73,13 +73,13 @@ class NotebookFile:
             cells = [(_text(cell["source"]), str(cell.get("id") or "")) for cell in read]
             if cells and not any(known for _, known in cells):
                 return cls(where, file)
-            told = {
+            texts = {
                 notebook_server_facts(known, text): text
                 for text, known in cells
                 if _CELL.fullmatch(known)
             }
-            told.pop("", None)
-            return cls(where, file, frozenset(told), {text: i for i, text in told.items()})
+            texts.pop("", None)
+            return cls(where, file, frozenset(texts), {text: i for i, text in texts.items()})
         return cls(where, file)
 
     def cell(self, told: object, source: str) -> str:
@@ -155,17 +155,17 @@ def read_record(folder: Path) -> LogRecord | None:
     from nosync_nb.files.filesystem import Files
 
     with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
-        known = json.loads(Files().read(str(folder / RECORD), most=_RECORD_BYTES_MAX))
-        file, previous = known["file"], known.get("previous")
+        data = json.loads(Files().read(str(folder / RECORD), most=_RECORD_BYTES_MAX))
+        file, previous = data["file"], data.get("previous")
         return LogRecord(
-            str(known["notebook"]),
+            str(data["notebook"]),
             None if file is None else (int(file[0]), int(file[1])),
-            tuple(str(cell) for cell in known["cells"]),
-            str(known["kernel"]),
-            str(known["log"]),
-            float(known["seen"]),
-            bool(known.get("automatic", _UNTITLED.fullmatch(folder.name))),
-            tuple(str(path) for path in known.get("former", ())),
+            tuple(str(cell) for cell in data["cells"]),
+            str(data["kernel"]),
+            str(data["log"]),
+            float(data["seen"]),
+            bool(data.get("automatic", _UNTITLED.fullmatch(folder.name))),
+            tuple(str(path) for path in data.get("former", ())),
             previous and (str(previous[0]), (int(previous[1][0]), int(previous[1][1]))),
         )
     return None
@@ -207,9 +207,9 @@ def write_record(folder: Path, record: LogRecord) -> None:
 
     from nosync_nb.files.filesystem import Files
 
-    kept = {**asdict(record), "cells": record.cells[-_CELLS_MAX:]}
+    data = {**asdict(record), "cells": record.cells[-_CELLS_MAX:]}
     with suppress(OSError):
-        Files().replace(str(folder / RECORD), json.dumps(kept).encode(), sync=False)
+        Files().replace(str(folder / RECORD), json.dumps(data).encode(), sync=False)
 
 
 def open_in(folder: Path) -> str | None:
@@ -234,10 +234,10 @@ def open_in(folder: Path) -> str | None:
 
 def known_logs(here: NotebookFacts) -> list[KnownLog]:
     """Returns the logs beside the notebook, and those that this user's notebooks have elsewhere."""
-    own = [] if here.natural is None else list(logs_in(here.natural.parent))
-    beside = {str(each) for each in own}
+    local = [] if here.natural is None else list(logs_in(here.natural.parent))
+    beside = {str(each) for each in local}
     elsewhere = [Path(each) for each in registered_logs() if each not in beside]
-    places = [*own, *elsewhere[-LOGS_MAX:]]
+    places = [*local, *elsewhere[-LOGS_MAX:]]
     return [_known_log(path, here) for path in places if LogPlace(path, "").has_log]
 
 
@@ -348,8 +348,12 @@ def register_log(*folders: Path) -> None:
         if lock is None:  # the registry only helps: logs are also found by their paths
             return
         try:
-            kept = [each for each in registered_logs() if each not in paths and files.exists(each)]
-            files.replace(where, json.dumps([*kept[-2 * LOGS_MAX :], *paths]).encode(), sync=False)
+            existing = [
+                each for each in registered_logs() if each not in paths and files.exists(each)
+            ]
+            files.replace(
+                where, json.dumps([*existing[-2 * LOGS_MAX :], *paths]).encode(), sync=False
+            )
         finally:
             lock.release()
 

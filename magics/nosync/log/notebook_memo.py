@@ -45,8 +45,10 @@ class RunningCell(NamedTuple):
         if stand <= 0:
             return f"{self.cell} — nothing of it was committed: run it again"
         which = f"epoch {now}" if stand == 1 else f"epochs {self.epoch + 1} to {now}"
-        again = "run it again" if self.repeatable else "run it again, but its inserts have no once="
-        return f"{self.cell} — {which} of it stand{'s' if stand == 1 else ''}: {again}"
+        advice = (
+            "run it again" if self.repeatable else "run it again, but its inserts have no once="
+        )
+        return f"{self.cell} — {which} of it stand{'s' if stand == 1 else ''}: {advice}"
 
 
 @dataclass
@@ -111,10 +113,10 @@ class NotebookMemo:
                 del names[next(iter(names))]
         with suppress(OSError):
             signed = _signature(folder, self.imports, self.conf)
-            known = {**asdict(self), "signed": signed}
+            data = {**asdict(self), "signed": signed}
             if moves is not None:
-                known["moves"] = _signature(moves, self.imports, self.conf)
-            text = json.dumps(known).encode()
+                data["moves"] = _signature(moves, self.imports, self.conf)
+            text = json.dumps(data).encode()
             Files().replace(str(folder / MEMO), text, sync=False)
 
     @contextmanager
@@ -187,14 +189,14 @@ def _signature(folder: Path, imports: Mapping[str, str], conf: Mapping[str, str]
         key = None
     if key is None:
         return ""
-    said: list[Any] = [str(folder), sorted(imports.items())]
-    text = json.dumps([*said, sorted(conf.items())] if conf else said).encode()
+    content: list[Any] = [str(folder), sorted(imports.items())]
+    text = json.dumps([*content, sorted(conf.items())] if conf else content).encode()
     return hashlib.blake2b(text, key=key[:64], person=b"nosync imports").hexdigest()
 
 
 def _is_signed(
     folder: Path, imports: Mapping[str, str], conf: Mapping[str, str], signed: object
 ) -> bool:
-    own = _signature(folder, imports, conf)
-    same = bool(own) and isinstance(signed, str) and hmac.compare_digest(own, signed)
+    expected = _signature(folder, imports, conf)
+    same = bool(expected) and isinstance(signed, str) and hmac.compare_digest(expected, signed)
     return same and all(map(is_import, imports.values()))

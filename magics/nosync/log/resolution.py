@@ -162,22 +162,22 @@ def folder_for(natural: Path, known: KnownLog, logs: Sequence[KnownLog]) -> Path
 def _decide(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
     if here.chosen is not None:
         return LogResolution(here.chosen, CHOSEN)
-    told = [(each, each.record) for each in logs if each.record is not None]
-    kernel = [each for each, r in told if here.kernel and r.kernel == here.kernel]
+    recorded = [(each, each.record) for each in logs if each.record is not None]
+    kernel = [each for each, r in recorded if here.kernel and r.kernel == here.kernel]
     if kernel:
         return LogResolution(max(kernel, key=_latest).path, KERNEL)
     if here.natural is None:
         return LogResolution(None, NEW)
-    seen = [each for each, r in told if _shared_cells(here, r)]
+    sharing = [each for each, r in recorded if _shared_cells(here, r)]
     same = [
         each
-        for each, r in told
+        for each, r in recorded
         if here.file and r.file == here.file and _shared_cells(here, r, words=False)
     ]
     if same:
         return LogResolution(max(same, key=_latest).path, FILE)
-    gone = [each for each in seen if not each.lives]
-    moved = [each for each in gone if _cells_suffice(here, each)]
+    orphans = [each for each in sharing if not each.lives]
+    moved = [each for each in orphans if _cells_suffice(here, each)]
     if moved:
         return LogResolution(max(moved, key=lambda each: _nearest(here, each)).path, CELLS)
     named = [each for each in logs if _has_path(here, each)]
@@ -185,16 +185,18 @@ def _decide(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
     if agreeing:
         return LogResolution(max(agreeing, key=lambda each: _nearest(here, each)).path, PATH)
     new = _free_folder(here.natural, logs)
-    copied = [each for each, r in told if each.lives and _shared_cells(here, r, words=False)]
+    copied = [each for each, r in recorded if each.lives and _shared_cells(here, r, words=False)]
     if copied:
         return LogResolution(new, NEW, max(copied, key=_latest), COPY)
-    taken = [each for each, r in told if here.file and r.previous == (here.notebook, here.file)]
-    if taken:
-        return LogResolution(new, NEW, max(taken, key=_latest), TAKEN)
+    taken_over = [
+        each for each, r in recorded if here.file and r.previous == (here.notebook, here.file)
+    ]
+    if taken_over:
+        return LogResolution(new, NEW, max(taken_over, key=_latest), TAKEN)
     if named:
         other = max(named, key=lambda each: _nearest(here, each))
         return LogResolution(new, NEW) if other.lives else LogResolution(new, NEW, other, GONE)
-    doubtful = gone or [each for each, r in told if _may_be_file(here, r)]
+    doubtful = orphans or [each for each, r in recorded if _may_be_file(here, r)]
     if doubtful:
         return LogResolution(new, NEW, max(doubtful, key=_latest), MAYBE)
     return LogResolution(new, NEW)
@@ -265,8 +267,8 @@ def _latest(known: KnownLog) -> tuple[bool, float]:
 def _nearest(here: NotebookFacts, known: KnownLog) -> tuple[bool, bool, int, float]:
     """Orders logs that may be the notebook's: the one in its default folder goes first."""
     record = known.record or LogRecord()
-    own = known.path == here.natural
-    return own, record.notebook == here.notebook, _shared_cells(here, record), record.seen
+    is_default = known.path == here.natural
+    return is_default, record.notebook == here.notebook, _shared_cells(here, record), record.seen
 
 
 def _has_path(here: NotebookFacts, known: KnownLog) -> bool:
@@ -294,11 +296,11 @@ def _may_be_file(here: NotebookFacts, record: LogRecord) -> bool:
 
 def _free_folder(natural: Path, logs: Iterable[KnownLog]) -> Path:
     """Returns the notebook's default folder, or one beside it that no log has or had."""
-    taken = {path for each in logs for path in (each.path, *map(Path, each.former))}
-    if natural not in taken:
+    used = {path for each in logs for path in (each.path, *map(Path, each.former))}
+    if natural not in used:
         return natural
     places = (natural.with_name(f"{natural.name}-{number}") for number in count(2))
-    return next(place for place in places if place not in taken)
+    return next(place for place in places if place not in used)
 
 
 def resolution_text(verdict: LogResolution, log: str, notebook: str) -> str:

@@ -107,16 +107,16 @@ class Archive:
 
         Cost: the packs that refer to part files are opened.
         """
-        own: dict[int, set[str]] = {}
+        by_trace: dict[int, set[str]] = {}
         others: set[str] = set()
         for node in (each for top in tree for each in top.walk() if each.parts and traces):
             try:
                 for trace in self.pack(node).numbers:
-                    files = own.setdefault(trace, set()) if trace in traces else others
+                    files = by_trace.setdefault(trace, set()) if trace in traces else others
                     files |= self.parts_of(node, trace)
             except CorruptLogError:  # the traces of its files are unknown
                 others.update(node.parts)
-        return {trace: files - others for trace, files in own.items()}
+        return {trace: files - others for trace, files in by_trace.items()}
 
     def part(self, ref: PartRef, layout: Layout) -> Batch:
         """Returns a mapped part."""
@@ -128,11 +128,11 @@ class Archive:
             )
 
         batch: Batch = self._cached(key, made)
-        (there,) = readable((batch,))
-        if there is not batch:  # the file was truncated, and is repaired
+        (current,) = readable((batch,))
+        if current is not batch:  # the file was truncated, and is repaired
             with self._lock:
-                self._open[key] = there
-        return there
+                self._open[key] = current
+        return current
 
     def read(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> ArchivedSums:
         """Reads the changes of a trace over `[lower, upper)` from as few packs as possible."""

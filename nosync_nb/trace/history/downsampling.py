@@ -228,10 +228,10 @@ def _allowed_grain(
     """Returns the grain that the epochs of a piece may have now; never finer than before."""
     lower, upper = piece.lower, piece.upper
     if lower == upper:  # late changes of earlier epochs, and a rewind has left nothing else
-        had = [leaf.grain for leaf in below if leaf.lower <= lower <= leaf.upper]
+        grains = [leaf.grain for leaf in below if leaf.lower <= lower <= leaf.upper]
     else:
-        had = [leaf.grain for leaf in below if leaf.lower < upper and lower < leaf.upper]
-    return max([keep.grain(upper, now), *had])
+        grains = [leaf.grain for leaf in below if leaf.lower < upper and lower < leaf.upper]
+    return max([keep.grain(upper, now), *grains])
 
 
 def _is_readable(pieces: Iterable[PackFragment], epoch: int) -> bool:

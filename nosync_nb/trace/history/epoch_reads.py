@@ -89,9 +89,9 @@ def _tail_changes(tail: Sequence[Entry]) -> Iterator[tuple[Layout, Epochs, Updat
         counts = [len(batch) for _, batch in some]
         updates = concat_updates([batch.updates for _, batch in some], layout.types)
         yield layout, _repeat_epochs([epoch for epoch, _ in some], counts), updates
-    for (layout, decode), told in encoded.items():
-        updates, counts = decode([data for _, data in told], layout.types)
-        yield layout, _repeat_epochs([epoch for epoch, _ in told], counts), updates
+    for (layout, decode), changes in encoded.items():
+        updates, counts = decode([data for _, data in changes], layout.types)
+        yield layout, _repeat_epochs([epoch for epoch, _ in changes], counts), updates
 
 
 def _repeat_epochs(epochs: Sequence[int], counts: Sequence[int]) -> Epochs:

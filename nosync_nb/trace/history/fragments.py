@@ -34,23 +34,25 @@ def interval_fragments(
     archive: Archive, sums: ArchivedSums, entries: Iterable[Entry]
 ) -> IntervalFragments:
     """Returns the fragments of packs and of a tail; encoded changes are decoded together."""
-    made = IntervalFragments([], [])
+    fragments = IntervalFragments([], [])
     encoded: dict[tuple[Layout, Decode], list[Any]] = {}
     for epoch, change in entries:
         if isinstance(change, Batch):
             if len(change) > sections.LARGE:
-                made.whole.append((change,))
+                fragments.whole.append((change,))
             else:
-                made.loose.append(change)
+                fragments.loose.append(change)
         elif isinstance(change, EncodedChange):
             encoded.setdefault((change.layout, change.decode), []).append(change.data)
         elif change.parts:
-            made.whole.append(change.parts)
+            fragments.whole.append(change.parts)
         else:
             sums.large.setdefault(change.layout, []).append((epoch, change.refs))
     for (layout, decode), data in encoded.items():
         sums.updates.setdefault(layout, []).append(decode(data, layout.types)[0])
-    return IntervalFragments(unpacked_changes(sums) + made.loose, archive.whole(sums) + made.whole)
+    return IntervalFragments(
+        unpacked_changes(sums) + fragments.loose, archive.whole(sums) + fragments.whole
+    )
 
 
 def weight(entries: Iterable[Entry]) -> RowWeight:

@@ -134,8 +134,6 @@ class History:
             "tree": [node.to_json() for node in view.tree],
         }
 
-    # -- writing -----------------------------------------------------------------------------
-
     def append(
         self, trace: int, epoch: int, made: Batch | EncodedChange, *, again: bool = False
     ) -> None:
@@ -155,10 +153,10 @@ class History:
         self, trace: int, layout: Layout, changes: Iterable[tuple[int, Any]], decode: Decode
     ) -> None:
         """Adds (epoch, change) as encoded in frames of the log; they are decoded when read."""
-        if made := [
+        if entries := [
             (e, tuple.__new__(EncodedChange, (layout, each, decode))) for e, each in changes
         ]:
-            self._view.tails.setdefault(trace, []).extend(made)
+            self._view.tails.setdefault(trace, []).extend(entries)
 
     def append_files(
         self,
@@ -183,9 +181,9 @@ class History:
         caught up in one step hides the epochs it skipped.
         """
         view = self._view
-        known = view.hidden.get(trace, ())
-        if lower < upper and (lower, upper) not in known:
-            bounds = sorted([*known, (lower, upper)])
+        hidden = view.hidden.get(trace, ())
+        if lower < upper and (lower, upper) not in hidden:
+            bounds = sorted([*hidden, (lower, upper)])
             self._view = view._replace(hidden={**view.hidden, trace: tuple(bounds)})
 
     def begin(self, trace: int, epoch: int) -> None:
@@ -253,8 +251,6 @@ class History:
         }
         self._view = _View(tree, tails, hidden, min(view.packed, upper), view.cuts + 1)
 
-    # -- reading -----------------------------------------------------------------------------
-
     def state(self, trace: int, at: int) -> list[Batch]:
         """Returns the batches whose sum is a trace at an epoch; none if it is empty.
 
@@ -280,8 +276,8 @@ class History:
     def apart(self, trace: int, lower: int, upper: int) -> EpochReads:
         """Returns the changes of a trace in each readable epoch of `[lower, upper)`."""
         view = self._view
-        own = view.tail(trace, lower - 1, upper - 1)
-        return read_epochs(self._archive, view.tree, own, trace, lower, upper)
+        tail = view.tail(trace, lower - 1, upper - 1)
+        return read_epochs(self._archive, view.tree, tail, trace, lower, upper)
 
     def epochs(self, trace: int, now: int) -> list[range]:
         """Returns the epochs up to `now` at which a trace can be read, ascending."""
@@ -335,8 +331,6 @@ class History:
             hint=f"the nearest epochs that can be read are {' and '.join(both) or 'later'}",
         )
 
-    # -- packing -----------------------------------------------------------------------------
-
     def pack(self, upto: int, without: AbstractSet[int] = frozenset()) -> PackPlan | None:
         """Plans to move the tails up to an epoch into a file; None if they are empty.
 
@@ -348,8 +342,8 @@ class History:
         view = self._view
         entries = {}
         for trace, tail in view.tails.items():
-            if taken := [] if trace in without else tail[: end_of(tail, upto)]:
-                entries[trace] = taken
+            if packed := [] if trace in without else tail[: end_of(tail, upto)]:
+                entries[trace] = packed
         if not entries:
             return None
         # The changes of a collection that caught up later lie before the end of the last pack.

@@ -60,32 +60,32 @@ def nearby_state(
     Cost: that of sorting the changes since the nearest cached state.
     """
     ways = [(_cost(history.weight(log, None, epoch)), NearbyState(-1, Trace(layout)))]
-    for near in known:
-        lower, upper = sorted((near.epoch, epoch))
+    for start in known:
+        lower, upper = sorted((start.epoch, epoch))
         with suppress(TimeError, CorruptLogError):  # this cached state is of no use then
             weight = history.weight(log, lower, upper)
-            ways.append((_cost(weight, back=epoch < near.epoch), near))
-    near = min(ways, key=lambda way: way[0])[1]
-    return near.trace if near.epoch == epoch else _step_from(history, log, near, epoch)
+            ways.append((_cost(weight, back=epoch < start.epoch), start))
+    start = min(ways, key=lambda way: way[0])[1]
+    return start.trace if start.epoch == epoch else _step_from(history, log, start, epoch)
 
 
 def _cost(weight: RowWeight, *, back: bool = False) -> int:
     return weight.loose * _DEARER + weight.filed * (_DEARER if back else 1)
 
 
-def _step_from(history: History, log: int, near: NearbyState, epoch: int) -> Trace:
+def _step_from(history: History, log: int, start: NearbyState, epoch: int) -> Trace:
     """Moves a cached state to another epoch."""
-    lower, upper = sorted((near.epoch, epoch))
+    lower, upper = sorted((start.epoch, epoch))
     changed = history.pieces(log, None if lower < 0 else lower, upper)
-    trace, loose = near.trace, changed.loose
+    trace, loose = start.trace, changed.loose
     for parts in changed.whole:
         if any(part.layout != trace.layout for part in parts) or sum(map(len, parts)) <= FEW_ROWS:
             loose = [*loose, *parts]
         else:
-            trace = _append_parts(trace, parts, back=epoch < near.epoch)
+            trace = _append_parts(trace, parts, back=epoch < start.epoch)
     if loose:
         batch = _sum_batches(trace.layout, loose)
-        trace = _append_parts(trace, (batch,), back=epoch < near.epoch) if len(batch) else trace
+        trace = _append_parts(trace, (batch,), back=epoch < start.epoch) if len(batch) else trace
     return _merge_small_layers(trace)
 
 
@@ -113,6 +113,6 @@ def _merge_small_layers(trace: Trace) -> Trace:
         ):
             break
         batch = merge(trace.layout, [*below.parts, *last.parts])
-        made = (Layer(below.lower, last.upper, (batch,)),) if len(batch) else ()
-        layers = (*layers[:-2], *made)
+        joined = (Layer(below.lower, last.upper, (batch,)),) if len(batch) else ()
+        layers = (*layers[:-2], *joined)
     return trace if layers is trace.layers else Trace(trace.layout, layers)

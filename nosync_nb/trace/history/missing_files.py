@@ -32,14 +32,16 @@ class MissingHistory(NamedTuple):
         Args:
             begin: its first epoch; a pack that ends before has nothing of it.
         """
-        gone = [*self.changes.get(trace, {}).items()]
+        unreadable = [*self.changes.get(trace, {}).items()]
         for node in self.packs:
             lower, upper = node.extent(trace)
             if lower < upper and upper > begin:
-                gone.append((max(lower, begin), frozenset([node.name])))
-        if not gone:
+                unreadable.append((max(lower, begin), frozenset([node.name])))
+        if not unreadable:
             return None
-        return min(epoch for epoch, _ in gone), {name for _, names in gone for name in names}
+        return min(epoch for epoch, _ in unreadable), {
+            name for _, names in unreadable for name in names
+        }
 
 
 def without_missing(tree: Sequence[PackNode], missing: AbstractSet[str]) -> Iterator[PackNode]:
@@ -87,6 +89,6 @@ def _record_missing(
 ) -> None:
     """Records the changes of a trace whose files are missing."""
     for epoch, names in filed:
-        if gone := missing & names:
-            own = changes.setdefault(trace, {})
-            own[epoch] = own.get(epoch, frozenset()) | gone
+        if lost := missing & names:
+            by_epoch = changes.setdefault(trace, {})
+            by_epoch[epoch] = by_epoch.get(epoch, frozenset()) | lost

@@ -109,19 +109,19 @@ class PackPlan(NamedTuple):
         """
         pause = pause or YieldingPause()
         sections: list[tuple[int, Section]] = []
-        own = {}
+        extents = {}
         for trace, entries in self.entries.items():
             begins(trace)
             start = min(self.lower, entries[0][0])
             if start < self.lower:
-                own[trace] = (start, self.upper)
+                extents[trace] = (start, self.upper)
             for section in sections_of(entries, start, self.upper, pause):
                 sections.append((trace, section))
                 pause()
         stem = f"pack-{self.lower}-{self.upper}"
         node = _write_node(self.archive, sections, stem, self.lower, self.upper)
-        taken = {trace: len(entries) for trace, entries in self.entries.items()}
-        return PackResult((node._replace(own=own),), (), taken, self.cuts)
+        counts = {trace: len(entries) for trace, entries in self.entries.items()}
+        return PackResult((node._replace(own=extents),), (), counts, self.cuts)
 
 
 class SumPlan(NamedTuple):
@@ -234,25 +234,25 @@ class RecutPlan(NamedTuple):
         self, layout: Layout, large: list[Large], trace: int, shift: int
     ) -> tuple[list[Large], list[Section]]:
         """Merges the large changes of each group of epochs, in files or in a section."""
-        kept, small = [], []
+        result, small = [], []
         for some in _groups(large, shift):
             refs = [ref for _, refs in some for ref in refs]
             if len(some) < 2 or not self.others.isdisjoint(ref.path for ref in refs):
-                kept += some
+                result += some
                 continue
             epoch, archive = some[0][0], self.archive
             parts = merge_ranges(layout, [(archive.part(ref, layout),) for ref in refs])
             if sum(map(len, parts)) > LARGE:
                 stem = f"sum{trace}-{epoch}-{some[-1][0] + 1}"
                 made = archive.write_parts(parts, stem)
-                kept.append((epoch, tuple(made)))
+                result.append((epoch, tuple(made)))
             elif parts:
                 updates = [part.updates for part in parts]
                 batch = concat_updates(updates, layout.types)
                 small.append(
                     build_section(layout, epoch, epoch + 1, [epoch], [len(batch.diff)], [batch])
                 )
-        return kept, small
+        return result, small
 
 
 def tidy_plans(
@@ -329,7 +329,7 @@ def _files_gain(
     others = needed | packs_elsewhere(tree, recut.old)
     shift = max(piece.grain for piece in recut.pieces).bit_length() - 1
     before, after = {node.name for node in recut.old.walk()}, len(recut.pieces)
-    kept: set[str] = set()
+    remaining: set[str] = set()
     for leaf in leaf_packs(recut.old):
         pack = archive.pack(leaf)
         for section in (each for trace in pack.numbers for each in pack.sections(trace)):
@@ -338,10 +338,10 @@ def _files_gain(
                 if len(some) > 1 and others.isdisjoint(paths):
                     after += 1
                 else:
-                    kept |= paths
+                    remaining |= paths
     named = {name for node in recut.old.walk() for name in node.parts}
-    gone = len(before) + len(named - others - kept)
-    return (gone - after) / after
+    freed = len(before) + len(named - others - remaining)
+    return (freed - after) / after
 
 
 def _groups(large: Iterable[Large], shift: int) -> Iterable[list[Large]]:

@@ -99,10 +99,10 @@ class Section(NamedTuple):
         if a == b:
             return None
         ends = finest.starts[a : b + 1].astype(np.int64)
-        taken = slice(int(finest.starts[a]), int(finest.starts[b]))
-        at = _entry_rows(finest)[taken].astype(np.int64)
+        entries = slice(int(finest.starts[a]), int(finest.starts[b]))
+        at = _entry_rows(finest)[entries].astype(np.int64)
         columns = [rows.take(c, at) for c in self.columns]
-        updates = Updates(columns, finest.diff[taken].astype(np.int64))
+        updates = Updates(columns, finest.diff[entries].astype(np.int64))
         return finest.group[a:b].astype(np.int64).repeat(ends[1:] - ends[:-1]), updates
 
 
@@ -197,9 +197,9 @@ def recut_section(
             finest = section.levels[0]
             epoch = np.maximum(finest.group.astype(np.int64) << finest.shift, section.start)
             epoch = epoch.repeat(np.diff(finest.starts.astype(np.int64)))
-            taken = ((lower <= epoch) & (epoch < upper)).nonzero()[0]
-            number = _entry_rows(finest)[taken].astype(np.int64) + count
-            entries.append((epoch[taken], number, finest.diff[taken].astype(np.int64)))
+            selected = ((lower <= epoch) & (epoch < upper)).nonzero()[0]
+            number = _entry_rows(finest)[selected].astype(np.int64) + count
+            entries.append((epoch[selected], number, finest.diff[selected].astype(np.int64)))
             columns.append(section.columns)
             count += len(section.columns[0]) if section.columns else len(finest.diff)
     if not entries:
@@ -259,36 +259,38 @@ def _number_rows(
     same = ordered[1:] == ordered[:-1]
     first = order
     if same.any():
-        again = same.nonzero()[0]
-        left, right = order[again], order[again + 1]
-        equal = np.ones(len(again), np.bool_)
+        repeats = same.nonzero()[0]
+        left, right = order[repeats], order[repeats + 1]
+        equal = np.ones(len(repeats), np.bool_)
         for column, type_ in zip(columns, types, strict=True):
             equal &= rows.equal(rows.take(column, left), rows.take(column, right), type_)
         starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
         first = order[starts].repeat(np.diff(starts, append=n))
         if not equal.all():
-            first = _resolve_collisions(columns, types, order, first, again)
+            first = _resolve_collisions(columns, types, order, first, repeats)
     same_as = np.empty(n, np.int64)
     same_as[order] = first
     distinct = same_as == np.arange(n)
     if distinct.all():
         return same_as, columns
     number = distinct.cumsum() - 1
-    kept = distinct.nonzero()[0]
-    return number[same_as], [rows.take(c, kept) for c in columns]
+    positions = distinct.nonzero()[0]
+    return number[same_as], [rows.take(c, positions) for c in columns]
 
 
 def _resolve_collisions(
-    columns: list[Column], types: Sequence[str], order: Index, first: Index, again: Index
+    columns: list[Column], types: Sequence[str], order: Index, first: Index, repeats: Index
 ) -> Index:
     """Returns the first row of equal value for each of `order`, if hashes may collide."""
-    inside = np.union1d(again, again + 1)
+    inside = np.union1d(repeats, repeats + 1)
     index = order[inside]
     parts = [encode_column(rows.take(c, index), t) for c, t in zip(columns, types, strict=True)]
-    seen: dict[Any, int] = {}
+    first_by_value: dict[Any, int] = {}
     texts = zip(first[inside].tolist(), *parts, strict=True)
     apart = first.copy()
-    apart[inside] = [seen.setdefault(t, i) for t, i in zip(texts, index.tolist(), strict=True)]
+    apart[inside] = [
+        first_by_value.setdefault(t, i) for t, i in zip(texts, index.tolist(), strict=True)
+    ]
     return apart
 
 
@@ -306,9 +308,9 @@ def _sum_groups(group: Array, number: Index, diff: Array) -> tuple[Array, Index,
     key = key[order]
     starts = np.concatenate(([0], (key[1:] != key[:-1]).nonzero()[0] + 1))
     sums = add_runs(diff[order], starts)
-    kept = sums.nonzero()[0]
-    first = order[starts[kept]]
-    return group[first], number[first], sums[kept], first
+    nonzero = sums.nonzero()[0]
+    first = order[starts[nonzero]]
+    return group[first], number[first], sums[nonzero], first
 
 
 def _level(shift: int, group: Array, number: Index, diff: Array) -> GridLevel:

@@ -62,10 +62,10 @@ def excess(tail: Sequence[Entry], rows_max: int) -> int | None:
     sizes = [len(each) if isinstance(each, Batch) else 0 for each in batches]
     if sum(sizes) <= rows_max:
         return None
-    left = 0
+    remaining = 0
     for (epoch, _), size in zip(reversed(tail[1:]), reversed(sizes), strict=True):
-        left += size
-        if left > rows_max // 2:
+        remaining += size
+        if remaining > rows_max // 2:
             return int(epoch)
     return None
 
@@ -105,8 +105,8 @@ def sections_of(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -
             group.updates.append(change.updates)
             group.hashes.append(change.rhash)
     for layout, (epochs, counts, updates, hashes, large) in groups.items():
-        known = hashes if len(hashes) == len(updates) else None
-        yield build_section(layout, start, stop, epochs, counts, updates, known, large, pause)
+        row_hashes = hashes if len(hashes) == len(updates) else None
+        yield build_section(layout, start, stop, epochs, counts, updates, row_hashes, large, pause)
 
 
 def _runs(entries: Sequence[Entry]) -> Iterator[list[Any]]:
@@ -115,11 +115,11 @@ def _runs(entries: Sequence[Entry]) -> Iterator[list[Any]]:
     run: list[Any] = []
     for each in entries:
         change = each[1]
-        own = (change.layout, change.decode) if isinstance(change, EncodedChange) else None
-        if run and (own is None or own != alike or len(run) == AT_ONCE):
+        decoder = (change.layout, change.decode) if isinstance(change, EncodedChange) else None
+        if run and (decoder is None or decoder != alike or len(run) == AT_ONCE):
             yield run
             run = []
         run.append(each)
-        alike = own
+        alike = decoder
     if run:
         yield run

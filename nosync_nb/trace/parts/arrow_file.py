@@ -300,10 +300,10 @@ def _checksums(chunks: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 def _check_blocks(data: pa.Buffer, table: _Table, folder: str, name: str) -> None:
     """Compares every block of a mapped file with its checksum."""
-    held = memoryview(data).cast("B")
+    view = memoryview(data).cast("B")
     for i, wanted in enumerate(table.blocks.tolist()):
         start = i * BLOCK
-        if xxh3_64_intdigest(held[start : min(start + BLOCK, table.end)]) != wanted:
+        if xxh3_64_intdigest(view[start : min(start + BLOCK, table.end)]) != wanted:
             raise damaged_file_error(
                 folder, name, f"the MiB at offset {start} is not what was written"
             )

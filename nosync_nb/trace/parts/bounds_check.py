@@ -61,12 +61,12 @@ def check_record(
         if not fits:
             raise ValueError(f"column {i} is of the type {array.type}")
     record.validate(full=thorough)
-    for i, own in texts.items():
-        few = len(own) <= MOST and all(isinstance(text, str) for text in own)
+    for i, column_texts in texts.items():
+        few = len(column_texts) <= MOST and all(isinstance(text, str) for text in column_texts)
         if not few or not 0 <= i < len(types):
             raise ValueError(f"column {i} is coded by texts that are none")
         codes = record.column(i).drop_null()
-        if thorough and (buffers.numbers(codes, np.uint8) >= max(len(own), 1)).any():
+        if thorough and (buffers.numbers(codes, np.uint8) >= max(len(column_texts), 1)).any():
             raise ValueError(f"column {i} has codes of no text")
     if not thorough:
         for array in record.columns:

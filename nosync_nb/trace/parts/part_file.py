@@ -283,16 +283,16 @@ def open_part(
         CorruptLogError: if the file is missing, is not the one that `ref` names, or is damaged in
             what was checked; see `checksums` for the rest.
     """
-    own = _identity(folder, ref, files) if checked and not thorough else None
-    known = None if own is None else _MAPPED_PARTS.get(own)
-    if known is not None and known.layout == layout and known.is_there():
-        return known
+    identity = _identity(folder, ref, files) if checked and not thorough else None
+    mapped = None if identity is None else _MAPPED_PARTS.get(identity)
+    if mapped is not None and mapped.layout == layout and mapped.is_there():
+        return mapped
     try:
         batch = _map_part(folder, ref, layout, files, checked=checked, thorough=thorough)
     except UNSOUND as error:
         raise damaged_file_error(folder, ref.path, f"it cannot be read: {error}") from error
-    if own is not None:
-        _MAPPED_PARTS[own] = batch
+    if identity is not None:
+        _MAPPED_PARTS[identity] = batch
     return batch
 
 
@@ -311,9 +311,11 @@ def _map_part(
 ) -> MappedBatch:
     """Maps a part; an invalid one raises one of `UNSOUND`."""
     header, record, ending = _open_file(folder, ref, files, checked=checked)
-    own = header.get("layout")  # None: the file holds unsorted updates
-    if own is None or Layout.from_json(own) != layout:
-        raise damaged_file_error(folder, ref.path, f"it is ordered by {own}, not by {layout}")
+    stored_layout = header.get("layout")  # None: the file holds unsorted updates
+    if stored_layout is None or Layout.from_json(stored_layout) != layout:
+        raise damaged_file_error(
+            folder, ref.path, f"it is ordered by {stored_layout}, not by {layout}"
+        )
     texts = {int(i): held for i, held in header.get("texts", {}).items()}
     if checked:
         check_record(record, layout.types, thorough=thorough, texts=texts)
@@ -334,8 +336,8 @@ def _map_part(
         raise damaged_file_error(folder, ref.path, "its hashes are not in the range the log names")
     if thorough and (khash[1:] < khash[:-1]).any():
         raise damaged_file_error(folder, ref.path, "its hashes do not ascend")
-    again = partial(open_part, folder, ref, layout, files=files, checked=True, thorough=thorough)
-    return MappedBatch(batch, ending, again)
+    reopen = partial(open_part, folder, ref, layout, files=files, checked=True, thorough=thorough)
+    return MappedBatch(batch, ending, reopen)
 
 
 def write_updates(

@@ -122,10 +122,10 @@ def counts_chart(counts: Sequence[DifferenceCounts], titles: tuple[str, str]) ->
         end = f'cx="{_place(epochs, epochs[-1])}" cy="{_height(series[i][-1], top)}"'
         parts.append(f'<circle {end} r="3.5" fill="{colour}"/>')
     last = [f"{names[i]} {series[i][-1]:,}" for i in drawn] or ["no row differs"]
-    told = formats.html(f"{label}; at the last one: {', '.join(last)}")
+    summary = formats.html(f"{label}; at the last one: {', '.join(last)}")
     svg = (
-        f'<svg role="img" aria-label="{told}" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
-        f' height="{HEIGHT}" style="max-width:100%"><title>{told}</title>{"".join(parts)}</svg>'
+        f'<svg role="img" aria-label="{summary}" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
+        f' height="{HEIGHT}" style="max-width:100%"><title>{summary}</title>{"".join(parts)}</svg>'
     )
     figure = f'<figure style="margin:8px 0">{svg}{_legend(names, drawn)}</figure>'
     return figure + _figures(counts, names, label)

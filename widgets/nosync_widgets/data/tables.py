@@ -180,8 +180,8 @@ def _sort_by_row(table: pa.Table) -> pa.Table:
 
 def ordered_by(names: Sequence[str], order: Iterable[Sequence[Any]]) -> str:
     """Describes the order of rows: ` by carrier, delay desc`; empty for the canonical order."""
-    said = [names[place] + (" desc" if descending else "") for place, descending in order]
-    return f" by {', '.join(said)}" if said else ""
+    keys = [names[place] + (" desc" if descending else "") for place, descending in order]
+    return f" by {', '.join(keys)}" if keys else ""
 
 
 def _first(

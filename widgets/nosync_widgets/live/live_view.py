@@ -103,8 +103,8 @@ class LiveView(AnsweringWidget):
     def _error_line(self) -> str:
         """Returns the reason why nothing newer is shown, and what to type; empty without one."""
         pulse = self._pulse
-        said = f"{pulse.error} {self.again}" if pulse.over else pulse.error
-        return formats.visible(said)
+        text = f"{pulse.error} {self.again}" if pulse.over else pulse.error
+        return formats.visible(text)
 
     def _epoch_fields(self) -> dict[str, Any]:
         overview = self._pulse.overview

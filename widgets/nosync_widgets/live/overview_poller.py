@@ -97,17 +97,17 @@ class OverviewPoller:
         """
         begin = time.thread_time()
         with self._lock:
-            said, new = "", False
+            reason, new = "", False
             try:
-                said = self._end_reason()
-                self.over = bool(said)
-                new = not said and (always or not self._current_mark().is_like(self._last_mark))
+                reason = self._end_reason()
+                self.over = bool(reason)
+                new = not reason and (always or not self._current_mark().is_like(self._last_mark))
                 if new:
                     self.overview = self._build()
             except Exception as error:
-                said, new, self._last_mark = f"{type(error).__name__}: {error}", False, None
-            if new or said != self.error:
-                self.error = said
+                reason, new, self._last_mark = f"{type(error).__name__}: {error}", False, None
+            if new or reason != self.error:
+                self.error = reason
                 self._notify()
         return time.thread_time() - begin
 

@@ -191,16 +191,16 @@ def overview_table(overview: Overview) -> Table:
 def _cost(cost: FailureCost) -> dict[str, Any]:
     """Describes the cost of a failure."""
     what = {"kernel": "the kernel dies", "power": "the power goes", "disk": "the disk is lost"}
-    told = what[cost.failure]
+    failure = what[cost.failure]
     if cost.lost:
-        told = f"the disk and {formats.count(cost.lost, 'replica')} are lost"
+        failure = f"the disk and {formats.count(cost.lost, 'replica')} are lost"
     text = "nothing would be lost"
     if cost.epochs:
         whole = "all " if not cost.epoch and cost.epochs > 1 else ""
         since = f", since {formats.moment(cost.since)}" if cost.since else ""
         lost = f"{whole}{formats.count(cost.epochs, 'epoch')} would be lost{since}"
         text = f"back to epoch {cost.epoch}: {lost}"
-    return {"what": told, "text": text, "epochs": cost.epochs}
+    return {"what": failure, "text": text, "epochs": cost.epochs}
 
 
 def _node(each: StageOutline, names: set[str]) -> dict[str, Any]:

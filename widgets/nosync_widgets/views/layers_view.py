@@ -64,8 +64,8 @@ class LayersView(LiveView):
             "stale": "",
         }
         if shown is None:
-            gone = f"there is no stage '{self._stage}' any more" if self._stage else ""
-            return {**state, "why": formats.visible(gone or "no inputs and no stages yet")}
+            message = f"there is no stage '{self._stage}' any more" if self._stage else ""
+            return {**state, "why": formats.visible(message or "no inputs and no stages yet")}
         layers = self._pulse.owners.upkeep.layers(self._stage)
         return {
             **state,

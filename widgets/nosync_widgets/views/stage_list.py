@@ -143,14 +143,14 @@ def _safe(overview: Overview) -> str:
 def _cells(each: StageOutline) -> list[str | None]:
     kind = "" if each.version == 1 else f" (version {each.version})"
     state = each.why and (each.told if each.stale else f"stopped at epoch {each.last}: {each.why}")
-    kept = "" if each.persist == "replicas" else f", kept {_KEPT[each.persist]}"
+    storage = "" if each.persist == "replicas" else f", kept {_KEPT[each.persist]}"
     return [
         f"{each.name}{kind}",
         formats.one_line(each.schema.ddl),
         None if each.rows is None else f"{each.rows:,}",
         formats.size(each.size_bytes),
         str(each.last),
-        formats.one_line(state) if state else f"{'input' if each.is_input else 'live'}{kept}",
+        formats.one_line(state) if state else f"{'input' if each.is_input else 'live'}{storage}",
     ]
 
 

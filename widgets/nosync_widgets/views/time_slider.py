@@ -544,8 +544,8 @@ class RowCountSeries:
             place = bisect_left(self._epochs, epoch)
             before = self._epochs[place - 1] if place else None
             changed = collection.changes(after=before, upto=epoch)
-            known = 0 if before is None else self._figures[before]
-            self._figures[epoch] = known + self._sum_of(changed)
+            previous = 0 if before is None else self._figures[before]
+            self._figures[epoch] = previous + self._sum_of(changed)
             insort(self._epochs, epoch)
         return self._figures[epoch]
 
@@ -555,8 +555,8 @@ class RowCountSeries:
         if self._column is None:
             return int(diff.to_numpy().sum())
         values = changed.column(self._column)
-        there = values.is_valid()
-        values, diff = values.filter(there), diff.filter(there).to_numpy()
+        valid = values.is_valid()
+        values, diff = values.filter(valid), diff.filter(valid).to_numpy()
         if str(values.type).startswith("int"):  # the sum of a large load may exceed 64 bits
             pairs = zip(values.to_pylist(), diff.tolist(), strict=True)
             total: int = sum(value * copies for value, copies in pairs)
@@ -583,15 +583,15 @@ def marks_of(session: Session, stage: str) -> list[list[Any]]:
     """
     from nosync_nb.session.session import owners_of
 
-    seen = owners_of(session).publisher.snapshot
+    snapshot = owners_of(session).publisher.snapshot
     marks = [
         [each.at, f"branch {formats.one_line(each.name)} forked"]
         for each in session.branches.values()
         if not each.damaged and not each.replicas
     ]
     marks += [
-        [seen.last(each), f"version {each.version} of {formats.one_line(stage)} ended"]
-        for name, each in seen.catalog.items()
+        [snapshot.last(each), f"version {each.version} of {formats.one_line(stage)} ended"]
+        for name, each in snapshot.catalog.items()
         if each.frozen and name.rpartition("@")[0] == stage
     ]
     return sorted(marks)
@@ -602,12 +602,12 @@ def past_of(session: Session, stage: str) -> str:
     from nosync_nb.session.planning.replay import first_unread_epoch
     from nosync_nb.session.session import owners_of
 
-    seen = owners_of(session).publisher.snapshot
-    found = seen.catalog.get(stage)
-    first = None if found is None else first_unread_epoch(seen, stage)
-    if found is None or first is None:
+    snapshot = owners_of(session).publisher.snapshot
+    entry = snapshot.catalog.get(stage)
+    first = None if entry is None else first_unread_epoch(snapshot, stage)
+    if entry is None or first is None:
         return ""
     return (
-        f"{formats.one_line(stage)} begins at epoch {found.begin}, when it was defined:"
+        f"{formats.one_line(stage)} begins at epoch {entry.begin}, when it was defined:"
         f" %%dd --replay {first} as the first line of its cell computes what it was before"
     )
