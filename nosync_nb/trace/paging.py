@@ -34,8 +34,7 @@ ORDERS_MAX = 2
 """The number of cached orders: 8 bytes a row each."""
 
 Order: TypeAlias = tuple[tuple[int, bool], ...]
-"""Positions of columns, and whether they descend; rows that are equal there are in canonical order.
-"""
+"""Positions of columns, and whether they descend; ties are in canonical order."""
 
 
 class _OrderIndex(NamedTuple):

@@ -28,8 +28,7 @@ _LOOKUP_COST = 4
 """Looking a row up is estimated to cost as much as merging this many rows."""
 _LARGE = 1 << 40
 _TOGETHER_ROWS = 1 << 13
-"""The counts of many epochs are copied together up to so many rows, instead of one epoch at a time.
-"""
+"""Up to so many rows, the counts of many epochs are copied together, not one epoch at a time."""
 
 
 def row_count(trace: Trace) -> int | None:
