@@ -154,7 +154,7 @@ def test_a_log_is_made_anew_as_a_whole_or_is_as_gone_as_before_a_call_that_faile
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "nosync_nb.session.durability.replication.Replication.start", lambda _self: None
+        "nosync_nb.session.durability.replication.ReplicationService.start", lambda _self: None
     )
     log.shipped(Files())
     end = examine_copy(Files(), "copy", FolderReplica(log.copies, log.log_id)).end

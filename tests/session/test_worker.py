@@ -11,6 +11,7 @@ import pytest
 from internals import inside
 
 from nosync_nb import Session
+from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.state import worker as worker_module
 from nosync_nb.session.state import writer_lock
 from nosync_nb.session.state.worker import SWITCH_S, BackgroundWorker
@@ -225,7 +226,7 @@ def test_checkpoint_gives_way_to_epochs(session: Session, monkeypatch: pytest.Mo
         return pauses[-1]
 
     monkeypatch.setattr(WriterLock, "give_way", noted)
-    monkeypatch.setattr(room, "YieldingPause", Restless)
+    monkeypatch.setattr(maintenance, "YieldingPause", restless)
     numbers = session.input("numbers", "x int")
     for number in range(3):
         numbers.insert([(number,)])

@@ -237,7 +237,7 @@ class _NamedFiles:
     def __init__(self, there: Sequence[Mapping[str, int]], state: Checkpoint | None) -> None:
         self._holdings = there
         self.rows: dict[str, FileReference] = {}
-        self._local_numbers: frozenset[int] = file_references.NONE
+        self._local_numbers: frozenset[int] = file_references.NO_NUMBERS
         self._missing: dict[str, set[int]] = {}
         if state is not None:
             with guarded_decoding("a checkpoint"):

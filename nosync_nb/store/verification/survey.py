@@ -29,6 +29,7 @@ from nosync_nb.store.records import payloads
 from nosync_nb.store.records.file_references import (
     ExpectedFile,
     expected_files_of_checkpoint,
+    expected_files_of_frame,
     stages_of,
 )
 from nosync_nb.store.safe_decoding import guarded_decoding
@@ -369,7 +370,9 @@ class _Surveyor:
                 wrongs = [*self._following.wrong(frame.kind, payload)]
                 if offset > self._since:  # else a checkpoint includes it, and its repair
                     self._damage += [self._clock_damage(segment, frame, wrong) for wrong in wrongs]
-                    for each in of_frame(payload, offset, current=offset > self._first):
+                    for each in expected_files_of_frame(
+                        payload, offset, current=offset > self._first
+                    ):
                         self._add_file(each)
         except CorruptLogError as error:
             self._following.missed()

@@ -170,7 +170,7 @@ def test_a_wait_for_replicas_counts_the_bytes_that_they_lack(
 
     real = Activity.left
     monkeypatch.setattr(Activity, "left", left)
-    monkeypatch.setattr(replication, "told_in", told)
+    monkeypatch.setattr(replication, "parse_progress", told)
     with nosync_nb.open(tmp_path / "log", replicas=[(tmp_path / "copy").as_uri()]) as session:
         numbers = session.input("numbers", "n bigint")
         numbers.insert([(1,)])

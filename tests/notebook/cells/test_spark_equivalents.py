@@ -85,7 +85,7 @@ def test_functions_of_pyspark_without_a_session_are_errors_with_a_hint() -> None
     """In a process of its own: another test may have started Spark in this one."""
     script = """
 from pyspark.sql import functions as F
-from nosync.cells.transaction.spark_equivalents import without_spark
+from nosync.cells.spark_equivalents import without_spark
 for call in (lambda: F.col('x') > 1, lambda: F.sum('x'), lambda: F.udf(lambda v: v, 'int')('x')):
     try:
         call()

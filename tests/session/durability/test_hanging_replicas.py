@@ -121,7 +121,7 @@ def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             )
     shutil.rmtree(path)
     monkeypatch.setattr(
-        "nosync_nb.session.durability.replication.Replication.start", lambda _self: None
+        "nosync_nb.session.durability.replication.ReplicationService.start", lambda _self: None
     )
     return {"path": path, "replicas": urls}
 

@@ -101,7 +101,7 @@ def test_of_few_rows_the_layers_are_added_up_and_not_looked_at_one_by_one(
     for n in range(20):
         session["rows"].insert([("a", n), ("b", n)])
         session.commit()
-    monkeypatch.setattr(paging.stats, "first_rows", None)
+    monkeypatch.setattr(paging, "first_rows", None)
     monkeypatch.setattr(paging.stats, "row_count", None)
     seen = look(session)
     assert [tuple(row) for row in seen.page(((1, True),), 0, 3)] == [

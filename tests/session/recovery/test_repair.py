@@ -85,7 +85,7 @@ def copied(session: Session, folder: Path) -> None:
 def session(log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """It, opened anew; nobody ships."""
     monkeypatch.setattr(
-        "nosync_nb.session.durability.replication.Replication.start", lambda _self: None
+        "nosync_nb.session.durability.replication.ReplicationService.start", lambda _self: None
     )
     with nosync_nb.open(log) as session:
         yield session
@@ -554,7 +554,7 @@ def test_what_cannot_be_computed_waits_for_a_replica_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "nosync_nb.session.durability.replication.Replication.start", lambda _self: None
+        "nosync_nb.session.durability.replication.ReplicationService.start", lambda _self: None
     )
     path, (here, away) = tmp_path / "y.nosync", (tmp_path / "a", tmp_path / "b")
     with nosync_nb.open(path) as session:
@@ -601,7 +601,7 @@ def test_an_opening_takes_nothing_for_lost_while_a_volume_is_not_mounted(
 ) -> None:
     """Neither its folder, if that is not there, nor what it is mounted over tells of its files."""
     monkeypatch.setattr(
-        "nosync_nb.session.durability.replication.Replication.start", lambda _self: None
+        "nosync_nb.session.durability.replication.ReplicationService.start", lambda _self: None
     )
     path, here, away = tmp_path / "y.nosync", tmp_path / "a", tmp_path / "b"
     with nosync_nb.open(path) as session:

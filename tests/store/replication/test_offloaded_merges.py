@@ -46,7 +46,7 @@ class Owned:
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MergeRequest:
     """Two layers in files, which are merged in several ranges."""
-    monkeypatch.setattr(offloaded_merges, "Source", Owned)
+    monkeypatch.setattr(offloaded_merges, "LogSource", Owned)
     monkeypatch.setattr(Owned, "checks", itertools.repeat(True))
     monkeypatch.setattr(merge, "RANGE_ROWS", 16)
     (tmp_path / "layers").mkdir()
