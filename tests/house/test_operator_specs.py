@@ -18,7 +18,7 @@ from nosync_nb.operators import base
 from nosync_nb.operators.registry import COMPILED, SPECS
 
 ENGINE = Path(__file__).resolve().parents[2] / "nosync_nb"
-WRITERS = {"then", "_then", "_with", "Definition"}
+WRITERS = {"then", "_apply", "_combine", "Definition"}
 """The calls in collections whose first argument, if it is a text, is the word of an operator."""
 
 ABOVE = ("collections", "dataflow", "store", "spark", "session")
@@ -102,7 +102,7 @@ def test_a_spec_is_complete(op: str) -> None:
 
 def test_no_other_room_asks_which_class_an_operator_is() -> None:
     asked = classes()
-    assert {"Join", "Aggregate", "Linear", "Filter", "Loop", "Kept"} <= asked
+    assert {"Join", "Aggregate", "Linear", "Filter", "Loop", "MemoizedMap"} <= asked
     counts = {
         str(path.relative_to(ENGINE)): questions(texts_of(path), asked)
         for room in ABOVE

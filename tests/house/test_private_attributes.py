@@ -42,6 +42,8 @@ PYSPARKS = {
 OFFERED = {
     "_exit": "of os, documented: ends a process at once",
     "_gateway": "of PySpark: there is no public way to end a JVM that it started",
+    "_get_optional_actions": "of argparse: there is no public way to list options",
+    "_get_positional_actions": "likewise",
     "_getframe": "of sys, documented: how deep the stack is",
     "_repr_html_": "what IPython asks of whatever it displays",
     "_repr_mimebundle_": "likewise",

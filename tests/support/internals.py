@@ -138,7 +138,7 @@ def give_spark(session: Session, spark: Any) -> None:
 def spark_unseen() -> Iterator[None]:
     """Hides a Spark session that is there from those who open one of ours without it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SparkConnection, "_known", lambda link: link._given is not None)
+        patch.setattr(SparkConnection, "_may_exist", lambda link: link._given is not None)
         yield
 
 
@@ -169,7 +169,7 @@ def lose_patience(session: Session) -> None:
 
 def rebuild(session: Session) -> None:
     """Has made what operators lack, as the worker does, in this thread."""
-    owners_of(session).rebuilding._behind()
+    owners_of(session).rebuilding._run_in_worker()
 
 
 def repeats_of(session: Session) -> object:

@@ -53,14 +53,14 @@ class _BoundInputs(NamedTuple):
     waiting: frozenset[str]
 
 
-class _Bounds(NamedTuple):
+class _FrontierBounds(NamedTuple):
     """The bounds by class of failure, and their inputs."""
 
     known: _BoundInputs
     bounds: Mapping[FailureClass, ExactPrefixes]
 
     @classmethod
-    def of_nothing(cls) -> _Bounds:
+    def of_nothing(cls) -> _FrontierBounds:
         """The bounds of an empty catalog."""
         unknown = _BoundInputs({}, {}, Prefixes(0, 0, 0), frozenset())
         return cls(unknown, {failure: ExactPrefixes(failure) for failure in FailureClass})
@@ -79,7 +79,9 @@ class FrontierService:
         self._publisher, self._lazy_files = publisher, fetching
         self._replication = replication
         self._lock = threading.Lock()
-        self._bounds: _Bounds | None = None  # None while they change: an interrupt drops them
+        self._bounds: _FrontierBounds | None = (
+            None  # None while they change: an interrupt drops them
+        )
         self._freeze_lock = threading.RLock()  # reentrant, because a signal handler may call it
         self._frozen: Mapping[str, int] = {}  # of stages that are being demoted; with that lock
 
@@ -263,7 +265,7 @@ class FrontierService:
 
         After an interrupt during the update, all bounds are computed from scratch.
         """
-        inputs, all_bounds = self._bounds or _Bounds.of_nothing()
+        inputs, all_bounds = self._bounds or _FrontierBounds.of_nothing()
         frames = Prefixes(*(self._progress(failure).frames for failure in FailureClass))
         names = {*other_inputs(snapshot.catalog, inputs.catalog), *inputs.waiting}
         names.update(name for name, each in defined.items() if inputs.defined.get(name) != each)
@@ -285,7 +287,9 @@ class FrontierService:
             for name in changes
             if name in defined and least < max(defined[name].frame, _required_from(defined[name]))
         )
-        self._bounds = _Bounds(_BoundInputs(snapshot.catalog, defined, frames, waiting), all_bounds)
+        self._bounds = _FrontierBounds(
+            _BoundInputs(snapshot.catalog, defined, frames, waiting), all_bounds
+        )
         return all_bounds
 
 
