@@ -11,16 +11,16 @@ COMMON = """
 import atexit, sys
 from contextlib import ExitStack
 from pathlib import Path
-import links
 import nosync_nb
+from machines import network_links
 from nosync_nb.errors import DurabilityError
 from nosync_nb.session.session import owners_of
 
 place = Path(sys.argv[1])
-links.up()
+network_links.up()
 stack = ExitStack()
 atexit.register(stack.close)  # also after a failure
-servers = [stack.enter_context(links.Linked(place / str(i), i)) for i in (1, 2, 3)]
+servers = [stack.enter_context(network_links.Linked(place / str(i), i)) for i in (1, 2, 3)]
 urls = [each.url for each in servers]
 session = stack.enter_context(nosync_nb.open(place / "x.nosync", replicas=urls, quorum=2))
 numbers = session.input("numbers", "k int, v int")

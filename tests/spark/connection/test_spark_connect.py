@@ -22,13 +22,10 @@ from nosync_nb.expressions import compile_aggregates, compile_expression
 from nosync_nb.operators import Aggregate
 from nosync_nb.rows import Schema
 from nosync_nb.errors import NosyncError
-from nosync_nb.spark import fallback as evaluate
-from nosync_nb.spark import ingest, workers
-from nosync_nb.spark import spark_session as sessions
-from nosync_nb.spark.execution import bulk_run as bulk
-from nosync_nb.spark.streaming import queries as streams
-from nosync_nb.spark.views import name_lookups as lookups
-from nosync_nb.spark.views import views
+from nosync_nb.spark import fallback, ingest, spark_session, workers
+from nosync_nb.spark.execution import bulk_run
+from nosync_nb.spark.streaming import queries
+from nosync_nb.spark.views import name_lookups, views
 from nosync_nb.spark.staging.staging import StagingService as Carrier
 from nosync_nb.spark.views.snapshot_server import StageSnapshot
 from nosync_nb.spark.execution.task_payload import PlanPayload as Shipping
@@ -37,11 +34,11 @@ from nosync_nb.trace.parts.part_file import open_part
 
 folder = sys.argv[1]
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
-assert sessions.is_connect(spark)
-assert sessions.alive(spark)
-assert sessions.find() is spark
-assert workers.check(spark).slots == 2
-assert workers.check(spark).slots == workers.slots(spark) == 2
+assert spark_session.is_connect(spark)
+assert spark_session.is_alive(spark)
+assert spark_session.find_session() is spark
+assert workers.check_workers(spark).slots == 2
+assert workers.check_workers(spark).slots == workers.task_slots(spark) == 2
 
 schema = Schema.parse("k bigint, s string")
 frame = spark.range(1000).selectExpr("id % 10 as k", "'s' || id as s")
@@ -52,8 +49,8 @@ assert sum(ref.rows for ref in refs) == 1000
 found = compile_aggregates({"n": "count(*)"}, schema, ["k"])
 operator = Aggregate(schema, (0,), found.calls, found.outputs, found.inner)
 own = Layout(operator.types)
-result = bulk.run(
-    spark, operator, [bulk.BulkInput(refs, schema.types, layout)],
+result = bulk_run.run_bulk(
+    spark, operator, [bulk_run.BulkInput(refs, schema.types, layout)],
     [Trace(s) for s in operator.state], [own], Carrier(folder), stage="counts", first=True,
 )
 assert result.rows == 10
@@ -64,20 +61,20 @@ counts = Schema.parse("k bigint, n bigint")
 rows = views.to_spark(spark, trace, counts, Shipping.local(folder, "view")).collect()
 assert sorted((row.k, row.n) for row in rows) == [(k, 100) for k in range(10)]
 
-types = lambda sqls, schema: [evaluate.analysed(spark, sql, schema)[0] for sql in sqls]
+types = lambda sqls, schema: [fallback.analysed(spark, sql, schema)[0] for sql in sqls]
 odd = compile_expression("hash(k)", schema, types=types)
-(values,) = evaluate.evaluate(spark, [odd], schema, [parts[0].columns[0], None], len(parts[0]))
+(values,) = fallback.evaluate_in_spark(spark, [odd], schema, [parts[0].columns[0], None], len(parts[0]))
 assert len(values) == len(parts[0])
 
 spark.udf.register("plus", lambda k: k + 1, "bigint")
 try:
-    evaluate.analysed(spark, "plus(k)", schema)
+    fallback.analysed(spark, "plus(k)", schema)
 except NosyncError as error:
     assert "Spark Connect does not reveal the function 'plus'" in str(error)
     assert "map(lambda row: (*row, plus(row.x))" in error.hint
 else:
     raise AssertionError("a function is taken that cannot be identified")
-assert evaluate.analysed(spark, "soundex(s) rlike ('x')", schema)[0] == "boolean"
+assert fallback.analysed(spark, "soundex(s) rlike ('x')", schema)[0] == "boolean"
 
 made = views.Views(spark, folder, lambda stage, at: StageSnapshot(0, counts, trace, folder))
 assert made.create("counts", counts)
@@ -93,12 +90,12 @@ class Watching:
         self.names.append(names)
 
 watching = Watching()
-lookups.watch(spark, watching.note)
+name_lookups.watch(spark, watching.note)
 spark.sql("select 1 as late")
 assert not spark.catalog.tableExists("values_of_late")
 spark.catalog.listTables()
 assert watching.names == [{"select", "1", "as", "late"}, {"values_of_late"}, None]
-lookups.unwatch(watching.note)
+name_lookups.unwatch(watching.note)
 spark.sql("select 2")
 assert len(watching.names) == 3
 workers._send_package(spark)
@@ -111,16 +108,16 @@ def path(records):
 
 assert "nosync_nb-" in spark.range(1).mapInArrow(path, "path string").collect()[0].path
 try:
-    streams.refuse(spark.readStream.format("rate").load(), counts, "flights", {})
+    queries.check_stream(spark.readStream.format("rate").load(), counts, "flights", {})
 except NosyncError as error:
     assert "hands batches on where its server is" in str(error)
 else:
     raise AssertionError("a stream is taken")
-with sessions.tagged(spark, "cell"):
+with spark_session.job_tag(spark, "cell"):
     assert "cell" in spark.getTags()
-sessions.cancel(spark, "cell")
+spark_session.cancel_jobs(spark, "cell")
 spark.stop()
-assert not sessions.alive(spark)
+assert not spark_session.is_alive(spark)
 print("all is well")
 """
 
