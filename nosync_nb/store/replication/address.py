@@ -163,37 +163,39 @@ def parse_addresses(urls: Any, *, log: str, look: bool = True) -> tuple[ReplicaA
         raise SchemaError(f"replicas={urls!r:.80} is no list", hint=f"name a list; {_FORM}")
     if len(urls) > _URLS_MAX:
         raise SchemaError(f"{len(urls)} replicas are more than {_URLS_MAX}", hint="name fewer")
-    known: dict[tuple[str, str, str], ReplicaAddress] = {}
+    sites: dict[tuple[str, str, str], ReplicaAddress] = {}
     addresses = list(map(parse_address, urls))
     real = _followed(addresses) if look else {}
-    own = os.path.realpath(log) if look else os.path.abspath(log)
+    log_path = os.path.realpath(log) if look else os.path.abspath(log)
 
     def real_of(path: str) -> str:
         return real.get(path) or os.path.abspath(path)
 
     for each in addresses:
         same = each.site(real_of)
-        if same in known:
+        if same in sites:
             raise SchemaError(
-                f"'{known[same].url}' and '{each.url}' are one place",
+                f"'{sites[same].url}' and '{each.url}' are one place",
                 hint="name it once: two copies in one place are lost together",
             )
-        if each.kind == "file" and os.path.commonpath((same[-1], own)) in (same[-1], own):
+        if each.kind == "file" and os.path.commonpath((same[-1], log_path)) in (same[-1], log_path):
             raise SchemaError(
-                f"'{each.url}' and the log '{own}' lie in each other",
+                f"'{each.url}' and the log '{log_path}' lie in each other",
                 hint="name a folder elsewhere, best on another disk",
             )
-        known[same] = each
-    return tuple(known.values())
+        sites[same] = each
+    return tuple(sites.values())
 
 
 def _followed(addresses: Iterable[ReplicaAddress]) -> dict[str, str]:
     """Returns the real path of each local folder, except of those whose disk hangs."""
     folders = [(each.url, each.path) for each in addresses if each.kind == "file"]
-    said = call_all([(url, lambda _, path=path: os.path.realpath(path)) for url, path in folders])  # type: ignore[misc]
+    answers = call_all(
+        [(url, lambda _, path=path: os.path.realpath(path)) for url, path in folders]  # type: ignore[misc]
+    )
     return {
         path: answer
-        for (_, path), answer in zip(folders, said, strict=True)
+        for (_, path), answer in zip(folders, answers, strict=True)
         if isinstance(answer, str)
     }
 

@@ -85,10 +85,10 @@ def verified_local_files(
 
     if replicas:
         surveyed = completed_report(disk, folder, log.survey, tally)
-        own = LocalFiles(disk, folder, surveyed, frozenset(each.file for each in log.damage))
-    copies = [compare_replicas(own, address, again) for address in replicas]
-    took = time.monotonic() - began
-    return tally.verified(folder, log, took, copies, notes)
+        local = LocalFiles(disk, folder, surveyed, frozenset(each.file for each in log.damage))
+    copies = [compare_replicas(local, address, again) for address in replicas]
+    seconds = time.monotonic() - began
+    return tally.verified(folder, log, seconds, copies, notes)
 
 
 def compare_replicas(
@@ -110,71 +110,73 @@ def compare_replicas(
         )
     except NosyncError as error:
         return ReplicaFinding(address.url, "unreachable", why=str(error))
-    known = {each.file for each in first.damage}
-    damage = tuple(each for each in second.damage if each.file in known)
+    first_damage = {each.file for each in first.damage}
+    damage = tuple(each for each in second.damage if each.file in first_damage)
     return second._replace(damage=damage) if damage else second._replace(state="behind", damage=())
 
 
 class _Comparison:
     """One comparison with a replica; it runs in the thread of the remote call."""
 
-    def __init__(self, own: LocalFiles, address: ReplicaAddress) -> None:
-        self._local, self._address = own, address
+    def __init__(self, local: LocalFiles, address: ReplicaAddress) -> None:
+        self._local, self._address = local, address
 
     def __call__(self, beat: Beat) -> ReplicaFinding:
-        own = self._local
-        replica = connect_site(self._address, own.files).replica(own.surveyed.log_id)
+        local = self._local
+        replica = connect_site(self._address, local.files).replica(local.surveyed.log_id)
         try:
-            held = replica.held().files
+            sizes = replica.held().files
             beat()
-            return self._compare(replica, held, beat)
+            return self._compare(replica, sizes, beat)
         finally:
             replica.close()
 
-    def _compare(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> ReplicaFinding:
+    def _compare(self, replica: Replica, sizes: Mapping[str, int], beat: Beat) -> ReplicaFinding:
         surveyed, url = self._local.surveyed, self._address.url
         present = {each.name: each for each in surveyed.held}
         damage: list[DamagedRange] = []
         end = 0
         for segment in surveyed.segments:
-            size = min(held.get(segment.name, 0), present.get(segment.name, _no_file(segment)).size)
+            size = min(
+                sizes.get(segment.name, 0), present.get(segment.name, _no_file(segment)).size
+            )
             if size < HEADER_BYTES:
                 continue
             end = max(end, segment.start.offset + size - HEADER_BYTES)
             damage += self._differences(replica, segment.name, size, beat)
         behind = bool(surveyed.ends) and end < surveyed.ends[-1][0]
         for name, item in immutable_files(surveyed).items():
-            if item.size is None or (name in held and file_layout.is_segment(name)):
+            if item.size is None or (name in sizes and file_layout.is_segment(name)):
                 continue
-            if name not in held:
+            if name not in sizes:
                 behind = behind or item.current
-                there = end >= item.after if item.framed else surveyed.state in held
-                if item.current and item.after and there:
+                expected = end >= item.after if item.framed else surveyed.state in sizes
+                if item.current and item.after and expected:
                     damage.append(DamagedRange(name, "it is missing"))
-            elif held[name] != item.size:
-                damage.append(DamagedRange(name, f"it has {held[name]} bytes, not {item.size}"))
+            elif sizes[name] != item.size:
+                damage.append(DamagedRange(name, f"it has {sizes[name]} bytes, not {item.size}"))
             else:
                 damage += self._differences(replica, name, item.size, beat)
-        state: CopyState = "differs" if damage else "behind" if behind or not held else "level"
-        why = "" if held else "it holds nothing of the log"
+        state: CopyState = "differs" if damage else "behind" if behind or not sizes else "level"
+        why = "" if sizes else "it holds nothing of the log"
         return ReplicaFinding(url, state, _epoch_before(surveyed, end), tuple(damage), why)
 
     def _differences(
         self, replica: Replica, name: str, size: int, beat: Beat
     ) -> list[DamagedRange]:
         """Compares the first bytes of a file on both sides."""
-        own = self._local
-        theirs = replica.digest(name, size)
+        local = self._local
+        remote = replica.digest(name, size)
         beat()
         try:
-            ours = digest(own.files, file_layout.file_path(own.folder, name), size)
+            local_hash = digest(local.files, file_layout.file_path(local.folder, name), size)
             for at in range(0, size, _PIECE):
-                own.counted(min(_PIECE, size - at))
+                local.counted(min(_PIECE, size - at))
                 beat()
         except NosyncError:
             return []  # a fault of the local disk, which the verification of the log reports
         beat()
-        if ours == theirs or name in own.hurt:
+        if local_hash == remote or name in local.hurt:
             return []
         return [DamagedRange(name, "its bytes are not those of this log")]
 

@@ -112,11 +112,11 @@ class ReplicaConfig(NamedTuple):
         """
         if self.former is None or (self._lowered and not self.owed(promised)):
             return quorum_index(acknowledged, self.quorum)
-        there = min(announced, quorum_index(acknowledged, self.promised))
+        safe = min(announced, quorum_index(acknowledged, self.promised))
         if not self._lowered:
-            return max(there, quorum_index(acknowledged, self.quorum))
+            return max(safe, quorum_index(acknowledged, self.quorum))
         both = [n for each, n in self._by_replica(acknowledged) if each.url in self.former.urls]
-        return max(there, quorum_index(both, self.former.quorum))
+        return max(safe, quorum_index(both, self.former.quorum))
 
     def owed(self, promised: Iterable[bool]) -> int:
         """Returns how many more replicas must know the quorum before it counts.
@@ -126,11 +126,11 @@ class ReplicaConfig(NamedTuple):
         """
         if self.former is None or not self._lowered:
             return 0
-        both = [said for each, said in self._by_replica(promised) if each.url in self.former.urls]
+        both = [flag for each, flag in self._by_replica(promised) if each.url in self.former.urls]
         return max(0, min(self.former.quorum, len(both)) - sum(both))
 
-    def _by_replica(self, said: Iterable[Said]) -> Iterable[tuple[ReplicaAddress, Said]]:
-        return zip(self.replicas, said, strict=True)
+    def _by_replica(self, values: Iterable[Said]) -> Iterable[tuple[ReplicaAddress, Said]]:
+        return zip(self.replicas, values, strict=True)
 
 
 def quorum_index(acknowledged: Iterable[int], quorum: int) -> int:
@@ -175,12 +175,12 @@ def read_config(files: Files, folder: str, log_id: bytes) -> ReplicaConfig:
             hint="name them again: nosync.open(path, replicas=[...])",
         )
     try:
-        said = json.loads(text)
-        settings = checked_config(said["replicas"], said["quorum"], log=folder, look=False)
-        settings = settings._replace(unprepared=bool(said.get("unprepared")))
-        if "former" not in said:
+        fields = json.loads(text)
+        settings = checked_config(fields["replicas"], fields["quorum"], log=folder, look=False)
+        settings = settings._replace(unprepared=bool(fields.get("unprepared")))
+        if "former" not in fields:
             return settings
-        urls, *numbers = said["former"]
+        urls, *numbers = fields["former"]
         if not all(isinstance(each, str) for each in urls):
             raise ValueError("former")
         if not all(type(each) is int for each in numbers):
@@ -200,15 +200,15 @@ def config_signer(files: Files) -> str:
 
 def write_config(files: Files, folder: str, log_id: bytes, settings: ReplicaConfig) -> None:
     """Writes the settings of a log durably."""
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "replicas": [each.url for each in settings.replicas],
         "quorum": settings.quorum,
     }
     if settings.former is not None:
-        said["former"] = settings.former
+        fields["former"] = settings.former
     if settings.unprepared:
-        said["unprepared"] = True
-    text = json.dumps(said).encode()
+        fields["unprepared"] = True
+    text = json.dumps(fields).encode()
     mac = _mac(signing.user_key(files), _identity(files, folder, log_id), text)
     files.replace(os.path.join(folder, FILE), b"\n".join((text, mac, b"")))
 

@@ -135,15 +135,15 @@ def examine_copy(
     Raises:
         CorruptLogError: nothing can be read back.
     """
-    held = replica.held().files
-    there = (held, *others)
+    sizes = replica.held().files
+    holdings = (sizes, *others)
     if replica.folder is not None:
-        return examine_folder(files, url, replica, replica.folder, held, there, beat)
+        return examine_folder(files, url, replica, replica.folder, sizes, holdings, beat)
     folder = files.temporary_folder("nosync-frames-")
     try:
-        for name in filter(file_layout.is_frames, held):
-            copy(files, replica, name, held[name], file_layout.file_path(folder, name), beat)
-        return examine_folder(files, url, replica, folder, held, there, beat)
+        for name in filter(file_layout.is_frames, sizes):
+            copy(files, replica, name, sizes[name], file_layout.file_path(folder, name), beat)
+        return examine_folder(files, url, replica, folder, sizes, holdings, beat)
     finally:
         files.remove_folder(folder)
 
@@ -202,17 +202,17 @@ def _is_usable(
     folder: str,
     chain: Chain,
     state: Checkpoint,
-    there: Sequence[Mapping[str, int]],
+    holdings: Sequence[Mapping[str, int]],
 ) -> bool:
     """Returns True if a checkpoint belongs to a chain, and every file that it requires exists."""
     if state.mark.offset < chain.live[0].start.offset:
         return False
     if not tail.tail_holds(files, folder, chain, state.mark):
         return False
-    return _NamedFiles(there, state).complete
+    return _NamedFiles(holdings, state).complete
 
 
-def _holds_up_to(chain: Chain, held: Mapping[str, int], mark: Mark) -> bool:
+def _holds_up_to(chain: Chain, sizes: Mapping[str, int], mark: Mark) -> bool:
     """Returns True if a copy has every byte up to a mark of a chain.
 
     Failure: 1. A replica's copy is truncated within the end of a frame, after its digest. 2. It has
@@ -220,7 +220,7 @@ def _holds_up_to(chain: Chain, held: Mapping[str, int], mark: Mark) -> bool:
     copy cannot be used.
     """
     last = [one for one in chain.live if one.start.offset < mark.offset][-1:]
-    return all(held[one.name] >= one.local(mark.offset) for one in last)
+    return all(sizes[one.name] >= one.local(mark.offset) for one in last)
 
 
 class _NamedFiles:
@@ -234,33 +234,33 @@ class _NamedFiles:
         rows: all named files.
     """
 
-    def __init__(self, there: Sequence[Mapping[str, int]], state: Checkpoint | None) -> None:
-        self._holdings = there
+    def __init__(self, holdings: Sequence[Mapping[str, int]], state: Checkpoint | None) -> None:
+        self._holdings = holdings
         self.rows: dict[str, FileReference] = {}
         self._local_numbers: frozenset[int] = file_references.NO_NUMBERS
         self._missing: dict[str, set[int]] = {}
         if state is not None:
             with guarded_decoding("a checkpoint"):
-                kept = file_references.files_of_checkpoint(state.payload)
-                self._add(kept.files, kept.namers, kept.said)
+                contents = file_references.files_of_checkpoint(state.payload)
+                self._add(contents.files, contents.namers, contents.said)
 
     def follow(self, frame: Frame) -> None:
         """Adds the files of the next frame."""
         with guarded_decoding(f"frame {frame.position.seq}"):
-            _, files, namers, said = file_references.files_of_frame(frame.payload)
-            self._add(files, namers, said)
+            _, files, namers, requirement = file_references.files_of_frame(frame.payload)
+            self._add(files, namers, requirement)
 
     def _add(
         self,
         files: Mapping[str, FileReference],
         namers: Namers,
-        said: file_references.ReplicationRequirement | None,
+        requirement: file_references.ReplicationRequirement | None,
     ) -> None:
         for name, size, _ in files.values():
-            if not any(name in held and size in (None, held[name]) for held in self._holdings):
+            if not any(name in sizes and size in (None, sizes[name]) for sizes in self._holdings):
                 self._missing.setdefault(name, set()).update(namers[name])
         self.rows = {**files, **self.rows} if files else self.rows
-        self._local_numbers = self._local_numbers if said is None else said.numbers
+        self._local_numbers = self._local_numbers if requirement is None else requirement.numbers
 
     @property
     def complete(self) -> bool:
@@ -272,7 +272,7 @@ def _readable_part(
     files: Files, stretch: SegmentRun, name: str | None, state: Checkpoint | None
 ) -> ReadableExtent:
     """Returns the part of a copy from a checkpoint to the last usable frame."""
-    held = stretch.held
+    all_sizes = stretch.held
     start = state.mark if state else stretch.live[0].start
     first = max(i for i, s in enumerate(stretch.live) if s.start.offset <= start.offset)
     live = stretch.live[first:]
@@ -295,7 +295,7 @@ def _readable_part(
             sizes[segment.name] = segment.local(max(segment.start.offset, min(after, end.offset)))
             generation = segment.generation
     if name is not None:
-        sizes[name] = held[name]
+        sizes[name] = all_sizes[name]
     heads = tuple(one for one in stretch.live if one.start.offset <= end.offset)
     return ReadableExtent(stretch.url, stretch.replica, sizes, rows, generation, end, heads)
 

@@ -41,13 +41,13 @@ def decode_grant(data: bytes, where: str) -> FencingGrant:
         text, crc = data.rsplit(b"\n", 2)[:2]
         if int(crc, 16) != zlib.crc32(text):
             raise ValueError("checksum")
-        said: dict[str, Any] = json.loads(text)
+        fields: dict[str, Any] = json.loads(text)
         generation, owner, incarnation, log, signer = (
-            said[key] for key in ("generation", "owner", "incarnation", "path", "signer")
+            fields[key] for key in ("generation", "owner", "incarnation", "path", "signer")
         )
         if type(generation) is not int or not 0 <= generation < _GENERATIONS_MAX:
             raise ValueError("generation")
-        replicas, quorum = said["replicas"], said["quorum"]
+        replicas, quorum = fields["replicas"], fields["quorum"]
         if not all(type(each) is int and 0 < each <= _REPLICAS_MAX for each in (replicas, quorum)):
             raise ValueError("quorum")
         if not all(isinstance(each, str) for each in (owner, incarnation, log, signer)):
@@ -65,27 +65,27 @@ def decode_grant(data: bytes, where: str) -> FencingGrant:
 def encode_grant(promise: FencingGrant) -> bytes:
     """Encodes a grant as it is stored."""
     generation, owner = promise.term
-    said = {
+    fields = {
         "generation": generation,
         "owner": owner,
         "incarnation": promise.incarnation,
         **promise.name._asdict(),
     }
-    text = json.dumps(said).encode()
+    text = json.dumps(fields).encode()
     return text + f"\n{zlib.crc32(text):08x}\n".encode()
 
 
-def conflicts(said: OwnerTerm, asked: OwnerTerm) -> bool:
+def conflicts(accepted: OwnerTerm, requested: OwnerTerm) -> bool:
     """Returns True if a recorded term forbids another: it is later, or equal with another owner."""
-    if said.generation != asked.generation:
-        return said.generation > asked.generation
-    return said.owner != asked.owner
+    if accepted.generation != requested.generation:
+        return accepted.generation > requested.generation
+    return accepted.owner != requested.owner
 
 
-def grant_conflict_error(where: str, said: OwnerTerm) -> FencedError:
+def grant_conflict_error(where: str, accepted: OwnerTerm) -> FencedError:
     """Returns the error of a call to a copy that accepts another owner's term."""
     return FencedError(
-        f"'{where}' has promised itself to generation {said.generation} of the log, of another"
+        f"'{where}' has promised itself to generation {accepted.generation} of the log, of another"
         " owner",
         hint="if that owner goes on, close this session; else close it and open the log again,"
         " which goes on if it lacks nothing that replicas hold",

@@ -37,12 +37,12 @@ def registered_replicas(files: Files, folder: str) -> tuple[list[str], int] | No
 
 def is_log_gone(files: Files, parent: str) -> list[str]:
     """Returns the folders in `parent` of replicated logs that do not exist any more."""
-    known = _read_entries(files)
+    entries = _read_entries(files)
     return [
         folder
-        for folder in known
+        for folder in entries
         if os.path.dirname(folder) == parent
-        and _checked_entry(known, folder) is not None
+        and _checked_entry(entries, folder) is not None
         and not files.exists(folder)
     ]
 
@@ -55,12 +55,12 @@ def logs_below(files: Files, folder: str) -> dict[str, tuple[list[str], int]]:
     where = os.path.join(folder, BRANCHES)
     if json.dumps(where).encode()[:-1] not in _read_text(files):
         return {}
-    known = _read_entries(files)
+    entries = _read_entries(files)
     return {
-        os.path.basename(each): said
-        for each in known
+        os.path.basename(each): entry
+        for each in entries
         if os.path.dirname(each) == where
-        and (said := _checked_entry(known, each)) is not None
+        and (entry := _checked_entry(entries, each)) is not None
         and not files.exists(each)
     }
 
@@ -76,12 +76,12 @@ def register_replicas(files: Files, folder: str, log_id: bytes, settings: Replic
     if not settings.replicas:
         unregister_replicas(files, folder)
         return
-    said = [[f"{each.url}#{log_id.hex()}" for each in settings.replicas], settings.quorum]
-    if _read_entries(files).get(folder) == said:
+    entry = [[f"{each.url}#{log_id.hex()}" for each in settings.replicas], settings.quorum]
+    if _read_entries(files).get(folder) == entry:
         return
-    with _locked_entries(files) as known:
-        known.pop(folder, None)
-        known[folder] = said
+    with _locked_entries(files) as entries:
+        entries.pop(folder, None)
+        entries[folder] = entry
 
 
 def unregister_replicas(files: Files, folder: str) -> bool:
@@ -95,8 +95,8 @@ def unregister_replicas(files: Files, folder: str) -> bool:
     # A search in the text is cheaper than parsing the entries of all logs.
     if json.dumps(folder).encode() not in _read_text(files) or folder not in _read_entries(files):
         return False
-    with _locked_entries(files) as known:
-        known.pop(folder, None)
+    with _locked_entries(files) as entries:
+        entries.pop(folder, None)
     return True
 
 
@@ -110,10 +110,10 @@ def moved(files: Files, old: str, new: str) -> None:
     """
     if json.dumps(old).encode()[:-1] not in _read_text(files):
         return
-    with _locked_entries(files) as known:
-        for folder in [each for each in known if each == old or each.startswith(f"{old}/")]:
-            replicas = known.pop(folder)
-            known.setdefault(new + folder.removeprefix(old), replicas)
+    with _locked_entries(files) as entries:
+        for folder in [each for each in entries if each == old or each.startswith(f"{old}/")]:
+            replicas = entries.pop(folder)
+            entries.setdefault(new + folder.removeprefix(old), replicas)
 
 
 _Entries = dict[str, object]
@@ -129,10 +129,10 @@ def _locked_entries(files: Files) -> Iterator[_Entries]:
     if lock is None:
         raise DurabilityError(f"'{where}' is being written by another process", hint="try again")
     try:
-        known = _read_entries(files)
-        yield known
-        kept = dict([*known.items()][-_LOGS_MAX:])
-        files.replace(where, json.dumps(kept).encode())
+        entries = _read_entries(files)
+        yield entries
+        newest = dict([*entries.items()][-_LOGS_MAX:])
+        files.replace(where, json.dumps(newest).encode())
     finally:
         lock.release()
 
@@ -141,17 +141,17 @@ def _read_entries(files: Files) -> _Entries:
     """Reads the registry without validating its entries."""
     text = _read_text(files)
     try:
-        said = json.loads(text) if text else {}
+        entries = json.loads(text) if text else {}
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return entries if isinstance(entries, dict) else {}
 
 
-def _checked_entry(known: _Entries, folder: str) -> tuple[list[str], int] | None:
+def _checked_entry(entries: _Entries, folder: str) -> tuple[list[str], int] | None:
     """Returns the validated entry of a log; None if this code could not have written it."""
-    said: Any = known.get(folder)
+    entry: Any = entries.get(folder)
     try:
-        urls, quorum = said
+        urls, quorum = entry
         settings = checked_config(urls, quorum, log=folder, look=False)
     except (NosyncError, ValueError, TypeError, AttributeError):
         return None

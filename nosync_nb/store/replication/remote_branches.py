@@ -57,15 +57,15 @@ def remote_branches(
     If two logs had the same name, both are listed.
     """
     calls = [(each.url, lambda _, each=each: _branch_copies(files, log, each)) for each in replicas]
-    held: dict[tuple[str, bytes], list[tuple[str, int]]] = {}
-    for said in call_all(calls):
-        for name, url, log_id, quorum in [] if isinstance(said, NosyncError) else said:
-            held.setdefault((name, log_id), []).append((f"{url}#{log_id.hex()}", quorum))
+    by_branch: dict[tuple[str, bytes], list[tuple[str, int]]] = {}
+    for answer in call_all(calls):
+        for name, url, log_id, quorum in [] if isinstance(answer, NosyncError) else answer:
+            by_branch.setdefault((name, log_id), []).append((f"{url}#{log_id.hex()}", quorum))
     return [
         RemoteBranch(
-            name, tuple(url for url, _ in own), min(len(own), max(each for _, each in own))
+            name, tuple(url for url, _ in copies), min(len(copies), max(each for _, each in copies))
         )
-        for (name, _), own in sorted(held.items())
+        for (name, _), copies in sorted(by_branch.items())
     ]
 
 
@@ -95,10 +95,10 @@ def _branch_names(files: Files, address: ReplicaAddress) -> list[str]:
 
 def _branches_of(log: str, url: str, logs: Mapping[bytes, FencingGrant]) -> Iterable[_BranchCopy]:
     """Yields the copies at a site that are branches of a log."""
-    for log_id, said in logs.items():
-        above, name = os.path.split(said.name.path)
+    for log_id, grant in logs.items():
+        above, name = os.path.split(grant.name.path)
         if above == os.path.join(log, BRANCHES):
-            yield name, url, log_id, said.name.quorum
+            yield name, url, log_id, grant.name.quorum
 
 
 def drop_copies(
@@ -126,14 +126,14 @@ def drop_copies(
     term_of: dict[str, OwnerTerm] = {}
 
     def promise(url: str, copy: Replica) -> None:
-        said = copy.promised()
-        if said is None:
+        accepted = copy.promised()
+        if accepted is None:
             sites[url].logs()  # raises if the site is unreachable, which looks like a missing grant
             return
-        if generation is not None and said.generation > generation:
-            raise FencedError(f"its copy obeys generation {said.generation}, of a later owner")
+        if generation is not None and accepted.generation > generation:
+            raise FencedError(f"its copy obeys generation {accepted.generation}, of a later owner")
         # One more, because the copy may hold a grant of the log's generation under another name.
-        term = OwnerTerm(1 + max(said.generation, generation or 0), secrets.token_hex(16))
+        term = OwnerTerm(1 + max(accepted.generation, generation or 0), secrets.token_hex(16))
         copy.promise(term, name)
         term_of[url] = term
 
@@ -141,24 +141,24 @@ def drop_copies(
         if url in term_of:
             copy.discard(term_of[url], list(copy.held().files))
 
-    left: dict[str, str] = {}
+    failures: dict[str, str] = {}
     try:
         for step in (promise, discard):
-            left.update(_run_step(copies, step, left))
+            failures.update(_run_step(copies, step, failures))
     finally:
         for url, copy in copies:
-            if url not in left:
+            if url not in failures:
                 copy.close()
-    return left
+    return failures
 
 
 def _run_step(
     copies: Sequence[tuple[str, Replica]],
     step: Callable[[str, Replica], None],
-    left: dict[str, str],
+    failures: dict[str, str],
 ) -> dict[str, str]:
     """Runs a step at all copies that have not failed; returns the failures by URL."""
-    asked = [(url, copy) for url, copy in copies if url not in left]
-    calls = [(url, lambda _, url=url, copy=copy: step(url, copy)) for url, copy in asked]
-    said = zip(asked, call_all(calls), strict=True)
-    return {url: str(answer) for (url, _), answer in said if isinstance(answer, NosyncError)}
+    remaining = [(url, copy) for url, copy in copies if url not in failures]
+    calls = [(url, lambda _, url=url, copy=copy: step(url, copy)) for url, copy in remaining]
+    answers = zip(remaining, call_all(calls), strict=True)
+    return {url: str(answer) for (url, _), answer in answers if isinstance(answer, NosyncError)}

@@ -135,9 +135,9 @@ def call_remote(what: str, call: Call[Answer], *, silent_s: float | None = None)
     Raises:
         RemoteTimeoutError: the call was abandoned. Whatever it does later has no effect.
     """
-    asked = _ThreadCall(what, call)
-    asked.start()
-    return asked.wait(SILENT_S if silent_s is None else silent_s)
+    running = _ThreadCall(what, call)
+    running.start()
+    return running.wait(SILENT_S if silent_s is None else silent_s)
 
 
 def call_all(
@@ -148,12 +148,12 @@ def call_all(
     After `TOLD_S` a warning lists the replicas that have not answered; the user can interrupt the
     call.
     """
-    asked = [(what, _ThreadCall(what, call)) for what, call in calls]
-    for _, each in asked:
+    running = [(what, _ThreadCall(what, call)) for what, call in calls]
+    for _, each in running:
         each.start()
     silent_s = SILENT_S if silent_s is None else silent_s
     until = time.monotonic() + min(TOLD_S, silent_s)
-    slow = [what for what, each in asked if not each.ended(max(0.0, until - time.monotonic()))]
+    slow = [what for what, each in running if not each.ended(max(0.0, until - time.monotonic()))]
     if slow and silent_s > TOLD_S:
         warn(
             f"waiting for {', '.join(slow)}; without an answer it goes on after {silent_s:g} s,"
@@ -161,7 +161,7 @@ def call_all(
             stacklevel=3,
         )
     answers: list[Answer | NosyncError] = []
-    for _, each in asked:
+    for _, each in running:
         try:
             answers.append(each.wait(silent_s))
         except NosyncError as error:

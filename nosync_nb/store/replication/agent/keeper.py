@@ -251,10 +251,10 @@ class ReplicaWorker:
 
     def _report(self, condition: Condition, why: str, seq: int, epoch: int, obeys: int = 0) -> None:
         """Reports the state of the replica if it has changed; any thread may call."""
-        said = ReplicaProgress(self._number, condition, seq, epoch, why, obeys=obeys)
+        state = ReplicaProgress(self._number, condition, seq, epoch, why, obeys=obeys)
         shipper = self._shipper
         if shipper is not None:
-            said = said._replace(
+            state = state._replace(
                 bytes_sent=shipper.bytes_sent,
                 offset=shipper.counted,
                 backlog_bytes=shipper.backlog_bytes,
@@ -263,16 +263,16 @@ class ReplicaWorker:
                 void=shipper.acknowledged == Acknowledgement(),
             )
         with self._news:
-            if said != self._reported:
-                self._reported = said
-                self._tell(said)
+            if state != self._reported:
+                self._reported = state
+                self._tell(state)
 
 
 def _granted_generation(replica: Replica | None) -> int:
     """Returns the generation of a replica's grant; 0 if it cannot be read."""
     with suppress(NosyncError):
-        said = None if replica is None else replica.promised()
-        return 0 if said is None else said.generation
+        grant = None if replica is None else replica.promised()
+        return 0 if grant is None else grant.generation
     return 0
 
 
@@ -341,14 +341,14 @@ def owner_is_alive(
     while not select.select([news], [], [], _LOOK_S)[0]:
         for lane in lanes:
             lane.watch()
-        said = owner.read_owner(files, folder)
-        if said is None or said.generation != generation or said.released:
+        record = owner.read_owner(files, folder)
+        if record is None or record.generation != generation or record.released:
             return False
-        if HostIdentity().alive(said.identity) is False:
+        if HostIdentity().alive(record.identity) is False:
             return False
-    told = news.read(1 << 12) or b""
-    hear(told)
-    return bool(told)
+    data = news.read(1 << 12) or b""
+    hear(data)
+    return bool(data)
 
 
 def lower_priority() -> None:

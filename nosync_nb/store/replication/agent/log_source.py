@@ -110,10 +110,10 @@ class LogSource:
         self._control = ControlBlock(self._files.mapped(self._control_path))
         try:
             self.check()
-            said = owner.read_owner(self._files, folder)
-            if said is None or said.generation != generation:
+            record = owner.read_owner(self._files, folder)
+            if record is None or record.generation != generation:
                 raise _fenced_error(folder)
-            self.term = OwnerTerm(generation, _owner_token(said))
+            self.term = OwnerTerm(generation, _owner_token(record))
             self.log_id = log_id(self._files, folder)
         except BaseException:
             self._control.close()
@@ -184,11 +184,11 @@ class LogSource:
     def _local_files(self) -> frozenset[str]:
         """Returns the local files, by the newest replication requirement."""
         every = (*((self._state,) if self._state else ()), *self._frames)
-        word = next(
+        requirement = next(
             (each.said for each in reversed(every) if each.said is not None),
             file_references.NO_REQUIREMENT,
         )
-        return file_references.ships_last(word.numbers, (each.namers for each in every))
+        return file_references.ships_last(requirement.numbers, (each.namers for each in every))
 
     def size(self, name: str) -> int | None:
         """Returns the size of a file; None if it does not exist any more."""
@@ -271,22 +271,26 @@ class LogSource:
         listed = segments.segment_names(names)
         newest = checkpoint.checkpoint_names(names)[:1]
         stamp = self.stamp(newest[0]) if newest else None
-        known = self._state
-        was = None if known is None else known.stamp
-        if listed == self._segment_names and len(newest) == (known is not None) and stamp == was:
+        current = self._state
+        current_stamp = None if current is None else current.stamp
+        if (
+            listed == self._segment_names
+            and len(newest) == (current is not None)
+            and stamp == current_stamp
+        ):
             return
         self._view = None
         state, chain, _, _ = recovery.newest_checkpoint(self._files, self.folder, names)
-        if known is not None and (state is None or state.mark.seq < known.mark.seq):
+        if current is not None and (state is None or state.mark.seq < current.mark.seq):
             raise CorruptLogError(
-                f"'{known.name}' cannot be read any more", hint="restore the file from a copy"
+                f"'{current.name}' cannot be read any more", hint="restore the file from a copy"
             )
         self._chain = chain.live
         if state is not None:
             name = checkpoint.file_name(state.mark.seq, state.generation)
             if name == newest[0] and stamp is not None:
                 self._adopt_checkpoint(name, stamp, state)
-            elif known is None or known.name != name:
+            elif current is None or current.name != name:
                 self._adopt_checkpoint(name, self.stamp(name), state)
         elif self._end is None:
             self._end = self._first_mark()
@@ -296,14 +300,14 @@ class LogSource:
         self, name: str, stamp: tuple[int, int, int], state: checkpoint.Checkpoint
     ) -> None:
         """Starts from a new checkpoint; if it was replaced meanwhile, the next look sees it."""
-        kept, packs = (
+        contents, packs = (
             file_references.files_of_checkpoint(state.payload),
             os.path.join(self.folder, "history"),
         )
         file_references.check_history(payloads.decode_payload(state.payload), packs, self._files)
-        self._state = ShippedCheckpoint(name, stamp, state.mark, *kept)
+        self._state = ShippedCheckpoint(name, stamp, state.mark, *contents)
         if self._end is None or self._end.seq < state.mark.seq:
-            self._end, self._epoch = state.mark, kept.epoch
+            self._end, self._epoch = state.mark, contents.epoch
         self._frames = [step for step in self._frames if step.end.seq > state.mark.seq]
 
     def _scan_frames(self, durable: int, published: int | None) -> None:
@@ -338,9 +342,10 @@ class LogSource:
     def _add_frame(self, frame: frames.Frame) -> None:
         self._view = None
         epoch, files, namers, said = file_references.files_of_frame(frame.payload)
+        epoch, files, namers, requirement = file_references__framed.files_of_frame(frame.payload)
         if frame.kind in (payloads.EPOCH, payloads.REWIND):
             self._epoch = epoch
-        self._frames.append(ShippedFrame(frame.end, self._epoch, files, namers, said))
+        self._frames.append(ShippedFrame(frame.end, self._epoch, files, namers, requirement))
         self._end = frame.end
 
     def _extents(self, end: Mark) -> list[SegmentExtent]:
@@ -369,7 +374,7 @@ def _fenced_error(folder: str) -> FencedError:
     return FencedError(f"'{folder}' has another owner", hint="he ships it now")
 
 
-def _owner_token(said: LogOwner) -> str:
+def _owner_token(record: LogOwner) -> str:
     """Returns a value that is unique to an owner, even among owners of one generation."""
-    identity = "\0".join(map(str, (*said.identity, said.since_ms, said.generation)))
+    identity = "\0".join(map(str, (*record.identity, record.since_ms, record.generation)))
     return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()

@@ -87,14 +87,14 @@ class MergeProposal(NamedTuple):
     why: str = ""
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> MergeProposal:
+    def of(cls, fields: dict[str, Any]) -> MergeProposal:
         """Decodes a proposal from JSON.
 
         Raises:
             TypeError, CorruptLogError: it is malformed.
         """
-        made = cls(**said)
-        return made._replace(files=refs_from_json(made.files))
+        proposal = cls(**fields)
+        return proposal._replace(files=refs_from_json(proposal.files))
 
 
 class MergeRequests:
@@ -108,12 +108,12 @@ class MergeRequests:
         *lines, rest = (self._partial_line + data).split(b"\n")
         rest = rest.lstrip(_WAKE_BYTE)
         self._partial_line = rest if len(rest) <= LINE_MAX else b""
-        asked = []
+        requests = []
         for line in (each.strip(_WAKE_BYTE) for each in lines):
             # A line that was cut short is ignored, because its sender knows and merges itself.
             with suppress(ValueError, TypeError, CorruptLogError):
-                asked += [MergeRequest.told_in(line)] if line else []
-        return asked
+                requests += [MergeRequest.told_in(line)] if line else []
+        return requests
 
 
 class KeeperMerger:
@@ -135,10 +135,10 @@ class KeeperMerger:
         self._stopped = False
         self._thread: threading.Thread | None = None
 
-    def ask(self, asked: Iterable[MergeRequest]) -> None:
+    def ask(self, requests: Iterable[MergeRequest]) -> None:
         """Queues merges; they run one after the other."""
         with self._news:
-            self._queue.extend(asked)
+            self._queue.extend(requests)
             if self._queue and self._thread is None and not self._stopped:
                 self._thread = threading.Thread(target=self._run, name="merge", daemon=True)
                 self._thread.start()
@@ -159,10 +159,10 @@ class KeeperMerger:
                 self._news.wait_for(lambda: self._queue or self._stopped)
                 if self._stopped:
                     return
-                asked = self._queue.popleft()
-            self._tell(self.merged(asked))
+                request = self._queue.popleft()
+            self._tell(self.merged(request))
 
-    def merged(self, asked: MergeRequest) -> MergeProposal:
+    def merged(self, request: MergeRequest) -> MergeProposal:
         """Merges files; returns the list of the results, or the reason of a failure.
 
         It raises nothing, because the owner can do without the merge.
@@ -171,17 +171,17 @@ class KeeperMerger:
         try:
             source = LogSource(self._folder, self._generation, files=self._files)
             try:
-                self._merge(asked, source, written)
+                self._merge(request, source, written)
             finally:
                 source.close()
         except Exception as error:
             for ref in written:  # the owner never heard of them
                 with suppress(DurabilityError):
                     self._files.unlink(checked_path_within(self._parts, ref.path, PART))
-            return MergeProposal(asked.merge, done=True, why=str(error) or type(error).__name__)
-        return MergeProposal(asked.merge, done=True, files=tuple(written))
+            return MergeProposal(request.merge, done=True, why=str(error) or type(error).__name__)
+        return MergeProposal(request.merge, done=True, files=tuple(written))
 
-    def _merge(self, asked: MergeRequest, source: LogSource, written: list[PartRef]) -> None:
+    def _merge(self, request: MergeRequest, source: LogSource, written: list[PartRef]) -> None:
         """Writes the result range by range, while the owner is the current one and has not ended.
 
         Checksums are verified, because otherwise the merge would give damaged rows a valid
@@ -189,15 +189,15 @@ class KeeperMerger:
         """
         layers = [
             [
-                open_part(self._parts, ref, asked.layout, files=self._files, checked=True)
+                open_part(self._parts, ref, request.layout, files=self._files, checked=True)
                 for ref in r
             ]
-            for r in asked.layers
+            for r in request.layers
         ]
-        for batch in each_range(asked.layout, layers):
+        for batch in each_range(request.layout, layers):
             source.check()
             if self._stopped:
                 raise DurabilityError("whom it was merged for has ended")
-            written += write_parts(self._parts, [batch], asked.stem, files=self._files)
-            self._tell(MergeProposal(asked.merge))
+            written += write_parts(self._parts, [batch], request.stem, files=self._files)
+            self._tell(MergeProposal(request.merge))
         source.check()

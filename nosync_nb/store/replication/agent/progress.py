@@ -60,10 +60,10 @@ def parse_progress(line: bytes) -> Told:
     Raises:
         ValueError, TypeError, CorruptLogError: it is malformed.
     """
-    said = json.loads(line)
-    if "merge" in said:
-        return MergeProposal.of(said)
-    return ReplicaProgress(**said) if "replica" in said else ScrubReport(**said)
+    fields = json.loads(line)
+    if "merge" in fields:
+        return MergeProposal.of(fields)
+    return ReplicaProgress(**fields) if "replica" in fields else ScrubReport(**fields)
 
 
 class ProgressWriter:
@@ -73,8 +73,8 @@ class ProgressWriter:
         self._out = out
         self._lock = threading.Lock()
 
-    def __call__(self, told: Told) -> None:
-        line = json.dumps(told._asdict()).encode() + b"\n"
+    def __call__(self, message: Told) -> None:
+        line = json.dumps(message._asdict()).encode() + b"\n"
         with self._lock:
             try:
                 self._out.write(line)

@@ -162,16 +162,16 @@ class Scrubber:
     ) -> None:
         """Marks files as doubtful that differ at a replica and are intact here."""
         hurt = frozenset(each.file for each in surveyed.damage)
-        own = LocalFiles(self._files, self._folder, surveyed, hurt, self._throttle)
-        copy = compare_replicas(own, address, self._survey)
+        local = LocalFiles(self._files, self._folder, surveyed, hurt, self._throttle)
+        copy = compare_replicas(local, address, self._survey)
         if not copy.damage:
             return
         fresh = self._survey()  # because files may have been damaged here meanwhile
-        known, hurt = immutable_files(fresh), frozenset(each.file for each in fresh.damage)
+        current, hurt = immutable_files(fresh), frozenset(each.file for each in fresh.damage)
         names = [
             name
             for name in (each.file for each in copy.damage)
-            if name not in hurt and not (name in known and self._damage(known[name]))
+            if name not in hurt and not (name in current and self._damage(current[name]))
         ]
         if not names:
             return

@@ -166,12 +166,12 @@ class Shipper:
                 return True
             self._replica.sync(self._source.term, goal.seq)  # raises if the copy is gone
             return False
-        held = self._remote_sizes
-        assert held is not None
-        lacks = sorted(view.files.keys() - held.keys() - view.last)
-        if lacks:
+        sizes = self._remote_sizes
+        assert sizes is not None
+        missing = sorted(view.files.keys() - sizes.keys() - view.last)
+        if missing:
             self._tell(self)
-        for name in lacks:
+        for name in missing:
             self._send(view, name)
             if self.bytes_sent - self._bytes_reported >= _REPORT_BYTES:
                 self._bytes_reported = self.bytes_sent
@@ -187,22 +187,22 @@ class Shipper:
         self.acknowledged = goal
         self.backlog_bytes = 0
         self._tell(self)
-        kept = self._needed_names(view)
-        useless = [name for name in held if name not in kept]
+        needed = self._needed_names(view)
+        useless = [name for name in sizes if name not in needed]
         if useless:
             self._replica.discard(self._source.term, useless)
             for name in useless:
-                del held[name]
+                del sizes[name]
         return True
 
     def _send_local_file(self, view: LogView) -> bool:
         """Sends one local file; returns False if none is missing."""
         assert self._remote_sizes is not None
-        lacks = sorted(view.last - self._remote_sizes.keys())
-        if lacks:
+        missing = sorted(view.last - self._remote_sizes.keys())
+        if missing:
             self._tell(self)
-            self._send(view, lacks[0])
-        return bool(lacks)
+            self._send(view, missing[0])
+        return bool(missing)
 
     def _send(self, view: LogView, name: str) -> None:
         assert self._remote_sizes is not None
@@ -213,15 +213,15 @@ class Shipper:
 
     def _count_backlog(self, view: LogView) -> None:
         """Counts the bytes to send; for a replica that was never reached, all bytes of the log."""
-        known = self._last_known_sizes
-        lacks = [name for name in view.files if name not in known or name in self._doubtful]
-        self.last_bytes = sum(view.files[name].size or 0 for name in lacks if name in view.last)
-        lacks = [name for name in lacks if name not in view.last]
-        if view.state is not None and not (view.state.name in known and self._may_hold(view.state)):
-            lacks.append(view.state.name)
-        frames = sum(max(0, size - known.get(segment.name, 0)) for segment, size in view.extents)
+        sizes = self._last_known_sizes
+        missing = [name for name in view.files if name not in sizes or name in self._doubtful]
+        self.last_bytes = sum(view.files[name].size or 0 for name in missing if name in view.last)
+        missing = [name for name in missing if name not in view.last]
+        if view.state is not None and not (view.state.name in sizes and self._may_hold(view.state)):
+            missing.append(view.state.name)
+        frames = sum(max(0, size - sizes.get(segment.name, 0)) for segment, size in view.extents)
         self.counted = view.end.offset
-        self.backlog_bytes = frames + sum(self._source.size(name) or 0 for name in lacks)
+        self.backlog_bytes = frames + sum(self._source.size(name) or 0 for name in missing)
 
     def _may_hold(self, state: ShippedCheckpoint) -> bool:
         """Returns True if the replica's checkpoint of this name may be the current one."""
@@ -235,17 +235,17 @@ class Shipper:
         )
 
     def _needed_names(self, view: LogView) -> set[str]:
-        kept = {extent.segment.name for extent in view.extents}.union(view.files)
+        names = {extent.segment.name for extent in view.extents}.union(view.files)
         if view.state is not None:
-            kept.add(view.state.name)
-        return kept
+            names.add(view.state.name)
+        return names
 
     # -- the first pass at a replica ---------------------------------------------------------
 
     def _start_term(self, view: LogView) -> None:
         """Makes the replica accept the term, and determines which of its files are this log's."""
         promised = self._replica.promise(self._source.term, self._name)
-        held = dict(promised.files)
+        sizes = dict(promised.files)
         if promised.incarnation != self.incarnation:
             self.incarnation, self.acknowledged = promised.incarnation, None
             self._tell(self)  # another copy, whose acknowledgements are unknown
@@ -253,25 +253,25 @@ class Shipper:
             self.acknowledged = Acknowledgement()  # the copy was restored to an old version
             self._tell(self)
         self._claim(promised.incarnation)
-        begun = view.extents[0].segment if view.extents else None
+        first = view.extents[0].segment if view.extents else None
         # Only a log that its first owner has just created cannot lack frames: an empty log may be
         # an old copy.
-        if begun is None or begun.before is not None or self._source.generation > 1:
-            vote = takeover.vote_of_replica(self._source, self._replica, view, held)
+        if first is None or first.before is not None or self._source.generation > 1:
+            vote = takeover.vote_of_replica(self._source, self._replica, view, sizes)
             self._ask(vote)
             if vote.ahead:
                 # Its acknowledgement is of another history and void; only its existence counts.
                 self._replica.sync(self._source.term, min(1, self._replica.acknowledged()))
                 self.acknowledged = Acknowledgement()
         self._checkpoint_stamp = None
-        for name, size in list(held.items()):
+        for name, size in list(sizes.items()):
             if file_layout.is_frames(name):
                 continue
-            known = view.files[name].size if name in view.files else None
-            if (self._source.size(name) if known is None else known) not in (None, size):
-                del held[name]  # incomplete, or another file: it will be overwritten
+            expected = view.files[name].size if name in view.files else None
+            if (self._source.size(name) if expected is None else expected) not in (None, size):
+                del sizes[name]  # incomplete, or another file: it will be overwritten
         for segment, size in view.extents:
-            has = held.get(segment.name)
+            has = sizes.get(segment.name)
             if has is None:
                 continue
             # Bytes after the start of the next segment are no part of the log, on both sides. The
@@ -279,16 +279,16 @@ class Shipper:
             grows = segment is view.extents[-1].segment
             same = min(has, size)
             if (grows and has > size) or self._differs(segment.name, same):
-                del held[segment.name]
+                del sizes[segment.name]
         for name in self._doubtful:
-            held.pop(name, None)
-        if view.state is not None and self._holds_checkpoint(view.state, held):
+            sizes.pop(name, None)
+        if view.state is not None and self._holds_checkpoint(view.state, sizes):
             self._checkpoint_stamp = view.state.stamp
-        self._remote_sizes = self._last_known_sizes = held
+        self._remote_sizes = self._last_known_sizes = sizes
 
-    def _holds_checkpoint(self, state: ShippedCheckpoint, held: Mapping[str, int]) -> bool:
+    def _holds_checkpoint(self, state: ShippedCheckpoint, sizes: Mapping[str, int]) -> bool:
         """Returns True if the replica has the same checkpoint, which may be large to send."""
-        size = held.get(state.name)
+        size = sizes.get(state.name)
         return (
             size is not None
             and size == self._source.size(state.name)
@@ -324,8 +324,8 @@ class Shipper:
     def _extend(self, extent: SegmentExtent) -> None:
         """Sends the missing bytes of a segment."""
         assert self._remote_sizes is not None
-        held, (segment, size) = self._remote_sizes, extent
-        name, has = segment.name, held.get(segment.name)
+        sizes, (segment, size) = self._remote_sizes, extent
+        name, has = segment.name, sizes.get(segment.name)
         if has is not None and has >= size:
             return
         if has is None:
@@ -334,12 +334,12 @@ class Shipper:
             self._replica.sync(self._source.term, None)
             with closing(self._open(name)) as file:
                 whole_segment(file, segment, size, self._store_pieces(name))
-            held[name] = size
+            sizes[name] = size
             return
 
         def put(offset: int, data: bytes, _last: bool) -> None:
             self._replica.append(self._source.term, name, offset, data)
-            held[name] = offset + len(data)
+            sizes[name] = offset + len(data)
             self.bytes_sent += len(data)
 
         with closing(self._open(name)) as file:
@@ -377,9 +377,9 @@ def verified_checkpoint(file: File, name: str, put: Put) -> int:
         CorruptLogError: it is damaged; nothing was passed on.
     """
     data = file.read_at(0, file.size())
-    said = checkpoint.decode_checkpoint(data, name, file.path)
-    if isinstance(said, str):
-        raise _damaged_error(name, said)
+    decoded = checkpoint.decode_checkpoint(data, name, file.path)
+    if isinstance(decoded, str):
+        raise _damaged_error(name, decoded)
     for start in range(0, len(data), PIECE_BYTES):
         piece = data[start : start + PIECE_BYTES]
         put(start, piece, start + len(piece) == len(data))

@@ -79,8 +79,8 @@ class CopyClaims:
         """
         with self._lock:
             self._copies.pop(replica, None)
-            for other, known in self._copies.items():
-                if known == incarnation:
+            for other, copy in self._copies.items():
+                if copy == incarnation:
                     raise DuplicateReplicaError(
                         f"it leads to the copy that '{self._urls[other]}' keeps, and does not count"
                         " a second time",
@@ -156,8 +156,8 @@ class TakeoverPoll:
         sound = [each for each in level if not each.torn]
         latest = max((each.generation for each in sound), default=0)
         ahead = [each for each in votes if each.ahead and each.generation >= latest]
-        told = sum(each.generation > 0 for each in votes)
-        if len(sound) >= needed or (not ahead and (every or told >= needed)):
+        witnesses = sum(each.generation > 0 for each in votes)
+        if len(sound) >= needed or (not ahead and (every or witnesses >= needed)):
             return
         if vote in ahead and (every or len(ahead) >= self._quorum):
             raise ReplicaAheadError(vote.ahead, hint=_ahead_hint(ahead))
@@ -201,10 +201,10 @@ def vote_of_replica(
 
     Cost: the headers and the digests of its segments; where these differ, its frames are read.
     """
-    own = _complete_chain(source, replica, held)
-    begun = any(e.segment.generation == source.generation for e in view.extents)
-    why, torn = _frames_ahead(source, replica, own) if begun else ("", False)
-    generation, damage = own[0][0].generation if own else 0, ""
+    chain = _complete_chain(source, replica, held)
+    has_frames = any(e.segment.generation == source.generation for e in view.extents)
+    why, torn = _frames_ahead(source, replica, chain) if has_frames else ("", False)
+    generation, damage = chain[0][0].generation if chain else 0, ""
     if why:
         try:
             copy = examine_copy(source.files, "the replica", replica)
@@ -212,25 +212,25 @@ def vote_of_replica(
             # Damaged before its last acknowledged frame, it counts as ahead to be safe.
             damage = str(error)
         else:
-            heads = (one for one, _ in own if one.generation == copy.generation)
-            here = source.holds(copy.end, next(heads, None))
-            why, generation = "" if here else why, copy.generation
+            heads = (one for one, _ in chain if one.generation == copy.generation)
+            contained = source.holds(copy.end, next(heads, None))
+            why, generation = "" if contained else why, copy.generation
     return TakeoverVote(why, generation if why or replica.acknowledged() else 0, damage, torn)
 
 
-def _frames_ahead(source: LogSource, replica: Replica, own: Own) -> tuple[str, bool]:
+def _frames_ahead(source: LogSource, replica: Replica, chain: Own) -> tuple[str, bool]:
     """Returns which frames the log lacks, in words, empty if none; and if the copy is torn."""
     torn = False
-    for segment, size in own:
+    for segment, size in chain:
         if segment.generation >= source.generation:
             continue
         if not source.holds(segment.start, segment):
             why = f"the replica goes on after frame {segment.start.seq}, which this log lacks"
             return why, torn
-        here = source.size(segment.name)
+        local_size = source.size(segment.name)
         if (
-            here is not None
-            and here >= size
+            local_size is not None
+            and local_size >= size
             and not _bytes_differ(source, replica, segment.name, size)
         ):
             continue
@@ -250,7 +250,7 @@ def _bytes_differ(source: LogSource, replica: Replica, name: str, size: int) -> 
     return source.digest(name, size) != replica.digest(name, size)
 
 
-def _complete_chain(source: LogSource, replica: Replica, held: Mapping[str, int]) -> Own:
+def _complete_chain(source: LogSource, replica: Replica, sizes: Mapping[str, int]) -> Own:
     """Returns the segments of the newest complete log of the replica.
 
     Files that it received while it caught up were never acknowledged. Segments that lead neither to
@@ -258,18 +258,18 @@ def _complete_chain(source: LogSource, replica: Replica, held: Mapping[str, int]
     """
     heads = (
         replica.read(name, 0, checkpoint.HEADER_BYTES)
-        for name in filter(file_layout.is_checkpoint, held)
+        for name in filter(file_layout.is_checkpoint, sizes)
     )
     marks = [mark for mark in map(checkpoint.mark_of, heads) if mark is not None]
-    headers = _segment_headers(source, replica, held)
+    headers = _segment_headers(source, replica, sizes)
     for newest in sorted(headers, reverse=True):
         chain: list[tuple[Segment, int]] = []
         which: tuple[int, int] | None = newest
         stop: int | None = None
         while which is not None and which in headers:
             segment = headers[which]
-            size = held[segment.name] if stop is None else segment.local(stop)
-            if size > held[segment.name]:
+            size = sizes[segment.name] if stop is None else segment.local(stop)
+            if size > sizes[segment.name]:
                 break
             chain.append((segment, size))
             which, stop = segment.before, segment.start.offset
@@ -286,11 +286,11 @@ def _in_chain(mark: Mark, chain: Own) -> bool:
 
 
 def _segment_headers(
-    source: LogSource, replica: Replica, held: Mapping[str, int]
+    source: LogSource, replica: Replica, sizes: Mapping[str, int]
 ) -> dict[tuple[int, int], Segment]:
     """Returns the segments of a replica whose headers can be read, by their keys."""
     headers = {}
-    for name in filter(file_layout.is_segment, held):
+    for name in filter(file_layout.is_segment, sizes):
         segment = segments.decode_header(replica.read(name, 0, HEADER_BYTES))
         if segment is None or segment.name != name:
             continue

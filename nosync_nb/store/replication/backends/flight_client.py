@@ -170,13 +170,13 @@ class FlightSite:
         """Returns the grants of the logs that the site holds copies of, by log id."""
         line = ServerConnection(self._address, self._files)
         try:
-            said = decoded(line.call({"do": "logs"}), self._address.url)
+            logs = decoded(line.call({"do": "logs"}), self._address.url)
         finally:
             line.close()
         try:
             return {
                 bytes.fromhex(log_id): fencing_grant.decode_grant(text.encode(), self._address.url)
-                for log_id, text in said.items()
+                for log_id, text in logs.items()
             }
         except (ValueError, AttributeError, TypeError) as error:
             raise malformed_reply_error(self._address.url) from error
@@ -207,15 +207,15 @@ class FlightReplica:
 
     def promised(self) -> OwnerTerm | None:
         """Returns the term that the copy accepts writes from; None if it has no grant."""
-        said = self._call("promised")
-        return fencing_grant.decode_grant(said, self._url).term if said else None
+        reply = self._call("promised")
+        return fencing_grant.decode_grant(reply, self._url).term if reply else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
         """Rejects all writes of earlier terms from now on, durably."""
         self._buffered = None
-        made = fencing_grant.encode_grant(FencingGrant(term, "", name))
+        grant = fencing_grant.encode_grant(FencingGrant(term, "", name))
         more_s = _NAMES_BYTES / SLOWEST_BYTES_PER_S  # the answer lists the files that it holds
-        return self._holdings(self._call("promise", made, more_s=more_s))
+        return self._holdings(self._call("promise", grant, more_s=more_s))
 
     def held(self) -> ReplicaHoldings:
         """Returns the files that the copy holds."""
@@ -229,11 +229,11 @@ class FlightReplica:
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         """Appends to a segment at its end; the next `sync` makes that durable."""
-        late = self._buffered
-        if late is not None and late[:2] == (term, name):
-            begun = late[3]
-            if late[2] + len(begun) == offset and len(begun) + len(data) <= PIECE_BYTES:
-                self._buffered = term, name, late[2], begun + data
+        pending = self._buffered
+        if pending is not None and pending[:2] == (term, name):
+            buffered = pending[3]
+            if pending[2] + len(buffered) == offset and len(buffered) + len(data) <= PIECE_BYTES:
+                self._buffered = term, name, pending[2], buffered + data
                 return
         self._flush()
         self._buffered = term, name, offset, data
@@ -250,10 +250,10 @@ class FlightReplica:
 
     def acknowledged(self) -> int:
         """Returns the last acknowledged frame; 0: nothing was acknowledged."""
-        said = decoded(self._call("acknowledged"), self._url)
-        if type(said) is not int or said < 0:
+        reply = decoded(self._call("acknowledged"), self._url)
+        if type(reply) is not int or reply < 0:
             raise malformed_reply_error(self._url)
-        return said
+        return reply
 
     def digest(self, name: str, size: int) -> bytes:
         """Returns the digest of the first bytes of a file."""
@@ -294,17 +294,17 @@ class FlightReplica:
             (term, name, offset, data), self._buffered = self._buffered, None
             self._call("append", data, term=term, name=name, offset=offset)
 
-    def _call(self, what: str, data: bytes = b"", *, more_s: float = 0.0, **said: Any) -> bytes:
+    def _call(self, what: str, data: bytes = b"", *, more_s: float = 0.0, **fields: Any) -> bytes:
         try:
             return self._connection.call(
-                {"do": what, "log": self._log_hex, **said}, data, more_s=more_s
+                {"do": what, "log": self._log_hex, **fields}, data, more_s=more_s
             )
         except BaseException:
             self._buffered = None  # the shipper starts over
             raise
 
-    def _holdings(self, said: bytes) -> ReplicaHoldings:
-        match decoded(said, self._url):
+    def _holdings(self, reply: bytes) -> ReplicaHoldings:
+        match decoded(reply, self._url):
             case [str(incarnation), dict(files)]:
                 if all(type(size) is int and size >= 0 for size in files.values()):
                     return ReplicaHoldings(incarnation, files)
@@ -320,14 +320,14 @@ def plain(message: str) -> str:
     return _JARGON.sub("", why)[:_SHOWN_MAX]
 
 
-def decoded(said: bytes, url: str) -> Any:
+def decoded(reply: bytes, url: str) -> Any:
     """Decodes JSON that a server sent.
 
     Raises:
         CorruptLogError: it is malformed.
     """
     try:
-        return json.loads(said)
+        return json.loads(reply)
     except (ValueError, RecursionError) as error:
         raise malformed_reply_error(url) from error
 

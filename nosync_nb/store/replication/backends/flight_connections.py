@@ -105,25 +105,28 @@ def _peers(descriptors: Iterable[int], port: int) -> Mapping[str, int]:
 
 def _peer(fd: int, port: int) -> str | None:
     """Returns the address of the client of a connection; None if it is not to the port."""
-    held = socket.socket(fileno=fd)
+    connection = socket.socket(fileno=fd)
     try:
-        if held.family not in (socket.AF_INET, socket.AF_INET6) or held.getsockname()[1] != port:
+        if (
+            connection.family not in (socket.AF_INET, socket.AF_INET6)
+            or connection.getsockname()[1] != port
+        ):
             return None
-        host, number = held.getpeername()[:2]
+        host, number = connection.getpeername()[:2]
         return f"{host.removeprefix(_MAPPED_PREFIX)}:{number}"
     finally:
-        held.detach()
+        connection.detach()
 
 
 def _shut_down(fd: int, peer: str) -> None:
     """Ends a connection as its client would; the owner of the descriptor closes it."""
     with suppress(OSError):
-        held = socket.socket(fileno=fd)
+        connection = socket.socket(fileno=fd)
         try:
-            host, number = held.getpeername()[:2]
+            host, number = connection.getpeername()[:2]
             if (
                 f"{host.removeprefix(_MAPPED_PREFIX)}:{number}" == peer
             ):  # else it was closed meanwhile
-                held.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
         finally:
-            held.detach()
+            connection.detach()

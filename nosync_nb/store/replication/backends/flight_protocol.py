@@ -103,13 +103,13 @@ def token_for(files: Files, address: ReplicaAddress) -> bytes:
         for line in files.read(path, most=_BYTES_MAX).splitlines():
             server, _, token = line.strip().partition(b" ")
             if server == address.host.encode():
-                known = secret_files.decode_secret(token.strip())
-                if not known:
+                secret = secret_files.decode_secret(token.strip())
+                if not secret:
                     raise TrustError(
                         f"'{path}': what stands behind '{address.host}' is no token",
                         hint="it has 64 hex digits or more, those of the server's token file",
                     )
-                return known
+                return secret
     if is_loopback(address.host):
         return server_token(files)
     raise DurabilityError(
@@ -168,8 +168,8 @@ class ServerHandshake:
         """
         if len(nonce) != NONCE_BYTES:
             raise UnauthenticatedError("no nonce")
-        own = self._nonce(nonce)
-        return own + _proof(self._token, nonce, own)
+        server_nonce = self._nonce(nonce)
+        return server_nonce + _proof(self._token, nonce, server_nonce)
 
     def opened(self, body: bytes) -> ClientCall:
         """Verifies and decodes a call.
@@ -197,9 +197,11 @@ class ServerHandshake:
             raise UnauthenticatedError("a header of no names")
         return ClientCall(nonce, key, mac, header, bytes(rest[start + size :]))
 
-    def _nonce(self, theirs: bytes) -> bytes:
+    def _nonce(self, client_nonce: bytes) -> bytes:
         """Returns the server's nonce for a client's; it differs after each start."""
-        return hashlib.blake2b(theirs, key=self._start_secret, digest_size=NONCE_BYTES).digest()
+        return hashlib.blake2b(
+            client_nonce, key=self._start_secret, digest_size=NONCE_BYTES
+        ).digest()
 
 
 class ClientHandshake:
@@ -212,18 +214,20 @@ class ClientHandshake:
 
     def proved(self, answer: bytes) -> bool:
         """Returns True if the answer to the nonce proves that the server has the token."""
-        own = answer[:NONCE_BYTES]
-        if not hmac.compare_digest(answer, own + _proof(self._token, self.nonce, own)):
+        server_nonce = answer[:NONCE_BYTES]
+        if not hmac.compare_digest(
+            answer, server_nonce + _proof(self._token, self.nonce, server_nonce)
+        ):
             return False
-        self._key = _session_key(self._token, self.nonce, own)
+        self._key = _session_key(self._token, self.nonce, server_nonce)
         return True
 
     def call(self, header: dict[str, Any], data: bytes) -> bytes:
         """Returns the bytes of a call."""
-        said = json.dumps(header).encode()
-        assert len(said) <= HEADER_BYTES_MAX
+        encoded = json.dumps(header).encode()
+        assert len(encoded) <= HEADER_BYTES_MAX
         assert len(data) <= PIECE_BYTES
-        rest = b"".join((self.nonce, len(said).to_bytes(4, "big"), said, data))
+        rest = b"".join((self.nonce, len(encoded).to_bytes(4, "big"), encoded, data))
         return _mac(self._key, b"call", rest) + rest
 
     def read(self, call: bytes, answer: bytes) -> bytes:
@@ -233,24 +237,24 @@ class ClientHandshake:
             UnauthenticatedError: it was not made by the verified server.
             NosyncError: the error that the server reports.
         """
-        mac, said = answer[:MAC_BYTES], answer[MAC_BYTES:]
-        if not hmac.compare_digest(mac, _mac(self._key, b"answer", call[:MAC_BYTES] + said)):
+        mac, body = answer[:MAC_BYTES], answer[MAC_BYTES:]
+        if not hmac.compare_digest(mac, _mac(self._key, b"answer", call[:MAC_BYTES] + body)):
             raise UnauthenticatedError("an answer that the token does not make")
-        if said[:1] == _DONE:
-            return said[1:]
-        kind, message, hint = json.loads(said[1:])
+        if body[:1] == _DONE:
+            return body[1:]
+        kind, message, hint = json.loads(body[1:])
         raise _ERRORS.get(kind, DurabilityError)(message, hint=hint)
 
 
-def check_answer(call: ClientCall, said: bytes | NosyncError) -> list[bytes]:
+def check_answer(call: ClientCall, answer: bytes | NosyncError) -> list[bytes]:
     """Returns the bytes of an answer, in pieces that fit into a message."""
-    if isinstance(said, NosyncError):
-        texts = [said.kind, str(said), said.hint]
+    if isinstance(answer, NosyncError):
+        texts = [answer.kind, str(answer), answer.hint]
         short = [text and text[:_ERROR_CHARACTERS_MAX] for text in texts]
-        said = _FAILED + json.dumps(short).encode()
+        answer = _FAILED + json.dumps(short).encode()
     else:
-        said = _DONE + said
-    whole = _mac(call.key, b"answer", call.mac + said) + said
+        answer = _DONE + answer
+    whole = _mac(call.key, b"answer", call.mac + answer) + answer
     return [whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES)]
 
 
@@ -268,12 +272,12 @@ def joined_bytes(pieces: Iterable[bytes]) -> bytes:
     return bytes(whole)
 
 
-def _proof(token: bytes, theirs: bytes, own: bytes) -> bytes:
-    return _mac(_token_key(token), b"proof", theirs + own)
+def _proof(token: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
+    return _mac(_token_key(token), b"proof", client_nonce + server_nonce)
 
 
-def _session_key(token: bytes, theirs: bytes, own: bytes) -> bytes:
-    return _mac(_token_key(token), b"session", theirs + own)
+def _session_key(token: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
+    return _mac(_token_key(token), b"session", client_nonce + server_nonce)
 
 
 def _token_key(token: bytes) -> bytes:

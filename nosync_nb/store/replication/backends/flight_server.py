@@ -111,12 +111,12 @@ class ServerCopies:
         Raises:
             NosyncError: as `Replica` raises it; also for a malformed call.
         """
-        asked = _text_field(header, "do")
-        if asked == "logs":
+        action = _text_field(header, "do")
+        if action == "logs":
             return self._list_logs()
-        call = _CALLS.get(asked)
+        call = _CALLS.get(action)
         if call is None:
-            raise DurabilityError(f"'{asked:.40}' is not known here", hint="update the server")
+            raise DurabilityError(f"'{action:.40}' is not known here", hint="update the server")
         log_id = _log_id_field(header)
         turn = self._log_locks[log_id[0] % _LOCKS]
         if not turn.acquire(timeout=_BUSY_S):
@@ -124,20 +124,22 @@ class ServerCopies:
                 f"the server is busy with log {log_id.hex()}", hint="it is tried again"
             )
         try:
-            if asked == "promise":
+            if action == "promise":
                 return self._promise(session, log_id, header, data)
             with self._lock:
-                held = self._session_copies.get(log_id)
-                if held is not None and held.session == session:
-                    self._session_copies[log_id] = held._replace(used=time.monotonic())
-            if held is not None and held.session == session:
-                return call(held.replica, header, data)
+                owned = self._session_copies.get(log_id)
+                if owned is not None and owned.session == session:
+                    self._session_copies[log_id] = owned._replace(used=time.monotonic())
+            if owned is not None and owned.session == session:
+                return call(owned.replica, header, data)
             replica = self._replica(log_id)
             try:
                 if "term" in header:  # the error tells an earlier owner about its successor
-                    said = replica.promised()
-                    if said is not None and fencing_grant.conflicts(said, _term_field(header)):
-                        raise fencing_grant.grant_conflict_error(replica.folder, said)
+                    accepted = replica.promised()
+                    if accepted is not None and fencing_grant.conflicts(
+                        accepted, _term_field(header)
+                    ):
+                        raise fencing_grant.grant_conflict_error(replica.folder, accepted)
                 return call(replica, header, data)
             finally:
                 replica.close()
@@ -148,7 +150,7 @@ class ServerCopies:
         """Ends the sessions that were silent for too long; returns their number."""
         before = time.monotonic() - idle_s
         with self._lock:
-            idle = [log_id for log_id, held in self._session_copies.items() if held.used < before]
+            idle = [log_id for log_id, owned in self._session_copies.items() if owned.used < before]
         dropped = 0
         for log_id in idle:
             turn = self._log_locks[log_id[0] % _LOCKS]
@@ -168,21 +170,21 @@ class ServerCopies:
                 self._end_session(log_id)
 
     def _list_logs(self) -> bytes:
-        said = FolderSite(self._folder, self._files).logs()
-        known = {
-            log_id.hex(): fencing_grant.encode_grant(one).decode() for log_id, one in said.items()
+        grants = FolderSite(self._folder, self._files).logs()
+        encoded = {
+            log_id.hex(): fencing_grant.encode_grant(one).decode() for log_id, one in grants.items()
         }
-        return json.dumps(known).encode()
+        return json.dumps(encoded).encode()
 
     def _promise(self, session: bytes, log_id: bytes, header: dict[str, Any], data: bytes) -> bytes:
         """Gives a copy to a session if the copy accepts its term."""
         if len(data) > _PROMISE_BYTES_MAX:  # a longer grant could not be read back
             raise _malformed_call("name")
         self._check_limits(log_id)
-        asked = fencing_grant.decode_grant(data, "the call")
+        grant = fencing_grant.decode_grant(data, "the call")
         replica = self._replica(log_id)
         try:
-            holdings = replica.promise(asked.term, asked.name)
+            holdings = replica.promise(grant.term, grant.name)
         except BaseException:
             replica.close()
             raise
@@ -212,11 +214,11 @@ class ServerCopies:
     def _end_session(self, log_id: bytes) -> bool:
         """Ends the session that has a copy; the caller holds the copy's turn."""
         with self._lock:
-            held = self._session_copies.pop(log_id, None)
-        if held is not None:
+            owned = self._session_copies.pop(log_id, None)
+        if owned is not None:
             with suppress(DurabilityError):
-                held.replica.close()
-        return held is not None
+                owned.replica.close()
+        return owned is not None
 
 
 # -- the calls about a copy ----------------------------------------------------------------------
@@ -352,19 +354,19 @@ class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
             self.connections.prove(context.peer())
         except UnauthenticatedError as error:
             raise flight.FlightUnauthenticatedError(str(error)) from None
-        said: bytes | NosyncError
+        answer: bytes | NosyncError
         if not self._call_slots.acquire(blocking=False):
-            said = DurabilityError("the server is busy", hint="it is tried again")
-            return [_result(piece) for piece in check_answer(call, said)]
+            answer = DurabilityError("the server is busy", hint="it is tried again")
+            return [_result(piece) for piece in check_answer(call, answer)]
         try:
-            said = self._copies.call(call.nonce, call.header, call.data)
+            answer = self._copies.call(call.nonce, call.header, call.data)
         except NosyncError as error:
-            said = error
+            answer = error
         except Exception as error:  # the client gets it, and the server continues
-            said = DurabilityError(f"the server failed: {type(error).__name__}: {error}")
+            answer = DurabilityError(f"the server failed: {type(error).__name__}: {error}")
         finally:
             self._call_slots.release()
-        return [_result(piece) for piece in check_answer(call, said)]
+        return [_result(piece) for piece in check_answer(call, answer)]
 
 
 def _result(data: bytes) -> Any:
@@ -398,13 +400,13 @@ def _serve(options: argparse.Namespace, files: Files) -> None:
         ends.callback(copies.close)
         service = _start_service(options, copies, token, tls)
         ends.callback(service.shutdown)
-        told = _signal_descriptor()
+        signals = _signal_descriptor()
         kind = "grpc+tls" if tls else "grpc"
         at = f"{kind}://{_bracketed(options.host)}:{service.port}"
         sys.stdout.write(f"{at} keeps {options.dir}\n")
         sys.stdout.flush()
         looks = 0
-        while not select.select([told], [], [], _LOOK_S)[0]:
+        while not select.select([signals], [], [], _LOOK_S)[0]:
             looks += 1
             if looks % _IDLE_LOOKS == 0:
                 copies.drop_idle()
@@ -415,12 +417,12 @@ def _serve(options: argparse.Namespace, files: Files) -> None:
 
 def _signal_descriptor() -> int:
     """Makes SIGTERM and SIGINT, in whatever thread, signal a descriptor; returns the descriptor."""
-    told, tell = os.pipe()
-    os.set_blocking(tell, False)
-    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    return told
+    return reader
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -84,10 +84,10 @@ class FolderSite:
                 beat()
                 copy = os.path.join(self._folder, name)
                 log_folder.is_owned_by_user(self._files, copy, write=True)
-                said = read_promise(self._files, copy)
-                begun = any(map(file_layout.is_frames, self._files.names(copy)))
-                if said is not None and begun:
-                    grants[bytes.fromhex(name)] = said
+                grant = read_promise(self._files, copy)
+                has_frames = any(map(file_layout.is_frames, self._files.names(copy)))
+                if grant is not None and has_frames:
+                    grants[bytes.fromhex(name)] = grant
         return grants
 
     def replica(self, log_id: bytes) -> FolderReplica:
@@ -124,8 +124,8 @@ class FolderReplica:
 
     def promised(self) -> OwnerTerm | None:
         """Returns the term that the copy accepts writes from; None if it has no grant."""
-        said = read_promise(self._files, self._folder)
-        return said.term if said else None
+        grant = read_promise(self._files, self._folder)
+        return grant.term if grant else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
         """Rejects all writes of earlier terms from now on, durably."""
@@ -137,35 +137,35 @@ class FolderReplica:
                 f"'{self._folder}' is being promised to somebody else", hint="try again"
             )
         try:
-            said = read_promise(self._files, self._folder)
-            said = said or FencingGrant(OwnerTerm(0, ""), secrets.token_hex(8), name)
-            if fencing_grant.conflicts(said.term, term):
-                raise fencing_grant.grant_conflict_error(self._folder, said.term)
-            if (said.term, said.name) != (term, name):
-                made = FencingGrant(term, said.incarnation, name)
+            grant = read_promise(self._files, self._folder)
+            grant = grant or FencingGrant(OwnerTerm(0, ""), secrets.token_hex(8), name)
+            if fencing_grant.conflicts(grant.term, term):
+                raise fencing_grant.grant_conflict_error(self._folder, grant.term)
+            if (grant.term, grant.name) != (term, name):
+                new_grant = FencingGrant(term, grant.incarnation, name)
                 self._files.replace(
-                    os.path.join(self._folder, "promise"), fencing_grant.encode_grant(made)
+                    os.path.join(self._folder, "promise"), fencing_grant.encode_grant(new_grant)
                 )
         finally:
             lock.release()
-        self._incarnation, self._recorded_seq = said.incarnation, -1
+        self._incarnation, self._recorded_seq = grant.incarnation, -1
         names = self._names()
         for path in self._unfinished(names):
             self._files.unlink(path)
-        held = self._sizes(names)
-        self._least_sizes, self._checked_stamps = dict(held), None
+        sizes = self._sizes(names)
+        self._least_sizes, self._checked_stamps = dict(sizes), None
         self._settle()  # last, because an earlier owner may write until the grant
         doubtful = self._read_doubtful()
         return ReplicaHoldings(
-            said.incarnation, {n: s for n, s in held.items() if n not in doubtful}
+            grant.incarnation, {n: s for n, s in sizes.items() if n not in doubtful}
         )
 
     def held(self) -> ReplicaHoldings:
         """Returns the files that the copy holds."""
-        said = read_promise(self._files, self._folder)
+        grant = read_promise(self._files, self._folder)
         return (
-            ReplicaHoldings(said.incarnation, self._sizes(self._names()))
-            if said
+            ReplicaHoldings(grant.incarnation, self._sizes(self._names()))
+            if grant
             else ReplicaHoldings("", {})
         )
 
@@ -319,11 +319,11 @@ class FolderReplica:
             self._files.make_folder(file_layout.temporary_name(self._folder, inner))
 
     def _check(self, term: OwnerTerm) -> None:
-        said = read_promise(self._files, self._folder)
-        if said is None or said.incarnation != self._incarnation:
+        grant = read_promise(self._files, self._folder)
+        if grant is None or grant.incarnation != self._incarnation:
             raise self._replaced_error()
-        if said.term != term:
-            raise fencing_grant.grant_conflict_error(self._folder, said.term)
+        if grant.term != term:
+            raise fencing_grant.grant_conflict_error(self._folder, grant.term)
 
     def _check_paths(self) -> None:
         """Checks that the paths lead to the files that were written.
@@ -340,8 +340,8 @@ class FolderReplica:
         if stamps == self._checked_stamps:
             return
         self._checked_stamps = None
-        held = self._sizes(self._names())
-        if any(held.get(name, -1) < size for name, size in self._least_sizes.items()):
+        sizes = self._sizes(self._names())
+        if any(sizes.get(name, -1) < size for name, size in self._least_sizes.items()):
             raise self._replaced_error()
         if max(changed for *_, changed in stamps) < time.time_ns() - _TICK_NS:
             self._checked_stamps = stamps
@@ -441,7 +441,7 @@ def present_files(files: Files, folder: str) -> None:
 
 def digest(files: Files, path: str, size: int) -> bytes:
     """Returns the digest of the first `size` bytes of a file, or of all if it is shorter."""
-    made = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     file = files.open(path)
     try:
         done = 0
@@ -449,11 +449,11 @@ def digest(files: Files, path: str, size: int) -> bytes:
             data = file.read_at(done, min(_PIECE_BYTES, size - done))
             if not data:
                 break
-            made.update(data)
+            hasher.update(data)
             done += len(data)
     finally:
         file.close()
-    return made.digest()
+    return hasher.digest()
 
 
 def read_promise(files: Files, folder: str) -> FencingGrant | None:

@@ -177,7 +177,7 @@ def encode_record(record: CopyRecord, data: bytes) -> bytes:
     Raises:
         DurabilityError: it is too large.
     """
-    said = {
+    fields = {
         "slot": record.slot,
         "writer": record.writer,
         "promise": fencing_grant.encode_grant(record.promise).decode(),
@@ -190,9 +190,9 @@ def encode_record(record: CopyRecord, data: bytes) -> bytes:
             for name, change in record.changes.items()
         },
     }
-    words = json.dumps(said, separators=(",", ":")).encode()
-    head = len(words).to_bytes(4, "little") + zlib.crc32(words).to_bytes(4, "little")
-    whole = b"".join((_MAGIC, head, words, data))
+    encoded = json.dumps(fields, separators=(",", ":")).encode()
+    head = len(encoded).to_bytes(4, "little") + zlib.crc32(encoded).to_bytes(4, "little")
+    whole = b"".join((_MAGIC, head, encoded, data))
     if len(whole) > RECORD_BYTES_MAX:
         raise DurabilityError(
             f"a copy in a bucket cannot say of {len(record.changes)} files what they are made of",
@@ -211,26 +211,29 @@ def decode_record(data: bytes, where: str) -> CopyRecord:
         CorruptLogError: it is damaged, or not a record.
     """
     size, crc = (int.from_bytes(data[at : at + 4], "little") for at in (_HEAD - 8, _HEAD - 4))
-    words = data[_HEAD : _HEAD + size]
+    encoded = data[_HEAD : _HEAD + size]
     try:
-        if data[: len(_MAGIC)] != _MAGIC or zlib.crc32(words) != crc:
+        if data[: len(_MAGIC)] != _MAGIC or zlib.crc32(encoded) != crc:
             raise ValueError("checksum")
-        said: dict[str, Any] = json.loads(words)
-        slot, seq = _checked_number(said["slot"], _SLOT_MAX), _checked_number(said["seq"], 1 << 63)
-        if len(data) != _HEAD + size + _checked_number(said["bytes"], _SIZE_MAX):
+        fields: dict[str, Any] = json.loads(encoded)
+        slot, seq = (
+            _checked_number(fields["slot"], _SLOT_MAX),
+            _checked_number(fields["seq"], 1 << 63),
+        )
+        if len(data) != _HEAD + size + _checked_number(fields["bytes"], _SIZE_MAX):
             raise ValueError("size")
-        if not _TOKEN.fullmatch(said["writer"]):
+        if not _TOKEN.fullmatch(fields["writer"]):
             raise ValueError("writer")
-        promise = fencing_grant.decode_grant(said["promise"].encode(), where)
-        reigns = said["reigns"]
+        promise = fencing_grant.decode_grant(fields["promise"].encode(), where)
+        reigns = fields["reigns"]
         if reigns is not None:
             reigns = tuple(_checked_number(each, _SLOT_MAX) for each in reigns)
         changes = {
             name: _decode_change(name, each, record_key(slot), _HEAD + size)
-            for name, each in said["files"].items()
+            for name, each in fields["files"].items()
         }
-        begins = said.get("begins", False) is True
-        return CopyRecord(slot, said["writer"], promise, seq, changes, reigns, begins)
+        begins = fields.get("begins", False) is True
+        return CopyRecord(slot, fields["writer"], promise, seq, changes, reigns, begins)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptLogError(
             f"a record of '{where}' is damaged: it cannot be told what the copy holds",
@@ -238,27 +241,29 @@ def decode_record(data: bytes, where: str) -> CopyRecord:
         ) from error
 
 
-def _decode_change(name: str, said: Any, own: str, start: int) -> FileChange | None:
+def _decode_change(name: str, fields: Any, own_key: str, start: int) -> FileChange | None:
     if not file_layout.is_file(name):
         raise ValueError("name")
-    if said is None:
+    if fields is None:
         return None
-    keep, more, digest = said
+    keep, more, digest = fields
     pieces = []
     for key, at, size, rank in more:
         if key and not _KEY.fullmatch(key):
             raise ValueError("key")
         at = _checked_number(at, _SIZE_MAX) + (0 if key else start)
         pieces.append(
-            ObjectPiece(key or own, at, _checked_number(size, _SIZE_MAX), _checked_number(rank, 64))
+            ObjectPiece(
+                key or own_key, at, _checked_number(size, _SIZE_MAX), _checked_number(rank, 64)
+            )
         )
     return FileChange(_checked_number(keep, _SIZE_MAX), tuple(pieces), bytes.fromhex(digest))
 
 
-def _checked_number(said: Any, most: int) -> int:
-    if type(said) is not int or not 0 <= said < most:
+def _checked_number(value: Any, limit: int) -> int:
+    if type(value) is not int or not 0 <= value < limit:
         raise ValueError("number")
-    return said
+    return value
 
 
 def state_after(state: CopyState | None, record: CopyRecord, where: str) -> CopyState:
@@ -356,15 +361,15 @@ class ManifestChain:
         for _ in range(_TRIES_MAX):
             if state is None:
                 state = CopyState(0, 0, _new_grant(name), "", (), 0, {})
-            said = state.promise
-            if fencing_grant.conflicts(said.term, term):
-                self._successor = said.term
-                raise fencing_grant.grant_conflict_error(self.where, said.term)
-            if (state.writer, said.term, said.name) == (self.writer, term, name):
+            grant = state.promise
+            if fencing_grant.conflicts(grant.term, term):
+                self._successor = grant.term
+                raise fencing_grant.grant_conflict_error(self.where, grant.term)
+            if (state.writer, grant.term, grant.name) == (self.writer, term, name):
                 return self._start_term(state, swept=state is was)
-            made = FencingGrant(term, said.incarnation, name)
+            new_grant = FencingGrant(term, grant.incarnation, name)
             slot = state.slot + 1
-            first = CopyRecord(slot, self.writer, made, state.seq, {}, None, begins=True)
+            first = CopyRecord(slot, self.writer, new_grant, state.seq, {}, None, begins=True)
             if state.full == 0:  # the state before it is lost
                 first = first._replace(reigns=(*state.reigns, slot))
             other = self._create(first, encode_record(first, b""), state)
@@ -392,9 +397,9 @@ class ManifestChain:
         record = CopyRecord(slot, self.writer, before.promise, seq, changes, None)
         if slot - before.full >= FAN - 1:
             record = _completed(before, record, self.where)
-        made = encode_record(record, data)
+        encoded = encode_record(record, data)
         self._state = None  # unknown until the request is answered
-        other = self._create(record, made, before)
+        other = self._create(record, encoded, before)
         if other is not None:
             raise self._refused_error(other, term)
         self._state = self._cached[1]
@@ -441,16 +446,16 @@ class ManifestChain:
     def _read(self) -> CopyState | None:
         """Reads the state from the chain; None if it is empty."""
         for _ in range(_TRIES_MAX):
-            there = self._listed_records()
-            if not there:
+            listed = self._listed_records()
+            if not listed:
                 return None
-            last = max(there)
+            last = max(listed)
             try:
-                return self._read_once(there, last)
+                return self._read_once(listed, last)
             except _PrunedError:
                 continue
             except CorruptLogError:  # or the copy was replaced while it was read
-                if self._listed_records().get(last) == there[last]:
+                if self._listed_records().get(last) == listed[last]:
                     raise
         raise DurabilityError(f"'{self.where}' is being written by somebody else", hint="try again")
 
@@ -462,47 +467,47 @@ class ManifestChain:
             if (slot := record_slot(each.key.removeprefix(f"{self._root}/"))) is not None
         }
 
-    def _read_once(self, there: Mapping[int, ObjectName], last: int) -> CopyState | None:
-        if self._cached[0] == there[last]:
+    def _read_once(self, listed: Mapping[int, ObjectName], last: int) -> CopyState | None:
+        if self._cached[0] == listed[last]:
             return self._cached[1]
         read: list[bytes | None] = []
-        said: list[CopyRecord] = []
+        records: list[CopyRecord] = []
         first = last + 1
-        while first - 1 in there and not any(each.reigns is not None for each in said):
+        while first - 1 in listed and not any(each.reigns is not None for each in records):
             stop = first
-            while first - 1 in there and stop - first < FAN:
+            while first - 1 in listed and stop - first < FAN:
                 first -= 1
-            some = self._bucket.get_all(
-                [there[slot].key for slot in range(first, stop)], most=RECORD_BYTES_MAX
+            batch = self._bucket.get_all(
+                [listed[slot].key for slot in range(first, stop)], most=RECORD_BYTES_MAX
             )
-            read = some + read
+            read = batch + read
             if read[-1] is None:
                 raise _PrunedError
-            said = self._decode_all(read)
-            if len(said) < len(read):
+            records = self._decode_all(read)
+            if len(records) < len(read):
                 break  # records before a damaged one are useless
-        whole = [i for i, record in enumerate(said) if record.reigns is not None]
+        whole = [i for i, record in enumerate(records) if record.reigns is not None]
         state: CopyState | None = None
-        for record in said[whole[-1] :] if whole else ():
+        for record in records[whole[-1] :] if whole else ():
             state = state_after(state, record, self.where)
         if state is None and None in read:
             raise _PrunedError
         if state is None:
-            state = _empty_state(said[-1])
-        self._cached = there[last], state
+            state = _empty_state(records[-1])
+        self._cached = listed[last], state
         return state
 
     def _decode_all(self, read: Sequence[bytes | None]) -> list[CopyRecord]:
         """Returns the records after the last damaged one; raises if the newest is damaged."""
-        said: list[CopyRecord] = []
+        records: list[CopyRecord] = []
         for data in read:
             try:
-                said.append(decode_record(data or b"", self.where))
+                records.append(decode_record(data or b"", self.where))
             except CorruptLogError:
                 if data is read[-1]:
                     raise
-                said.clear()  # the next complete record starts over
-        return said
+                records.clear()  # the next complete record starts over
+        return records
 
     def _state_after_other(self, state: CopyState, other: CopyRecord) -> CopyState:
         """Returns the state after a record that another writer has created meanwhile."""
@@ -510,10 +515,10 @@ class ManifestChain:
             return state_after(state, other, self.where)
         except CorruptLogError:
             self._cached = None, None
-            known = self._read()
-            if known is None:
+            current = self._read()
+            if current is None:
                 raise
-            return known
+            return current
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -534,13 +539,13 @@ class ManifestChain:
         path = self.path(record_key(record.slot))
         tag = self._bucket.create(path, data)
         if tag is None:
-            there = self._bucket.get(path, most=RECORD_BYTES_MAX)
-            if there is None:
+            existing = self._bucket.get(path, most=RECORD_BYTES_MAX)
+            if existing is None:
                 raise DurabilityError(  # caused by a concurrent request, which may itself fail
                     f"'{self.where}': somebody else is making a record", hint="it is tried again"
                 )
-            if there != data:
-                return decode_record(there, self.where)
+            if existing != data:
+                return decode_record(existing, self.where)
             tag = ""  # the unanswered request was retried
         placed = decode_record(data, self.where)
         self._cached = (
@@ -587,17 +592,17 @@ class ManifestChain:
         """Counts the uses of objects after a commit, and notes the obsolete ones."""
         now = self._state
         assert now is not None
-        gone: set[str] = set()
+        candidates: set[str] = set()
         for name, change in changes.items():
             old = before.files[name].pieces if name in before.files else ()
             new = now.files[name].pieces if name in now.files else ()
             keep = change.keep if change is not None else 0
             self._uses.subtract(piece.key for piece in old[keep:])
             self._uses.update(piece.key for piece in new[keep:])
-            gone.update(piece.key for piece in old[keep:])
+            candidates.update(piece.key for piece in old[keep:])
         if now.full == now.slot:
-            gone.update(map(record_key, range(before.full, now.slot)))
-        for key in gone:
+            candidates.update(map(record_key, range(before.full, now.slot)))
+        for key in candidates:
             slot = record_slot(key)
             if self._uses[key] == 0 and slot is not None:
                 del self._uses[key]

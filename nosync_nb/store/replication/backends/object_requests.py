@@ -112,11 +112,11 @@ class ObjectStoreClient:
     def _put(self, key: str, data: bytes, *, new: bool) -> str:
         self._count(sent=len(data))
         mode: Literal["create", "overwrite"] = "create" if new else "overwrite"
-        made = self._ask(
+        result = self._ask(
             lambda client: client.put(key, data, mode=mode, use_multipart=False),
             large=len(data) > _LARGE_BYTES,
         )
-        return made["e_tag"] or ""
+        return result["e_tag"] or ""
 
     def get(self, key: str, *, most: int) -> bytes | None:
         """Returns an object; None if it does not exist, empty if it is larger than `most`."""
@@ -175,10 +175,10 @@ class ObjectStoreClient:
 
     def listed(self, prefix: str) -> list[ObjectName]:
         """Returns the objects below a prefix, ascending by key."""
-        known = self._ask(lambda client: _list_all(client, prefix))
-        if len(known) > _LISTED_MAX:
+        objects = self._ask(lambda client: _list_all(client, prefix))
+        if len(objects) > _LISTED_MAX:
             raise DurabilityError(f"'{self.where}' lists more than {_LISTED_MAX} objects")
-        return sorted(known)
+        return sorted(objects)
 
     def folders(self) -> list[str]:
         """Returns the first path steps of all keys below the prefix.
@@ -188,13 +188,13 @@ class ObjectStoreClient:
         Raises:
             DurabilityError: it takes more requests than for any bucket of copies.
         """
-        known: set[str] = set()
+        names: set[str] = set()
         after: str | None = None
         for _ in range(_FOLDERS_MAX):
             page = self._ask(partial(_list_page, after=after))
             if not page:
-                return sorted(known)
-            known.update(key.partition("/")[0] for key in page if "/" in key)
+                return sorted(names)
+            names.update(key.partition("/")[0] for key in page if "/" in key)
             last, inside, _ = page[-1].partition("/")
             after = last + _AFTER_SLASH if inside else last  # skips the rest of that folder
         raise DurabilityError(
@@ -204,13 +204,13 @@ class ObjectStoreClient:
 
     def delete(self, keys: Iterable[str]) -> None:
         """Deletes objects; missing ones are ignored."""
-        left = list(keys)
-        while left:
-            some, left = left[:_DELETED_AT_ONCE], left[_DELETED_AT_ONCE:]
+        remaining = list(keys)
+        while remaining:
+            batch, remaining = remaining[:_DELETED_AT_ONCE], remaining[_DELETED_AT_ONCE:]
             try:
-                self._delete(some)
+                self._delete(batch)
             except FileNotFoundError:  # some stores fail the whole bulk, and do not say which key
-                for key in some:
+                for key in batch:
                     with suppress(FileNotFoundError):
                         self._delete([key])
 
@@ -289,7 +289,7 @@ class ObjectStoreClient:
     def _request_error(self, text: str) -> DurabilityError:
         """Returns the error for a failed request; `text`, the client's message, is not shown."""
         status, code = _STATUS.search(text), _CODE.search(text)
-        said = " ".join(each[1] for each in (status, code) if each)
+        answer = " ".join(each[1] for each in (status, code) if each)
         if _NO_BUCKET.search(text):
             return DurabilityError(
                 f"'{self.where}': there is no bucket '{self._name}'",
@@ -302,12 +302,12 @@ class ObjectStoreClient:
             )
         if status and status[1] in _DENIED:
             return DurabilityError(
-                f"'{self.where}' refuses: {said}; the credentials are those of the environment"
+                f"'{self.where}' refuses: {answer}; the credentials are those of the environment"
                 f" ({_ENVIRONMENT[self._kind]})",
                 hint="they must allow to list, read, write and delete there",
             )
-        if said:
-            return DurabilityError(f"'{self.where}' answers {said}")
+        if answer:
+            return DurabilityError(f"'{self.where}' answers {answer}")
         late = f" within {TIMEOUT_S} s" if _TIMED_OUT.search(text) else ""
         return DurabilityError(f"'{self.where}' cannot be reached{late}")
 
@@ -330,20 +330,20 @@ def _list_page(client: ObjectStore, after: str | None) -> list[str]:
 
 def _list_all(client: ObjectStore, prefix: str) -> list[ObjectName]:
     """Returns the objects that a store lists, cut off at a maximum."""
-    known: list[ObjectName] = []
-    for some in client.list(prefix):
-        known += (ObjectName(each["path"], each["e_tag"] or "") for each in some)
-        if len(known) > _LISTED_MAX:
+    objects: list[ObjectName] = []
+    for page in client.list(prefix):
+        objects += (ObjectName(each["path"], each["e_tag"] or "") for each in page)
+        if len(objects) > _LISTED_MAX:
             break
-    return known
+    return objects
 
 
 Given = TypeVar("Given")
 
 
-def _in_parallel(call: Callable[[Given], Result], given: Sequence[Given]) -> list[Result]:
+def _in_parallel(call: Callable[[Given], Result], values: Sequence[Given]) -> list[Result]:
     """Returns the results of calls, in order; a few run in parallel."""
-    if len(given) < 2:
-        return [call(each) for each in given]
-    with ThreadPoolExecutor(min(_PARALLEL_MAX, len(given)), "nosync objects") as pool:
-        return list(pool.map(call, given))
+    if len(values) < 2:
+        return [call(each) for each in values]
+    with ThreadPoolExecutor(min(_PARALLEL_MAX, len(values)), "nosync objects") as pool:
+        return list(pool.map(call, values))

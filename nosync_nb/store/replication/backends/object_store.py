@@ -56,14 +56,14 @@ class ObjectSite:
 
     def logs(self, beat: Beat = lambda: None) -> dict[bytes, FencingGrant]:
         """Returns the grants of the logs that the site holds copies of, by log id."""
-        known = {}
+        grants = {}
         for name in self._bucket.folders():
             beat()
             if _ID.fullmatch(name):
                 state = ManifestChain(self._bucket, name).look()
                 if state is not None and any(map(file_layout.is_frames, state.files)):
-                    known[bytes.fromhex(name)] = state.promise
-        return known
+                    grants[bytes.fromhex(name)] = state.promise
+        return grants
 
     def replica(self, log_id: bytes) -> ObjectReplica:
         """Returns the copy of one log, which need not exist yet."""
@@ -150,19 +150,19 @@ class ObjectReplica:
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
         """Appends to a segment at its end; the next `sync` makes that durable."""
-        grown = self._growths.get(name)
-        if grown is None:
+        growth = self._growths.get(name)
+        if growth is None:
             self._chain.reign(term)
             content = self._content(name)
             at, digest = self._digests.get(name, (-1, None))
-            known = digest.copy() if digest is not None and at == content.size else None
-            grown = self._growths[name] = _Growth(name, content.size, known)
-        if grown.size != offset:
+            hasher = digest.copy() if digest is not None and at == content.size else None
+            growth = self._growths[name] = _Growth(name, content.size, hasher)
+        if growth.size != offset:
             raise DurabilityError(
-                f"'{self._chain.where}' holds {grown.size} bytes of '{name}', and byte {offset}"
+                f"'{self._chain.where}' holds {growth.size} bytes of '{name}', and byte {offset}"
                 " was to follow"
             )
-        self._add_bytes(term, grown, data)
+        self._add_bytes(term, growth, data)
 
     def sync(self, term: OwnerTerm, seq: int | None) -> None:
         """Writes a record of the appended bytes; then the term is known to be still accepted."""
@@ -191,13 +191,13 @@ class ObjectReplica:
                     content.digest if size >= content.size and self._objects_exist(content) else b""
                 )
             return content.digest
-        made = hashlib.blake2b(digest_size=16)
+        hasher = hashlib.blake2b(digest_size=16)
         size = min(size, content.size)
         for start in range(0, size, _READ_BYTES):
-            made.update(self.read(name, start, min(_READ_BYTES, size - start)))
+            hasher.update(self.read(name, start, min(_READ_BYTES, size - start)))
         if size == content.size:
-            self._digests[name] = size, made
-        return made.digest()
+            self._digests[name] = size, hasher
+        return hasher.digest()
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Returns bytes of a file; fewer than `size` only at its end."""
@@ -213,14 +213,14 @@ class ObjectReplica:
     def _read_range(self, name: str, offset: int, size: int) -> bytes:
         grown = self._growths.get(name)
         pieces = self._content(name).pieces
-        wanted = []
+        selected = []
         start, stop = 0, offset + size
         for piece in (*pieces, *grown.parts) if grown else pieces:
             low, high = max(offset, start), min(stop, start + piece.size)
             if low < high:
-                wanted.append(ObjectPiece(piece.key, piece.start + low - start, high - low))
+                selected.append(ObjectPiece(piece.key, piece.start + low - start, high - low))
             start += piece.size
-        data = self._read_pieces(wanted)
+        data = self._read_pieces(selected)
         if grown is not None and stop > start:
             data += grown.rest[max(0, offset - start) : stop - start]
         return data
@@ -228,12 +228,12 @@ class ObjectReplica:
     def discard(self, term: OwnerTerm, names: Iterable[str]) -> None:
         """Deletes files of the log."""
         state = self._chain.reign(term)
-        gone = {name: None for name in names if name in state.files}
-        for name in gone:
+        changes = {name: None for name in names if name in state.files}
+        for name in changes:
             self._growths.pop(name, None)
             self._digests.pop(name, None)
-        if gone:
-            self._chain.commit(term, gone, b"")
+        if changes:
+            self._chain.commit(term, changes, b"")
         else:
             self._chain.still(term)
 
@@ -275,8 +275,8 @@ class ObjectReplica:
         Two files of one record with the same bytes share the object, as long as one of them exists.
         """
         slot = self._chain.reign(term).slot + 1
-        made = hashlib.blake2b(data, digest_size=16).hexdigest()
-        key = f"data/{slot:012d}-{self._chain.writer}-{made}"
+        content_hash = hashlib.blake2b(data, digest_size=16).hexdigest()
+        key = f"data/{slot:012d}-{self._chain.writer}-{content_hash}"
         self._bucket.put(self._chain.path(key), data)
         return ObjectPiece(key, 0, len(data), rank)
 
@@ -288,11 +288,11 @@ class ObjectReplica:
         changes: dict[str, FileChange | None] = {}
         data = b""
         for growth in grown:
-            held = files[growth.name].pieces if keep else ()
+            pieces = files[growth.name].pieces if keep else ()
             more, rest, rank = growth.parts, bytes(growth.rest), 0
             if keep and rest and not more:
-                count, rank = object_manifest.pieces_to_merge(held, len(rest))
-                held, merged = held[: len(held) - count], held[len(held) - count :]
+                count, rank = object_manifest.pieces_to_merge(pieces, len(rest))
+                pieces, merged = pieces[: len(pieces) - count], pieces[len(pieces) - count :]
                 rest = self._read_pieces(merged) + rest
             if len(rest) > EMBEDDED_BYTES:
                 more = [*more, self._put_piece(term, rest, rank)]
@@ -300,7 +300,7 @@ class ObjectReplica:
                 more = [*more, ObjectPiece("", len(data), len(rest), rank)]
                 data += rest
             digest = growth.digest.digest() if growth.digest is not None else b""
-            changes[growth.name] = FileChange(len(held), tuple(more), digest)
+            changes[growth.name] = FileChange(len(pieces), tuple(more), digest)
         self._chain.commit(term, changes, data, seq)
         for growth in grown:
             self._cache_growth(growth)
@@ -322,12 +322,12 @@ class ObjectReplica:
     def _read_pieces(self, pieces: Iterable[ObjectPiece]) -> bytes:
         """Returns the bytes of pieces; those that are not cached are requested in parallel."""
         pieces = list(pieces)
-        asked = [p for p in pieces if (p.key, p.start) not in self._cached_pieces]
+        missing = [p for p in pieces if (p.key, p.start) not in self._cached_pieces]
         read = iter(
-            self._bucket.read_all((self._chain.path(p.key), p.start, p.size) for p in asked)
+            self._bucket.read_all((self._chain.path(p.key), p.start, p.size) for p in missing)
         )
-        kept = (self._cached_pieces.get((p.key, p.start)) for p in pieces)
+        cached = (self._cached_pieces.get((p.key, p.start)) for p in pieces)
         return b"".join(
             next(read) if data is None else data[: piece.size]
-            for piece, data in zip(pieces, kept, strict=True)
+            for piece, data in zip(pieces, cached, strict=True)
         )

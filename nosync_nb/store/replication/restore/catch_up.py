@@ -52,9 +52,9 @@ def replicas_to_ask(files: Files, path: str, named: ReplicaConfig | None = None)
 
     def ask(head: Segment, end: Mark) -> CaughtUpFrames | None:
         with suppress(NosyncError):
-            known = named or config.read_config(files, path, head.log_id)
-            if known.replicas and not known.unprepared:
-                return furthest_replica(files, known.replicas, head, end)
+            settings = named or config.read_config(files, path, head.log_id)
+            if settings.replicas and not settings.unprepared:
+                return furthest_replica(files, settings.replicas, head, end)
         return None
 
     return ask
@@ -70,18 +70,18 @@ def furthest_replica(
     """
     calls = [(each.url, _FramesAfter(files, each, head, end)) for each in replicas]
     answers = zip(replicas, call_all(calls, silent_s=WAIT_S), strict=True)
-    given = [(each.url, said) for each, said in answers if isinstance(said, bytes) and said]
-    if not given:
+    results = [(each.url, reply) for each, reply in answers if isinstance(reply, bytes) and reply]
+    if not results:
         return None
-    url, data = max(given, key=lambda one: len(one[1]))
+    url, data = max(results, key=lambda one: len(one[1]))
     return CaughtUpFrames(data, lambda taken: _notice(url, taken))
 
 
-def _has_files(frame: Frame, held: Mapping[str, int]) -> bool:
+def _has_files(frame: Frame, sizes: Mapping[str, int]) -> bool:
     """Returns True if a copy has the files that a frame names."""
     with guarded_decoding(f"frame {frame.position.seq}"):
         wanted = file_references.files_of_frame(frame.payload).files.values()
-    return all(each.name in held and each.size in (None, held[each.name]) for each in wanted)
+    return all(each.name in sizes and each.size in (None, sizes[each.name]) for each in wanted)
 
 
 def _notice(url: str, taken: list[Frame]) -> str:
@@ -108,38 +108,38 @@ class _FramesAfter:
         try:
             acknowledged = replica.acknowledged()
             beat()
-            more = acknowledged > self._end.seq
-            return self._readable_bytes(replica, acknowledged, beat) if more else b""
+            has_more = acknowledged > self._end.seq
+            return self._readable_bytes(replica, acknowledged, beat) if has_more else b""
         finally:
             replica.close()
 
     def _readable_bytes(self, replica: Replica, acknowledged: int, beat: Beat) -> bytes:
         """Returns the bytes of the frames after the mark that can be read with their rows."""
-        held = replica.held().files
+        sizes = replica.held().files
         beat()
-        stream = self._segment_bytes(replica, held, beat)
-        sure = self._end
+        stream = self._segment_bytes(replica, sizes, beat)
+        last = self._end
         for frame in frames.scan_buffer(stream, self._end.offset, self._end)[0]:
-            if frame.position.seq > acknowledged or not _has_files(frame, held):
+            if frame.position.seq > acknowledged or not _has_files(frame, sizes):
                 break
-            sure = frame.end
-        return stream[: sure.offset - self._end.offset]
+            last = frame.end
+        return stream[: last.offset - self._end.offset]
 
-    def _segment_bytes(self, replica: Replica, held: Mapping[str, int], beat: Beat) -> bytes:
+    def _segment_bytes(self, replica: Replica, sizes: Mapping[str, int], beat: Beat) -> bytes:
         """Returns the bytes after the mark; empty if they are missing, or of several owners."""
         parts: list[bytes] = []
-        newest = segments.segment_names([*filter(file_layout.is_segment, held)])[-1:]
+        newest = segments.segment_names([*filter(file_layout.is_segment, sizes)])[-1:]
         which, stop, size = newest[0] if newest else None, None, 0
         while which is not None:
             name = segments.file_name(*which)
             segment = (
                 segments.decode_header(replica.read(name, 0, HEADER_BYTES))
-                if name in held
+                if name in sizes
                 else None
             )
             if segment is None or not self._same_owner(segment):
                 return b""
-            last = segment.start.offset + held[name] - HEADER_BYTES if stop is None else stop
+            last = segment.start.offset + sizes[name] - HEADER_BYTES if stop is None else stop
             first = max(segment.start.offset, self._end.offset)
             size += last - first
             if last < first or size > BYTES_MAX:

@@ -404,18 +404,18 @@ class LazyFetcher:
         A replica that does not list its files in time may have any of them. So may a replica
         without any file of the log: its volume may not be mounted at the moment.
         """
-        asked = {each.name: each for each in wanted}
-        unavailable = frozenset(asked)
+        references = {each.name: each for each in wanted}
+        unavailable = frozenset(references)
         for worker in self._ranked_workers():
             if not unavailable:
                 break
             try:
-                held = worker.held(_LOOK_S)
+                files = worker.held(_LOOK_S)
             except (NosyncError, OSError):
-                held = {}
-            unavailable = unavailable - held.keys() if held else frozenset()
+                files = {}
+            unavailable = unavailable - files.keys() if files else frozenset()
         with self._lock:
-            self._missing.update(asked)
+            self._missing.update(references)
         self.forget(unavailable)
         return unavailable
 

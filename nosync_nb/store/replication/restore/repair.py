@@ -45,8 +45,8 @@ class RepairedFile(NamedTuple):
     kept: str | None = None
 
     def __str__(self) -> str:
-        kept = f"; what was there is '{self.kept}'" if self.kept else ""
-        return f"'{self.name}' was damaged ({self.why}): repaired from {self.url}{kept}"
+        retained = f"; what was there is '{self.kept}'" if self.kept else ""
+        return f"'{self.name}' was damaged ({self.why}): repaired from {self.url}{retained}"
 
 
 def damage_reason(
@@ -89,10 +89,10 @@ def repair_file(
             if damage_at(files, temporary, item):
                 continue
             check()
-            kept = _quarantined(files, folder, item.name)
+            retained = _quarantined(files, folder, item.name)
             files.rename(temporary, path)
             files.sync_folder(os.path.dirname(path))
-            return RepairedFile(item.name, address.url, why, kept)
+            return RepairedFile(item.name, address.url, why, retained)
         finally:
             with suppress(DurabilityError):
                 files.unlink(temporary)
@@ -137,14 +137,14 @@ def _quarantined(files: Files, folder: str, name: str) -> str | None:
             return None
         log_folder.path_inside(files, where, write=True)
         _make_room(files, where, files.status(source).st_size)
-        kept = f"{name}.{secrets.token_hex(4)}"
+        name_in_quarantine = f"{name}.{secrets.token_hex(4)}"
         with (
             closing(files.open(source)) as bad,
-            closing(files.create(os.path.join(where, kept))) as copy,
+            closing(files.create(os.path.join(where, name_in_quarantine))) as copy,
         ):
             for data in _readable_bytes(bad):
                 copy.append(data)
-        return os.path.join(QUARANTINE, kept)
+        return os.path.join(QUARANTINE, name_in_quarantine)
     except NosyncError:
         return None  # a repair must succeed even if the bad file cannot be retained
 

@@ -123,30 +123,30 @@ def restore_log(
     _prepare(files, settings.replicas)
     # A replica without a copy of the log may have held one before.
     silent += [f"{a.url}: it holds nothing of the log" for a, logs in answers if which not in logs]
-    said = [logs[which] for _, logs in answers if which in logs]
-    strict = _strictest_settings(settings, said)
+    names = [logs[which] for _, logs in answers if which in logs]
+    strict = _strictest_settings(settings, names)
     if not gap:
         _check_quorum(path, strict, silent)
-    having = [address for address, logs in answers if which in logs]
+    holders = [address for address, logs in answers if which in logs]
     replicas = [
-        BoundedReplica(each.url, connect_site(each, files).replica(which)) for each in having
+        BoundedReplica(each.url, connect_site(each, files).replica(which)) for each in holders
     ]
     with ExitStack() as given_back:
         for replica in replicas:
             given_back.callback(replica.close)
-        promised, replicas, more = _promise_all(
+        promised, replicas, refused = _promise_all(
             replicas, name._replace(quorum=max(1, strict.quorum))
         )
-        copies, also = _examined_copies(files, replicas, promised, which)
-        silent += more + also
+        copies, unusable = _examined_copies(files, replicas, promised, which)
+        silent += refused + unusable
         while copies:
             best = _furthest_copy(copies, silent)
             if not gap:
                 _check_quorum(path, strict, silent)
             copies.remove(best)
             try:
-                known = _settings_after(settings, said, max(1, strict.quorum), best)
-                _write_log(files, path, best, promised.generation, which, known)
+                restored_settings = _settings_after(settings, names, max(1, strict.quorum), best)
+                _write_log(files, path, best, promised.generation, which, restored_settings)
                 return _result(best, strict, silent)
             except (CorruptLogError, RemoteTimeoutError) as error:
                 silent.append(f"{best.url}: {error}")
@@ -157,8 +157,8 @@ def restore_log(
 
 def _registered_urls(files: Files, path: str) -> set[str]:
     """Returns the URLs of the replicas that the registry lists for a path."""
-    known = registry.registered_replicas(files, path)
-    return {parse_address(url).url for url in known[0]} if known is not None else set()
+    entry = registry.registered_replicas(files, path)
+    return {parse_address(url).url for url in entry[0]} if entry is not None else set()
 
 
 def _prepare(
@@ -247,16 +247,16 @@ def _distinct_copies(
 ) -> tuple[list[Held], list[str]]:
     """Returns the replicas that have promised, each copy once; and why others are left out."""
     claims = CopyClaims([each.url for each in replicas])
-    why, held = [], []
+    why, copies = [], []
     for number, replica in enumerate(replicas):
         try:
             if replica.promised() == promised:
                 incarnation, files = replica.held()
                 claims.claim(number, incarnation)
-                held.append((replica, files))
+                copies.append((replica, files))
         except (CorruptLogError, DurabilityError) as error:
             why.append(f"{replica.url}: {error}")
-    return held, why
+    return copies, why
 
 
 def _examined_copies(
@@ -264,11 +264,11 @@ def _examined_copies(
 ) -> tuple[list[ReadableExtent], list[str]]:
     """Returns the readable copies of a log, and why others cannot be used."""
     copies = []
-    held, why = _distinct_copies(replicas, promised)
-    there = [sizes for _, sizes in held]
-    for replica, sizes in held:
+    distinct, why = _distinct_copies(replicas, promised)
+    holdings = [sizes for _, sizes in distinct]
+    for replica, sizes in distinct:
         try:
-            others = [each for each in there if each is not sizes]
+            others = [each for each in holdings if each is not sizes]
             examined = replica.examined(files, others)
             check_log(examined, log_id)
             copies.append(examined)
@@ -289,23 +289,23 @@ def _ask_logs(files: Files, settings: ReplicaConfig) -> tuple[Answers, list[str]
     answers: Answers = []
     silent = []
     sites = [(address.url, connect_site(address, files).logs) for address in settings.replicas]
-    for address, said in zip(settings.replicas, call_all(sites), strict=True):
-        if isinstance(said, NosyncError):
-            silent.append(f"{address.url}: {said}")
+    for address, answer in zip(settings.replicas, call_all(sites), strict=True):
+        if isinstance(answer, NosyncError):
+            silent.append(f"{address.url}: {answer}")
         else:
-            answers.append((address, {log_id: one.name for log_id, one in said.items()}))
+            answers.append((address, {log_id: one.name for log_id, one in answer.items()}))
     return answers, silent
 
 
-def _strictest_settings(settings: ReplicaConfig, said: Iterable[LogName]) -> ReplicaConfig:
+def _strictest_settings(settings: ReplicaConfig, names: Iterable[LogName]) -> ReplicaConfig:
     """Returns the settings with the quorum that requires the most readable replicas."""
-    by = max(said, key=lambda name: read_quorum(name.replicas, name.quorum))
+    by = max(names, key=lambda name: read_quorum(name.replicas, name.quorum))
     count, needed = len(settings.replicas), read_quorum(by.replicas, by.quorum)
     return settings._replace(quorum=min(settings.quorum, max(0, count - needed + 1)))
 
 
 def _settings_after(
-    settings: ReplicaConfig, said: Iterable[LogName], strict: int, best: ReadableExtent
+    settings: ReplicaConfig, names: Iterable[LogName], strict: int, best: ReadableExtent
 ) -> ReplicaConfig:
     """Returns the settings as a change of those under which the copies were made.
 
@@ -315,7 +315,7 @@ def _settings_after(
         strict: the quorum that requires the most readable replicas.
         best: the restored copy.
     """
-    most = max(name.quorum for name in said)
+    most = max(name.quorum for name in names)
     before = settings._replace(quorum=most if most > settings.quorum else strict)
     return before.changed(settings, best.end.seq)
 
@@ -329,27 +329,29 @@ def _requested_log(
         SchemaError: it is ambiguous; a requested id that no replica has is an error only if all
             have answered.
     """
-    there = {log_id: known for _, logs in answers for log_id, known in logs.items()}
-    asked = {each.log_id for each in settings.replicas if each.log_id is not None}
-    if asked:
-        (which, *others) = asked
-        if not others and which not in there and silent:
+    known_logs = {log_id: known for _, logs in answers for log_id, known in logs.items()}
+    requested = {each.log_id for each in settings.replicas if each.log_id is not None}
+    if requested:
+        (which, *others) = requested
+        if not others and which not in known_logs and silent:
             return None
-        if others or which not in there:
-            listed = ", ".join(f"{log_id.hex()} ({known.path})" for log_id, known in there.items())
+        if others or which not in known_logs:
+            listed = ", ".join(
+                f"{log_id.hex()} ({known.path})" for log_id, known in known_logs.items()
+            )
             raise SchemaError(
                 f"'{name.path}' cannot be the log{'s' if others else ''}"
-                f" {', '.join(sorted(log_id.hex() for log_id in asked))}",
+                f" {', '.join(sorted(log_id.hex() for log_id in requested))}",
                 hint=f"the replicas hold {listed or 'no log'}",
             )
         return which
-    named = sorted(log_id for log_id, known in there.items() if known.path == name.path)
-    own = [log_id for log_id in named if there[log_id].signer == name.signer != ""]
-    if len(own) == 1:
-        return own[0]
+    named = sorted(log_id for log_id, known in known_logs.items() if known.path == name.path)
+    signed = [log_id for log_id in named if known_logs[log_id].signer == name.signer != ""]
+    if len(signed) == 1:
+        return signed[0]
     if named:
-        listed = ", ".join(f"#{log_id.hex()}" for log_id in own or named)
-        why = "several logs" if own else "a log that another key has signed"
+        listed = ", ".join(f"#{log_id.hex()}" for log_id in signed or named)
+        why = "several logs" if signed else "a log that another key has signed"
         raise SchemaError(
             f"the replicas hold {why} of '{name.path}': {listed}",
             hint="put the one that is meant behind a replica's URL, import its key first"
@@ -379,8 +381,10 @@ def _promise_all(
     Only copies of those that have may be read then.
     """
     why, promised = [], []
-    said = call_all([(each.url, lambda _, each=each: each.inner.promised()) for each in replicas])  # type: ignore[misc]
-    terms = [each for each in said if isinstance(each, OwnerTerm)]
+    accepted = call_all(
+        [(each.url, lambda _, each=each: each.inner.promised()) for each in replicas]  # type: ignore[misc]
+    )
+    terms = [each for each in accepted if isinstance(each, OwnerTerm)]
     term = OwnerTerm(max((each.generation for each in terms), default=0) + 1, secrets.token_hex(16))
     calls = [(each.url, lambda _, each=each: each.inner.promise(term, name)) for each in replicas]
     for replica, each in zip(replicas, call_all(calls, silent_s=_PROMISE_S), strict=True):
