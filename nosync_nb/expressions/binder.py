@@ -68,7 +68,7 @@ class LambdaScope:
         least = len(types) if least is None else least
         if not isinstance(tree, exp.Lambda) or not least <= len(tree.expressions) <= len(types):
             raise NotProvedError("a lambda of other variables")
-        first, known = len(self.types), len(self._names)
+        first, names_count = len(self.types), len(self._names)
         for variable, type_ in zip(tree.expressions, types, strict=False):
             self._names.append((variable.name.lower(), len(self.types)))
             self.types.append(type_)
@@ -76,7 +76,7 @@ class LambdaScope:
             node = binder.bind(tree.this)
             return LambdaBody(node, first, self.types)
         finally:
-            del self.types[first:], self._names[known:]
+            del self.types[first:], self._names[names_count:]
 
 
 def _bind_lambda(binder: Binder, items: Any, tree: Any) -> tuple[ValueNode, LambdaBody, Any]:
@@ -94,8 +94,8 @@ def _transform(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode
     node, body, expand = _bind_lambda(binder, items, tree)
     if not collections.is_held(body.node.type):
         raise NotProvedError(f"an array of {body.node.type}")
-    made = f"array<{body.node.type}>"
-    return LambdaNode(name, made, node, body, lambda own, given: given, expand)
+    type_ = f"array<{body.node.type}>"
+    return LambdaNode(name, type_, node, body, lambda own, given: given, expand)
 
 
 def _predicate(body: LambdaBody) -> None:
@@ -155,11 +155,11 @@ def _of_entries(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNod
     kind = body.node.type
     if name == "map_filter":
         _predicate(body)
-        made = node.type
+        result_type = node.type
     elif not collections.is_held(kind) or (name == "transform_keys" and kind.endswith(">")):
         raise NotProvedError(f"a map of {kind}")
     else:
-        made = f"map<{key},{kind}>" if name == "transform_values" else f"map<{kind},{value}>"
+        result_type = f"map<{key},{kind}>" if name == "transform_values" else f"map<{kind},{value}>"
     unique = collection_kernels.pairs(key_of(kind))
 
     def collect(own: list[Any], given: list[Any]) -> list[Any]:
@@ -172,7 +172,7 @@ def _of_entries(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNod
 
     raises = name == "transform_keys"
     return LambdaNode(
-        name, made, node, body, collect, lambda place, entry: tuple(entry), raises=raises
+        name, result_type, node, body, collect, lambda place, entry: tuple(entry), raises=raises
     )
 
 

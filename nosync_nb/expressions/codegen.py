@@ -216,14 +216,14 @@ class _Code:
         ]
         each = template.format(*inner) if template else f"{self.name(row)}({', '.join(inner)})"
         source = lists[0] if len(lists) == 1 else f"zip({', '.join(lists)})"
-        made = f"[{each} for {', '.join(names)} in {source}]"
+        code = f"[{each} for {', '.join(names)} in {source}]"
         if nullable:
-            made = self.keep(made)
-            self.lines.append(f"if None in {made}: return")
+            code = self.keep(code)
+            self.lines.append(f"if None in {code}: return")
         if is_decimal(node.type):
-            return f"{self.name(unscaled_values)}({made})"
+            return f"{self.name(unscaled_values)}({code})"
         dtype = FIXED.get(node.type)
-        return made if dtype is None else f"fromiter({made}, {self.name(dtype)}, n)"
+        return code if dtype is None else f"fromiter({code}, {self.name(dtype)}, n)"
 
     def special(self, node: ValueNode) -> str:
         arguments = node.arguments

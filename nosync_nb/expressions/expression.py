@@ -232,8 +232,10 @@ def compile_shown(
     compiled = _compiled(sql, schema, utc=True, ansi=True)
     own = SqlSettings()
     if any(compiled.depends):
-        known = settings if isinstance(settings, SqlSettings) else settings(compiled.depends, sql)
-        own = known.of(compiled.depends)
+        current_settings = (
+            settings if isinstance(settings, SqlSettings) else settings(compiled.depends, sql)
+        )
+        own = current_settings.of(compiled.depends)
         compiled = _compiled(sql, schema, utc=own.utc, ansi=own.ansi is not False)
     if compiled.node is not None:
         own = own._replace(registered=())
@@ -345,8 +347,8 @@ def _has_plus_sign(parsed: Parsed, schema: Schema) -> bool:
         if word.text == "+" and word.kind == "sign" and after.kind != "number":
             signs = before is not None and before.kind == "sign" and before.text not in ")]"
             first = before is None or signs or before.text.lower() in _BEFORE_A_VALUE
-            known = after.kind in ("word", "name") and after.text in schema
-            type_ = schema.types[schema.index(after.text)] if known else ""
+            is_column = after.kind in ("word", "name") and after.text in schema
+            type_ = schema.types[schema.index(after.text)] if is_column else ""
             if first and type_ not in NUMBERS and not is_decimal(type_):
                 return True
         before = word

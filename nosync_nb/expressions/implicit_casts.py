@@ -191,8 +191,8 @@ def try_cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
     text = node.value if isinstance(node, LiteralNode) else None
     if target == "timestamp" and isinstance(text, str) and timestamp_parsing.is_dayless(text):
         return LiteralNode(None, target)
-    made = cast(node, target, utc=utc)
-    return tried_call(made) if made is not node else made
+    result = cast(node, target, utc=utc)
+    return tried_call(result) if result is not node else result
 
 
 def tried_call(node: ValueNode) -> ValueNode:

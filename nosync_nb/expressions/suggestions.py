@@ -101,10 +101,10 @@ def _with_casts(tree: exp.Expression, columns: list[exp.Column], type_: str) -> 
         return exp.Anonymous(this=type_, expressions=[node.copy()])
 
     places = [i for i, node in enumerate(tree.walk()) if id(node) in chosen]
-    made = exp.Paren(this=tree.copy())
-    for node in [node for i, node in enumerate(made.this.walk()) if i in places]:
+    wrapped = exp.Paren(this=tree.copy())
+    for node in [node for i, node in enumerate(wrapped.this.walk()) if i in places]:
         node.replace(replaced(node))
-    return str(made.this.sql("spark", normalize_functions=False))
+    return str(wrapped.this.sql("spark", normalize_functions=False))
 
 
 def _is_call(tree: exp.Expression, name: str) -> bool:

@@ -101,13 +101,13 @@ class ThresholdFunction(Operator):
         changed = _changed(step)
         if changed is None:
             return None
-        known: dict[int, int] = {}
+        results: dict[int, int] = {}
         (before,), (after,) = _both(changed, step)
         if self.state:
             (old,) = _counts(changed, step.state, step)
         else:
-            old = self._copies(before, changed, step, known)
-        diff = self._copies(after, changed, step, known) - old
+            old = self._copies(before, changed, step, results)
+        diff = self._copies(after, changed, step, results) - old
         index = diff.nonzero()[0]
         change = Updates([rows.take(c, index) for c in changed.columns], diff[index])
         if self.state and len(index):

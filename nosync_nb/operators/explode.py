@@ -56,9 +56,9 @@ class Explode(RowPiece):
         none = (sizes == 0)[owner] if self.outer else None
         if none is not None and not none.any():
             none = None
-        made = self._element_columns(array, at, within, none)
+        exploded = self._element_columns(array, at, within, none)
         around = [None if c is None else rows.take(c, owner) for c in self._other_columns(updates)]
-        columns = [*around[: self.place], *made, *around[self.place + 1 :]]
+        columns = [*around[: self.place], *exploded, *around[self.place + 1 :]]
         return Updates(columns, updates.diff[owner])
 
     def _other_columns(self, updates: Updates) -> list[Column]:

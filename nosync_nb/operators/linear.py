@@ -161,10 +161,10 @@ class Map(RowPiece):
 
     def apply(self, updates: Updates, step: Step) -> Updates:
         given = user_functions.named_tuples(updates.columns, self.schema, len(updates.diff))
-        made = [
+        results = [
             user_functions.call_user_function(self.function, step.stage, row, row) for row in given
         ]
-        columns = user_functions.result_columns(made, self.output, step.stage, "map")
+        columns = user_functions.result_columns(results, self.output, step.stage, "map")
         return Updates(columns, updates.diff)
 
     def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
@@ -184,14 +184,14 @@ class FlatMap(RowPiece):
 
     def apply(self, updates: Updates, step: Step) -> Updates:
         given = user_functions.named_tuples(updates.columns, self.schema, len(updates.diff))
-        made: list[Any] = []
+        results: list[Any] = []
         counts = np.zeros(len(given), np.int64)
         for i, row in enumerate(given):
             value = user_functions.call_user_function(self.function, step.stage, row, row)
             produced = user_functions.checked_rows(value, self.function, step.stage, row)
             counts[i] = len(produced)
-            made.extend(produced)
-        columns = user_functions.result_columns(made, self.output, step.stage, "flat_map")
+            results.extend(produced)
+        columns = user_functions.result_columns(results, self.output, step.stage, "flat_map")
         return Updates(columns, updates.diff.repeat(counts))
 
     def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:

@@ -46,19 +46,21 @@ class MemoizedMap(Operator):
         before = row_counts(step.before[0], delta, step)
         after = before + delta.diff
         step.add_touched(len(delta))
-        made: list[Updates] = []
+        outputs: list[Updates] = []
         kept: list[Updates] = []
         old = step.state[0].lookup(delta.khash, delta.columns)
         if old is not None:
             step.add_touched(len(old.diff))
-            self._existing_rows(old.probe, Updates(old.columns, old.diff), delta, after, made, kept)
+            self._existing_rows(
+                old.probe, Updates(old.columns, old.diff), delta, after, outputs, kept
+            )
         fresh = ((before == 0) & (after != 0)).nonzero()[0]
         if len(fresh):
-            self._new_rows(fresh, delta, after, step, made, kept)
+            self._new_rows(fresh, delta, after, step, outputs, kept)
         if kept:
             change = arrange(self.state[0], concat_updates(kept, self.state[0].types))
             step.emitted[0] = change if len(change) else None
-        return concat_updates(made, self.types) if made else None
+        return concat_updates(outputs, self.types) if outputs else None
 
     def _existing_rows(
         self,

@@ -188,11 +188,11 @@ class Reduce(Operator):
 def _first_time(function: Any, stage: str) -> bool:
     """Returns True if a stage has not been warned of yet; its operator may be rebuilt later."""
     try:
-        told = _TOLD.setdefault(function, set())
+        warned = _TOLD.setdefault(function, set())
     except TypeError:  # the function is neither hashable nor weakly referable
         return True
-    fresh = stage not in told
-    told.add(stage)
+    fresh = stage not in warned
+    warned.add(stage)
     return fresh
 
 

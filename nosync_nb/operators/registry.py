@@ -58,7 +58,7 @@ def may_differ(parts: Iterable[DefinitionPart]) -> bool:
 
 def spark_expressions(part: DefinitionPart) -> list[str]:
     """Returns the expressions of one operator that need Spark, each with the part that needs it."""
-    said = []
+    reasons = []
     for sql in expressions_of(part):
         schema, settings = part.inputs[0].schema, expressions.of_params(part.params)
         try:
@@ -66,8 +66,8 @@ def spark_expressions(part: DefinitionPart) -> list[str]:
         except ExpressionError:  # an aggregate: its arguments are separate expressions
             continue
         if why is not None:
-            said.append(f"{sql!r} ({why})")
-    return said
+            reasons.append(f"{sql!r} ({why})")
+    return reasons
 
 
 def row_key(parts: Iterable[DefinitionPart], named: Callable[[str], Key]) -> Key:

@@ -63,12 +63,12 @@ def sums(left: Counts, right: Counts) -> Counts:
     Raises:
         CountError: if one does not fit into 64 bits.
     """
-    made: Counts = left + right
+    result: Counts = left + right
     if _small(left, right):
-        return made
-    if len(made) and _greatest(left) + _greatest(right) >= _LIMIT:
-        _check(left.astype(object) + right.astype(object), made)
-    return made
+        return result
+    if len(result) and _greatest(left) + _greatest(right) >= _LIMIT:
+        _check(left.astype(object) + right.astype(object), result)
+    return result
 
 
 def add_at(target: Counts, index: Counts, values: Counts) -> None:
@@ -95,12 +95,12 @@ def products(left: Counts, right: Counts) -> Counts:
     Raises:
         CountError: if one does not fit into 64 bits.
     """
-    made: Counts = left * right
+    result: Counts = left * right
     if _small(left, right):
-        return made
-    if len(made) and _greatest(left) * _greatest(right) >= _LIMIT:
-        _check(left.astype(object) * right.astype(object), made)
-    return made
+        return result
+    if len(result) and _greatest(left) * _greatest(right) >= _LIMIT:
+        _check(left.astype(object) * right.astype(object), result)
+    return result
 
 
 def _small(left: Counts, right: Counts) -> bool:

@@ -34,8 +34,8 @@ def unscaled_values(values: Sequence[int]) -> Wholes:
     try:
         return np.array(values, np.int64)
     except OverflowError:
-        made: Wholes = objects(values)
-        return made
+        result: Wholes = objects(values)
+        return result
 
 
 def load_decimals(column: Column, type_: str) -> tuple[Wholes, Wholes | None]:
@@ -101,10 +101,10 @@ def store_decimals(values: Wholes, nulls: Wholes | None, type_: str) -> Column:
         return _to_arrow(values, nulls, type_)
     places = -decimal_parts(type_)[1]
     scaled = _EXACTLY.scaleb
-    made = objects([scaled(Exact(value), places) for value in values.tolist()])
+    result = objects([scaled(Exact(value), places) for value in values.tolist()])
     if nulls is not None:
-        made[nulls] = None
-    return made
+        result[nulls] = None
+    return result
 
 
 def _to_arrow(values: Wholes, nulls: Wholes | None, type_: str) -> pa.Array:

@@ -298,7 +298,7 @@ _P4 = _U(0x85EBCA77C2B2AE63)
 _P5 = _U(0x27D4EB2F165667C5)
 _WRAP = 1 << 64
 _BLOCK = 8192
-_RUNS_MIN = 512
+RUNS_MIN = 512
 """Fewer runs of one length than this are hashed one by one."""
 
 
@@ -383,7 +383,7 @@ def hash_bytes(
     lasts = np.append(firsts[1:], len(order))
     few = []
     for size, first, last in zip(sizes.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
-        if last - first < _RUNS_MIN:
+        if last - first < RUNS_MIN:
             few.append(order[first:last])
             continue
         for at in range(first, last, _BLOCK):

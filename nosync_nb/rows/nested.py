@@ -35,16 +35,16 @@ def _unpack_array(array: pa.Array, type_: str) -> list[Any]:
     if not is_nested(type_):
         return raw_list(array, type_)
     parts = nested_parts(type_)
-    made: list[Any]
+    values: list[Any]
     if type_.startswith("struct<"):
         columns = [_unpack_array(array.field(i), inner) for i, (_, inner) in enumerate(parts)]
-        made = list(zip(*columns, strict=True)) if columns else [()] * len(array)
+        values = list(zip(*columns, strict=True)) if columns else [()] * len(array)
     else:
-        made = _unpack_lists(array, type_, [inner for _, inner in parts])
+        values = _unpack_lists(array, type_, [inner for _, inner in parts])
     if not array.null_count:
-        return made
+        return values
     missing = buffers.null_mask_of(array).tolist()
-    return [None if null else value for null, value in zip(missing, made, strict=True)]
+    return [None if null else value for null, value in zip(missing, values, strict=True)]
 
 
 def _unpack_lists(array: pa.Array, type_: str, inner: Sequence[str]) -> list[Any]:
@@ -83,8 +83,8 @@ def from_python_values(values: Sequence[Any], type_: str) -> pa.Array:
     offsets = buffers.arrow_from_numpy(np.array(ends, np.int32))
     items = [item for value in values if value is not None for item in value]
     if type_.startswith("array<"):
-        made = from_python_values(items, parts[0][1])
-        return pa.ListArray.from_arrays(offsets, made, type=arrow_type(type_), mask=mask)
+        array = from_python_values(items, parts[0][1])
+        return pa.ListArray.from_arrays(offsets, array, type=arrow_type(type_), mask=mask)
     keys = from_python_values([key for key, _ in items], parts[0][1])
     held = from_python_values([value for _, value in items], parts[1][1])
     return pa.MapArray.from_arrays(offsets, keys, held, type=arrow_type(type_), mask=mask)

@@ -51,9 +51,9 @@ def to_frame(table: pa.Table, types: str) -> Any:
             if _is_ambiguous(column):
                 ambiguous.append(name)
     except (ValueError, OverflowError, pa.ArrowException) as error:
-        said = str(error).strip().partition("\n")[0]
+        message = str(error).strip().partition("\n")[0]
         raise SchemaError(
-            f"pandas' numpy types cannot hold a value: {said}",
+            f"pandas' numpy types cannot hold a value: {message}",
             hint='use to_pandas(types="arrow")',
         ) from None
     if ambiguous:

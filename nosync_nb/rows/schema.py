@@ -122,10 +122,10 @@ class Schema:
                 f"column {name!r} is ambiguous: the columns are {columns}",
                 hint="write it in its own case",
             )
-        known = f"the columns are {columns}"
+        hint = f"the columns are {columns}"
         if not name.isidentifier() and any(sign in name for sign in "(+-*/%|"):
-            known += "; what is computed becomes one by with_columns(name='...') first"
-        raise SchemaError(f"no column {name!r}", hint=known)
+            hint += "; what is computed becomes one by with_columns(name='...') first"
+        raise SchemaError(f"no column {name!r}", hint=hint)
 
     def usable(self, what: str) -> Schema:
         """Returns itself, if expressions and Spark can distinguish its columns, and it has some.

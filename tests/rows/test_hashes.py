@@ -28,7 +28,7 @@ MANY = 300
 def _few(request: pytest.FixtureRequest) -> Iterator[None]:
     """From how many texts of a length on they are hashed together."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hashes, "_RUNS_MIN", request.param)
+        patch.setattr(hashes, "RUNS_MIN", request.param)
         yield
 
 

@@ -311,8 +311,8 @@ class _Compiler:
 
     def check_columns(self, text: str, inner: Schema, sql: str) -> None:
         """Refuses columns of the rows outside of aggregates."""
-        known = {name.lower() for name in inner.names}
-        rows_only = {name.lower() for name in self.schema.names} - known
+        inner_names = {name.lower() for name in inner.names}
+        rows_only = {name.lower() for name in self.schema.names} - inner_names
         words = tokens(text)
         for i, word in enumerate(words):
             called = i + 1 < len(words) and words[i + 1].text == "("
@@ -337,8 +337,8 @@ def _unknown(sql: str, written: str) -> ExpressionError:
         what = f"{written} depends on the order of rows, and a group has none"
         return _failure(sql, what, REFUSED[written])
     names = ", ".join((*AGGREGATORS, *WHOLES))
-    known = f"the aggregates are {names}; .reduce(f) does the rest"
-    return _failure(sql, f"the aggregate {written} is not known", known)
+    hint = f"the aggregates are {names}; .reduce(f) does the rest"
+    return _failure(sql, f"the aggregate {written} is not known", hint)
 
 
 def _checked_arguments(sql: str, written: str, texts: list[str], distinct: bool) -> list[str]:
@@ -371,8 +371,8 @@ def _conditional(texts: list[str], condition: str, distinct: bool) -> list[str]:
     For min_by and max_by it is the order that becomes null, because their first argument may be
     null.
     """
-    made = [f"case when {condition} then ({text}) end" for text in texts]
-    return made if distinct or len(texts) == 1 else [texts[0], *made[1:]]
+    conditional = [f"case when {condition} then ({text}) end" for text in texts]
+    return conditional if distinct or len(texts) == 1 else [texts[0], *conditional[1:]]
 
 
 def _split(sql: str, inside: Sequence[Word], start: int, stop: int) -> list[str]:

@@ -165,16 +165,16 @@ def _text(call: HolisticCall) -> HolisticForm:
     text = call.texts[0]
     type_ = call.type_of(text)
     if type_ not in ("string", "binary"):
-        made = f"cast(({text}) as string)"
-        call.type_of(made)
+        argument = f"cast(({text}) as string)"
+        call.type_of(argument)
     else:
-        made = text
+        argument = text
     result = "binary" if type_ == "binary" else "string"
     separator = call.constant(call.texts[1]) if len(call.texts) > 1 else None
     separator = (b"" if result == "binary" else "") if separator is None else separator
     if not isinstance(separator, bytes if result == "binary" else str):
         raise HolisticCallError(f"the separator {separator!r} is not of type {result}")
-    arguments, places = [made], []
+    arguments, places = [argument], []
     terms = parse_order(call.order) if call.order is not None else []
     for term in terms:
         if term.descending == term.nulls_first:

@@ -42,7 +42,7 @@ def compile_polynomial(node: ValueNode) -> Fast | None:
     if not places:
         return None
     by_row, by_block = _row_form(node, places), _block_form(node, places)
-    made = arrow_type(node.type)
+    result_type = arrow_type(node.type)
 
     def run(columns: Sequence[Column], n: int) -> Column | None:
         given = [columns[place] for place in places]
@@ -63,7 +63,7 @@ def compile_polynomial(node: ValueNode) -> Fast | None:
             part = by_block(*read)
             pairs[rows, 0] = part
             pairs[rows, 1] = part >> 63
-        return pa.Array.from_buffers(made, n, [None, pa.py_buffer(pairs)])
+        return pa.Array.from_buffers(result_type, n, [None, pa.py_buffer(pairs)])
 
     return run
 
@@ -139,7 +139,7 @@ def _row_form(node: ValueNode, places: Sequence[int]) -> Callable[..., Column | 
         assert isinstance(part, StrictNode)
         return f"({source(part.arguments[0])} {part.name} {source(part.arguments[1])})"
 
-    made = source(node)
+    code = source(node)
     inner = ", ".join(f"x{place}" for place in places)
     lists = ", ".join(f"c{place}" for place in places)
     rows = f"zip({lists})" if len(places) > 1 else lists
@@ -152,7 +152,7 @@ def _row_form(node: ValueNode, places: Sequence[int]) -> Callable[..., Column | 
     text = f"""
 def by_row({lists}):
     try:
-        made = [{made} for {inner} in {rows}]
+        made = [{code} for {inner} in {rows}]
     except (TypeError, ROUNDED):
         return None
     if {full}:

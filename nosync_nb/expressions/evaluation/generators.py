@@ -58,11 +58,11 @@ class Generator(NamedTuple):
         if not self.names:
             return made
         if len(self.names) != len(made):
-            said = ", ".join(field.name for field in made)
+            names = ", ".join(field.name for field in made)
             raise ExpressionError(
-                f"expression {self.sql!r}: {self.called} makes {len(made)} columns ({said}), "
+                f"expression {self.sql!r}: {self.called} makes {len(made)} columns ({names}), "
                 f"not {len(self.names)}",
-                hint=f"write '{self.called}({self.argument}) AS ({said})'",
+                hint=f"write '{self.called}({self.argument}) AS ({names})'",
             )
         return [Field(name, field.type) for name, field in zip(self.names, made, strict=True)]
 

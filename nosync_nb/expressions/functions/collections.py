@@ -109,8 +109,8 @@ def array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if not arguments:
         raise NotProvedError("an array of nothing")
     items = unified(arguments, utc=utc)
-    made = f"array<{items[0].type}>"
-    return RowwiseNode(name, made, lambda *values: list(values), items, strict=False)
+    type_ = f"array<{items[0].type}>"
+    return RowwiseNode(name, type_, lambda *values: list(values), items, strict=False)
 
 
 def _map(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -163,8 +163,10 @@ def field(node: ValueNode, name: str) -> ValueNode:
     if node.type.startswith("array<struct<"):
         (type_,) = inner(node)
         place, own = _field(type_, name)
-        made = f"array<{own}>"
-        return RowwiseNode("field", made, lambda items: [v and v[place] for v in items], (node,))
+        result_type = f"array<{own}>"
+        return RowwiseNode(
+            "field", result_type, lambda items: [v and v[place] for v in items], (node,)
+        )
     if not node.type.startswith("struct<") or not is_held(node.type):
         raise NotProvedError(f"a field of a {node.type}")
     return FieldNode(node, *_field(node.type, name))
@@ -237,8 +239,8 @@ def _array_function(
         (type_,) = inner(arguments[0])
         if "map<" in type_:
             raise NotProvedError(f"{name} of maps")
-        made = result.format(array=arguments[0].type, element=type_)
-        return RowwiseNode(name, made, make(key_of(type_)), arguments)
+        result_type = result.format(array=arguments[0].type, element=type_)
+        return RowwiseNode(name, result_type, make(key_of(type_)), arguments)
 
     return rule
 
@@ -253,8 +255,8 @@ def _value(make: Callable[[collections.Key], Callable[..., Any]], result: str) -
         if "map<" in type_:
             raise NotProvedError(f"{name} of maps")
         value = beside(arguments[1], type_, utc=utc)
-        made = result.format(array=items.type)
-        return RowwiseNode(name, made, make(key_of(type_)), (items, value))
+        result_type = result.format(array=items.type)
+        return RowwiseNode(name, result_type, make(key_of(type_)), (items, value))
 
     return rule
 
@@ -271,8 +273,8 @@ def _two_array_function(
         (type_,) = inner(left)
         if left.type != right.type or "map<" in type_:
             raise NotProvedError(f"{name} of {arguments[0].type} and {arguments[1].type}")
-        made = result.format(array=left.type)
-        return RowwiseNode(name, made, make(key_of(type_)), (left, right))
+        result_type = result.format(array=left.type)
+        return RowwiseNode(name, result_type, make(key_of(type_)), (left, right))
 
     return rule
 
@@ -313,8 +315,8 @@ def _repeat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if not is_held(arguments[0].type):
         raise NotProvedError(f"{name} of {arguments[0].type}")
     given = (arguments[0], _index(arguments[1], "int", utc=utc))
-    made = f"array<{arguments[0].type}>"
-    return RowwiseNode(name, made, collections.repeat, given, raises=True, strict=False)
+    result_type = f"array<{arguments[0].type}>"
+    return RowwiseNode(name, result_type, collections.repeat, given, raises=True, strict=False)
 
 
 def _slice(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -338,8 +340,8 @@ def _sequence(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if len(arguments) not in (2, 3) or not whole or texts:
         raise NotProvedError(f"{name} of such values")
     given = unified(arguments, utc=utc)
-    made = f"array<{given[0].type}>"
-    return RowwiseNode(name, made, collections.sequence, given, raises=True)
+    result_type = f"array<{given[0].type}>"
+    return RowwiseNode(name, result_type, collections.sequence, given, raises=True)
 
 
 def _array_join(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -356,8 +358,8 @@ def _of_map(function: Callable[[Any], Any], result: str) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
         key, value = inner(arguments[0], "map")
-        made = result.format(key=key, value=value)
-        return RowwiseNode(name, made, function, arguments)
+        result_type = result.format(key=key, value=value)
+        return RowwiseNode(name, result_type, function, arguments)
 
     return rule
 

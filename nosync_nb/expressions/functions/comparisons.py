@@ -139,14 +139,14 @@ def _any_equal(value: ValueNode, listed: list[ValueNode], utc: bool) -> ValueNod
 def _member(values: Any) -> Kernel:
     """`x in (...)` of values of a fixed type; NaN equals NaN."""
     with_nan = bool((values != values).any())
-    known = values[values == values]
+    numbers = values[values == values]
 
     def run(a: Any) -> Any:
-        if len(known) > _FEW:
-            inside = np.isin(a, known)
+        if len(numbers) > _FEW:
+            inside = np.isin(a, numbers)
         else:
             inside = np.zeros(np.shape(a), np.bool_)
-            for value in known:
+            for value in numbers:
                 inside = inside | (a == value)
         return inside | (a != a) if with_nan else inside
 

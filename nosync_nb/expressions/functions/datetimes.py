@@ -187,8 +187,8 @@ def _seconds(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         raise NotProvedError(f"{name} of {arguments[0].type}")
     number = cast(arguments[0], "double", utc=utc)
     finite = StrictNode("finite", "boolean", Kernel(np.isfinite), (number,))
-    made = StrictNode(name, "timestamp", Kernel(_saturated, floats=True), (number,))
-    return CaseNode([(finite, made)], LiteralNode(None, "timestamp"))
+    node = StrictNode(name, "timestamp", Kernel(_saturated, floats=True), (number,))
+    return CaseNode([(finite, node)], LiteralNode(None, "timestamp"))
 
 
 def _saturated(seconds: Any) -> Any:
@@ -260,8 +260,8 @@ def _to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if len(arguments) == 1 or first.type != "string":
         return rules.to_date(name, [first], utc)
     arguments = [first, arguments[1]]
-    made = _read(arguments[0], _pattern(arguments, 1), "timestamp", utc=utc)
-    return cast(made, "date", utc=utc)
+    node = _read(arguments[0], _pattern(arguments, 1), "timestamp", utc=utc)
+    return cast(node, "date", utc=utc)
 
 
 def _to_time(type_: str) -> Rule:
@@ -289,8 +289,8 @@ def _null_if_unparsed(rule: Rule) -> Rule:
     def tried(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if arguments and arguments[0].type in FLOATS:  # out of range Spark gives the last timestamp
             raise NotProvedError(f"{name} of a {arguments[0].type}")
-        made = rule(name, arguments, utc)
-        return made if made in arguments else tried_call(made)
+        node = rule(name, arguments, utc)
+        return node if node in arguments else tried_call(node)
 
     return tried
 
@@ -308,8 +308,8 @@ def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     first = _as_text(arguments[0], TIMES, utc=utc)
     if len(arguments) == 1 or first.type != "string":
         return _null_if_unparsed(rules.to_date)(name, [first], utc)
-    made = _read(first, _pattern(arguments, 1), "timestamp", utc=utc)
-    return cast(tried_call(made), "date", utc=utc)
+    node = _read(first, _pattern(arguments, 1), "timestamp", utc=utc)
+    return cast(tried_call(node), "date", utc=utc)
 
 
 def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

@@ -131,10 +131,10 @@ _COMPACT = 18
 def _bytes_of(type_: str) -> Callable[[Any], bytes]:
     if is_decimal(type_):
         return _LONG if decimal_parts(type_)[0] <= _COMPACT else _whole_bytes
-    known = _BYTES.get(type_)
-    if known is None:
+    digest_size = _BYTES.get(type_)
+    if digest_size is None:
         raise NotProvedError(f"the hash of a {type_}")
-    return known
+    return digest_size
 
 
 def hashed(result: str, bits: int, digest: Callable[[bytes, int], int]) -> Rule:

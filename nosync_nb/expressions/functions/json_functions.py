@@ -511,16 +511,16 @@ def _read_struct(fields: list[tuple[str, Convert]]) -> Convert:
     def convert(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, JsonObject):
             raise UnfitValueError
-        made: list[Any] = [None] * len(fields)
+        values: list[Any] = [None] * len(fields)
         for name, own in value:
             i, inner = places.get(name, (-1, None))
             if inner is None:
                 continue
             try:
-                made[i] = None if own is None else inner(own)
+                values[i] = None if own is None else inner(own)
             except UnfitValueError:
                 continue
-        return tuple(made)
+        return tuple(values)
 
     return convert
 

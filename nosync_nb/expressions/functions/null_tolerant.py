@@ -38,9 +38,9 @@ class NullTolerantNode(ValueNode):
         vectors = [argument.evaluate(frame) for argument in self.arguments]
         values = [vector.values for vector in vectors]
         if self._large is not None and any(isinstance(v, pa.Array) for v in values):
-            made = self._large(*(buffers.text(v) if isinstance(v, str) else v for v in values))
-            if made is not None:
-                return Vector(made, buffers.null_mask_of(made) if made.null_count else None)
+            result = self._large(*(buffers.text(v) if isinstance(v, str) else v for v in values))
+            if result is not None:
+                return Vector(result, buffers.null_mask_of(result) if result.null_count else None)
         types = [argument.type for argument in self.arguments]
         listed = [_values_of_vector(v, frame.n, t) for v, t in zip(vectors, types, strict=True)]
         results = list(map(self.row, *listed))

@@ -269,15 +269,15 @@ def format_string(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode
 
     def row(*values: Any) -> str:
         rest = iter(zip(values, masks, strict=True))
-        made = []
+        texts = []
         for text, kind, left, width in pieces:
             if not kind:
-                made.append(text)
+                texts.append(text)
                 continue
             shown = _formatted(kind, *next(rest))
             blanks = " " * (width - len(shown.encode("utf-16-le")) // 2)
-            made.append(shown + blanks if left else blanks + shown)
-        return "".join(made)
+            texts.append(shown + blanks if left else blanks + shown)
+        return "".join(texts)
 
     if len(arguments) == 1:
         return LiteralNode(row(), "string")

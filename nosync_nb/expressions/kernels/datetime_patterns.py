@@ -100,12 +100,12 @@ _RANGES = {"M": (1, 12), "d": (1, 31), "H": (0, 23), "h": (1, 12), "m": (0, 59),
 
 def _field(letter: str, width: int) -> str | None:
     """The regular expression of a run of a letter, None if only Spark knows it."""
-    known = _FIELDS.get((letter, width))
-    if known is None and letter in _TWO:
-        known = {1: r"[0-9]{1,19}", 2: r"[0-9]{2}"}.get(width)
-    if known is None and letter == "S" and width <= 6:
-        known = rf"[0-9]{{1,{width}}}"
-    return known
+    expression = _FIELDS.get((letter, width))
+    if expression is None and letter in _TWO:
+        expression = {1: r"[0-9]{1,19}", 2: r"[0-9]{2}"}.get(width)
+    if expression is None and letter == "S" and width <= 6:
+        expression = rf"[0-9]{{1,{width}}}"
+    return expression
 
 
 def _expression(pattern: str) -> tuple[re.Pattern[str], list[tuple[str, int]]]:
@@ -119,10 +119,10 @@ def _expression(pattern: str) -> tuple[re.Pattern[str], list[tuple[str, int]]]:
                 raise NotProvedError(f"{letter!r} in a pattern that is read")
             pieces.append(re.escape(letter))
         else:
-            known = _field(letter, width)
-            if known is None or letter in (name for name, _ in fields):
+            expression = _field(letter, width)
+            if expression is None or letter in (name for name, _ in fields):
                 raise NotProvedError(f"{letter * width!r} in a pattern that is read")
-            pieces.append(f"({known})")
+            pieces.append(f"({expression})")
             fields.append((letter, width))
             joined = before[1] and not {letter, before[0]} & {"a"}
             if joined and not ((letter, width) in _FIXED_WIDTH and _reserves(fields[:-1])):
@@ -319,8 +319,8 @@ class _Piece:
         unit, wrap, written = self.unit, self.wrap, self.written
         if unit == 1:
             return lambda day, rest: written(rest % wrap)
-        known = lru_cache(maxsize=_CACHED_TEXTS)(written)
-        return (lambda day, rest: known(rest // unit)) if unit else (lambda day, rest: known(day))
+        cached = lru_cache(maxsize=_CACHED_TEXTS)(written)
+        return (lambda day, rest: cached(rest // unit)) if unit else (lambda day, rest: cached(day))
 
     def of_column(self, days: Any, rest: Any) -> pa.Array:
         """Returns the texts of the piece."""

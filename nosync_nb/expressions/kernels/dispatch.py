@@ -171,8 +171,8 @@ def _by_distinct(
         return no_nulls(type_, n=frame.n, small=False)
     if type_ in FIXED or is_decimal(type_):
         return Vector(spread_by_mask(results, type_)[codes], nulls)
-    made = buffers.arrow_from_list(results, arrow_type(type_))
-    return Vector(made.take(buffers.arrow_from_numpy(codes, nulls=nulls)), nulls)
+    array = buffers.arrow_from_list(results, arrow_type(type_))
+    return Vector(array.take(buffers.arrow_from_numpy(codes, nulls=nulls)), nulls)
 
 
 def _each(

@@ -30,13 +30,13 @@ def compiled(pattern: str) -> re.Pattern[str]:
         NotProvedError: if Python reads it in another way, or not at all; or if it might not end.
             Nothing else runs in this process while Python matches a pattern, not even Ctrl-C.
     """
-    made = _JavaReader(pattern).read()
-    if may_explode(made):
+    translated = _JavaReader(pattern).read()
+    if may_explode(translated):
         raise NotProvedError(
             f"the pattern {pattern!r}: repetitions within one another that can read a text in"
             " exponentially many ways"
         )
-    return made
+    return translated
 
 
 def may_be_empty(pattern: re.Pattern[str]) -> bool:

@@ -148,11 +148,11 @@ class _Automaton:
             copy = self.part(tree)
             self.link(copy, copy)
             return copy._replace(empty=copy.empty or not least)
-        made = _NOTHING
+        part = _NOTHING
         for number in range(most):
             copy = self.part(tree)
-            made = self.joined(made, copy._replace(empty=copy.empty or number >= least))
-        return made
+            part = self.joined(part, copy._replace(empty=copy.empty or number >= least))
+        return part
 
     def is_ambiguous(self) -> bool:
         """Returns True if a text leads from a position back to it in two ways."""

@@ -114,11 +114,11 @@ def _read(text: str, *, zoned: bool) -> int | None:
     whole = (clock[0] * 60 + clock[1]) * 60 + clock[2]
     behind = 0
     if zone is not None:
-        known = _zone(zone.strip(_JAVA_BLANKS))
-        if known is None:
+        offset = _zone(zone.strip(_JAVA_BLANKS))
+        if offset is None:
             return None
         if zoned:
-            behind = known if isinstance(known, int) else _utc_offset(known, day, whole)
+            behind = offset if isinstance(offset, int) else _utc_offset(offset, day, whole)
     micros = day * datetimes.DAY + (whole - behind) * datetimes.SECOND
     micros += int((fraction or "")[:6].ljust(6, "0"))
     return micros if _LEAST <= micros <= _GREATEST else None

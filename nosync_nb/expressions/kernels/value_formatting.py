@@ -137,16 +137,16 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
 
 def _nested(type_: str) -> Callable[[Any], str] | None:
     parts = [writer(inner) for _, inner in nested_parts(type_)]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    present = [part for part in parts if part is not None]
+    if len(present) < len(parts):
         return None
 
     def text(write: Callable[[Any], str], value: Any) -> str:
         return "null" if value is None else write(value)
 
     if type_.startswith("array<"):
-        return lambda items: f"[{', '.join([text(known[0], item) for item in items])}]"
+        return lambda items: f"[{', '.join([text(present[0], item) for item in items])}]"
     if type_.startswith("map<"):
-        key, own = known
+        key, own = present
         return lambda pairs: f"{{{', '.join([f'{key(k)} -> {text(own, v)}' for k, v in pairs])}}}"
-    return lambda fields: f"{{{', '.join(map(text, known, fields))}}}"
+    return lambda fields: f"{{{', '.join(map(text, present, fields))}}}"

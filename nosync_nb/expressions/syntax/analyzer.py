@@ -114,9 +114,9 @@ def _place(name: str, schema: Schema, text: str) -> int:
 
 def unknown_column(name: str, schema: Schema, text: str) -> ExpressionError:
     """Returns the error for a missing column, with the most similar existing one."""
-    known = {own.lower(): own for own in reversed(schema.names)}
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    guess = f"did you mean {known[near[0]]!r}? " if near else ""
+    names = {own.lower(): own for own in reversed(schema.names)}
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    guess = f"did you mean {names[near[0]]!r}? " if near else ""
     hint = f"{guess}the columns are {', '.join(schema.names)}"
     return ExpressionError(f"expression {text!r}: no column {name!r}", hint=hint)
 

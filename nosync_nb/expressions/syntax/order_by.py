@@ -54,14 +54,14 @@ def _terms(text: str) -> list[list[Word]]:
 
 def _term(text: str, words: list[Word]) -> OrderTerm:
     """Reads `expression [asc | desc] [nulls first | nulls last]`."""
-    said = [word.text.lower() if word.kind == "word" else "" for word in words]
+    keywords = [word.text.lower() if word.kind == "word" else "" for word in words]
     nulls_first = None
-    if said[-2:] in (["nulls", "first"], ["nulls", "last"]):
-        nulls_first = said[-1] == "first"
-        words, said = words[:-2], said[:-2]
+    if keywords[-2:] in (["nulls", "first"], ["nulls", "last"]):
+        nulls_first = keywords[-1] == "first"
+        words, keywords = words[:-2], keywords[:-2]
     descending = False
-    if said and said[-1] in ("asc", "desc"):
-        descending = said[-1] == "desc"
+    if keywords and keywords[-1] in ("asc", "desc"):
+        descending = keywords[-1] == "desc"
         words = words[:-1]
     sql = text[words[0].start : words[-1].end] if words else ""
     if not words or parse(sql).name is not None:

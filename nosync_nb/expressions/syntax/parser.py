@@ -223,11 +223,11 @@ def _unreadable(sql: str, error: ParseError) -> ExpressionError:
     where = f"at position {max(1, end - len(seen) + 1)}"
     if "\n" in sql:
         where += f" of line {line}"
-    said = str(first.get("description") or "it is no expression")
-    if "missing" in said:
+    description = str(first.get("description") or "it is no expression")
+    if "missing" in description:
         what = f"something is missing after {seen!r} {where}"
-    elif said.startswith("Expecting"):
-        what = f"expected {said[10:].rstrip('.')!r} near {seen!r} {where}"
+    elif description.startswith("Expecting"):
+        what = f"expected {description[10:].rstrip('.')!r} near {seen!r} {where}"
     else:
         what = f"did not expect {seen!r} {where}"
     return _failure(sql, what, "write one Spark SQL expression, such as 'dep_delay > 60'")

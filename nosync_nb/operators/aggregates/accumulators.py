@@ -162,13 +162,13 @@ def bins_of(value: float) -> list[tuple[int, int]]:
     mantissa, exponent = math.frexp(value)
     place, shift = divmod(exponent - 53 + LOWEST, BIN_BITS)
     whole = int(math.ldexp(mantissa, 53)) << shift
-    sign, rest, made = (-1 if whole < 0 else 1), abs(whole), []
+    sign, rest, chunks = (-1 if whole < 0 else 1), abs(whole), []
     while rest:
         if chunk := rest & _BIN:
-            made.append((place, sign * chunk))
+            chunks.append((place, sign * chunk))
         rest >>= BIN_BITS
         place += 1
-    return made
+    return chunks
 
 
 def _squares(values: npt.NDArray[np.float64]) -> Parts:

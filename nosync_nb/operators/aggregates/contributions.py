@@ -60,14 +60,14 @@ def all_contributions(
     for each in given:
         is_sum = each.type in FLOATS and each.feed.slots.keys() == _SUM
         (plain if is_sum else others).append(each)
-    made: Slots | None = None
+    slots: Slots | None = None
     if len(plain) > 1 and FEW < len(diff) <= AT_ONCE // len(plain):
-        made = _sums_of_doubles(plain, diff, number, groups_count)
-    if made is None:
-        made, others = {}, [*given]
+        slots = _sums_of_doubles(plain, diff, number, groups_count)
+    if slots is None:
+        slots, others = {}, [*given]
     for feed, columns, type_ in others:
-        made |= feed_contributions(feed, columns, type_, diff, number, groups_count)
-    return made
+        slots |= feed_contributions(feed, columns, type_, diff, number, groups_count)
+    return slots
 
 
 def feed_contributions(
@@ -115,18 +115,18 @@ def _added(
     number: Ints,
     groups_count: int,
 ) -> Slots:
-    made: Slots = {}
+    slots: Slots = {}
     for kind, base in feed.slots.items():
         if kind == "count":
             continue
         if kind == "sum" and type_ in FLOATS:
             if len(diff) <= FEW:
                 few = _few_doubles(columns[0], diff, number, groups_count)
-                made |= {base + slot: sums_ for slot, sums_ in few.items()}
+                slots |= {base + slot: sums_ for slot, sums_ in few.items()}
                 continue
             sums_ = _sums_of_doubles([FeedValues(feed, columns, type_)], diff, number, groups_count)
             if sums_ is not None:
-                made |= sums_
+                slots |= sums_
                 continue
         if len(columns) == 2:
             parts = pair_contributions(kind, *columns)
@@ -135,8 +135,8 @@ def _added(
         for offset, (index, values) in parts.items():
             total = np.zeros(groups_count, np.int64)
             add_at(total, number[index], products(values, diff[index]))
-            made[base + offset] = total
-    return made
+            slots[base + offset] = total
+    return slots
 
 
 def _sums_of_doubles(

@@ -60,13 +60,13 @@ def holistic_results(
     if kernel is not None:
         return _values_of_group(kernel, values[0], counts, starts, call)
     listed = list(zip(*map(_python, values, types), strict=True))
-    made = [
+    results = [
         _KERNELS[call.function](listed[a:b], counts[a:b].tolist(), *call.parameters)
         if a < b
         else None
         for a, b in zip(starts.tolist(), starts[1:].tolist(), strict=False)
     ]
-    return rows.from_arrow(buffers.arrow_from_list(made, rows.arrow_type(call.type)), call.type)
+    return rows.from_arrow(buffers.arrow_from_list(results, rows.arrow_type(call.type)), call.type)
 
 
 def _python(column: Column, type_: str) -> list[Any]:
@@ -105,8 +105,8 @@ def _arrays(values: Column, times: list[int], call: AggregateCall) -> Column:
     np.cumsum(times, out=offsets[1:])
     mask = pa.array([not some for some in times])
     inner = rows.to_arrow(values, call.type.removeprefix("array<").removesuffix(">"))
-    made = pa.ListArray.from_arrays(buffers.arrow_from_numpy(offsets), inner, mask=mask)
-    return rows.from_arrow(made, call.type)
+    arrays = pa.ListArray.from_arrays(buffers.arrow_from_numpy(offsets), inner, mask=mask)
+    return rows.from_arrow(arrays, call.type)
 
 
 def _most_frequent(counts: Counts, descending: bool) -> list[int]:
@@ -148,8 +148,8 @@ def _percentile(
         numbers, counts = numbers[::-1], counts[::-1]
     ends = list(accumulate(counts))
     compute = _interpolated if way == "between" else _at
-    made = [compute(numbers, ends, share) for share in shares]
-    return made if several else made[0]
+    percentiles = [compute(numbers, ends, share) for share in shares]
+    return percentiles if several else percentiles[0]
 
 
 def _weighed(values: Values, counts: Counts) -> list[int]:

@@ -161,8 +161,8 @@ def _exact_integers(slots: Slots, base: int, type_: str, count: Ints) -> list[in
 
 def _fit_result(unscaled: list[int | None], what: str, result: str) -> list[Any]:
     """Whole numbers as values of the type `result`."""
-    known = [u for u in unscaled if u is not None]
-    low, high = min(known, default=0), max(known, default=0)
+    numbers = [u for u in unscaled if u is not None]
+    low, high = min(numbers, default=0), max(numbers, default=0)
     if not result.startswith("decimal"):
         least = -(2 ** (8 * FIXED[result].itemsize - 1))
         if not least <= low <= high < -least:
@@ -328,7 +328,7 @@ def _integer_sums(slots: Slots, base: int, type_: str, n: int, *, mean: bool) ->
 def _double_sums(slots: Slots, base: int, n: int) -> Doubles | None:
     """The doubles next to sums of doubles; None if one of their parts is near the limit."""
     bins = sorted(s - base for s in slots if base <= s < base + INF)
-    made = np.zeros(n)
+    result = np.zeros(n)
     if any(_greatest(slots[base + b]) >= _SAFE for b in bins):
         return None
     for start in range(0, n if bins else 0, _GROUPS_PER_BLOCK):
@@ -337,17 +337,17 @@ def _double_sums(slots: Slots, base: int, n: int) -> Doubles | None:
         )
         for b in bins:
             digits[b - bins[0]] = slots[base + b][start : start + _GROUPS_PER_BLOCK]
-        made[start : start + _GROUPS_PER_BLOCK] = nearest_double(
+        result[start : start + _GROUPS_PER_BLOCK] = nearest_double(
             digits, BIN_BITS * bins[0] - LOWEST
         )
     special = {s: slots[base + s] != 0 for s in (INF, MINUS_INF, NAN) if base + s in slots}
     if special:
         none = np.zeros(n, bool)
         above, below = special.get(INF, none), special.get(MINUS_INF, none)
-        made[above] = np.inf
-        made[below] = -np.inf
-        made[special.get(NAN, none) | (above & below)] = np.nan
-    return made
+        result[above] = np.inf
+        result[below] = -np.inf
+        result[special.get(NAN, none) | (above & below)] = np.nan
+    return result
 
 
 def nearest_double(digits: npt.NDArray[np.int64], exponent: int) -> Doubles:
@@ -376,8 +376,8 @@ def nearest_double(digits: npt.NDArray[np.int64], exponent: int) -> Doubles:
     whole |= more
     places = left + (BIN_BITS * (last - 2) + exponent)
     with np.errstate(over="ignore"):  # to infinity, as IEEE 754 has it
-        made: Doubles = np.ldexp(whole.astype(np.float64), places)
-    return np.where(negative, -made, made)
+        result: Doubles = np.ldexp(whole.astype(np.float64), places)
+    return np.where(negative, -result, result)
 
 
 def _carry(digits: npt.NDArray[np.int64]) -> None:

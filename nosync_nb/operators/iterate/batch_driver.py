@@ -282,12 +282,12 @@ class LoopRun:
             assert layout is not None
             given = self._input_of(inbox.get(side), layout, layout.types)
             deltas.append(given if isinstance(given, Batch) else None)
-        made: dict[Time, list[Updates]] = {}
-        self._pairs(node, operator, 0, deltas[0], time, made)
+        outputs: dict[Time, list[Updates]] = {}
+        self._pairs(node, operator, 0, deltas[0], time, outputs)
         self._keep(node, 0, deltas[0], time)
-        self._pairs(node, operator, 1, deltas[1], time, made, after=True)
+        self._pairs(node, operator, 1, deltas[1], time, outputs, after=True)
         self._keep(node, 1, deltas[1], time)
-        for at, parts in sorted(made.items()):
+        for at, parts in sorted(outputs.items()):
             self._emit(number, at, concat_updates(parts, operator.types))
 
     def _keep(self, node: LoopNode, port: int, delta: Batch | None, time: Time) -> None:

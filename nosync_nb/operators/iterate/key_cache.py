@@ -78,8 +78,8 @@ def columns_of_rows(pairs: Iterable[tuple[Row, int]], types: Sequence[str]) -> U
     Raises:
         OverflowError: if a count has more than 64 bits.
     """
-    made, diff = zip(*pairs, strict=True)
-    return Updates(_columns(made, types), np.array(diff, np.int64))
+    tuples, diff = zip(*pairs, strict=True)
+    return Updates(_columns(tuples, types), np.array(diff, np.int64))
 
 
 def _columns(made: Sequence[Row], types: Sequence[str]) -> list[Column]:
@@ -158,20 +158,20 @@ class KeyCache(Generic[Place]):
 
     def _learn_all(self) -> None:
         """Reads the whole trace."""
-        known: dict[Row, dict[Place, int]] = {}
+        contents: dict[Row, dict[Place, int]] = {}
         places = self.layout.places
         for part in self.trace.parts():
             values = _values(part.columns)
             keys = _tuples([values[place] for place in places], len(part))
             each = self._places(values, len(part))
             for key, place, diff in zip(keys, each, part.diff.tolist(), strict=True):
-                counts = known.get(key)
+                counts = contents.get(key)
                 if counts is None:
-                    known[key] = {place: diff}
+                    contents[key] = {place: diff}
                 else:
                     counts[place] = counts.get(place, 0) + diff
-        missing = [key for key in known if key not in self.by_key]
-        self.by_key.update((key, known[key]) for key in missing)
+        missing = [key for key in contents if key not in self.by_key]
+        self.by_key.update((key, contents[key]) for key in missing)
         self.whole = True
         self.rows_count += len(missing)
         self._complete(missing)
@@ -223,7 +223,7 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
     def _count(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
         """Counts changes at a time where their keys are cached."""
         by_key, key_of = self.by_key, self.key
-        known = 0
+        added_count = 0
         for row, diff in pairs:
             place = (row, time)
             key = key_of(row)
@@ -231,20 +231,20 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
             if counts is None:
                 if self.whole:
                     by_key[key] = {place: diff}
-                    known += 2
+                    added_count += 2
                 else:
                     self._unknown.setdefault(key, []).append((place, diff))
                 continue
             count = counts.get(place)
             if count is None:
                 counts[place] = diff
-                known += 1
+                added_count += 1
             elif count + diff:
                 counts[place] = count + diff
             else:
                 del counts[place]
-                known -= 1
-        self.rows_count += known
+                added_count -= 1
+        self.rows_count += added_count
 
     def emitted(self) -> Batch | None:
         """Returns all additions of this epoch, once."""
@@ -257,15 +257,15 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
                     _count_in(sums, row, diff)
                 change = sums
             by_time[time] = change
-        made: list[Row] = []
+        rows_added: list[Row] = []
         diffs: list[int] = []
         for change in by_time.values():
-            made += change
+            rows_added += change
             diffs += change.values()
-        if not made:
+        if not rows_added:
             return None
         types, width = self.layout.types, self.width
-        columns = _columns(made, types[:width])
+        columns = _columns(rows_added, types[:width])
         lengths = [*map(len, by_time.values())]
         for rounds, type_ in zip(zip(*by_time, strict=True), types[width:], strict=True):
             columns.append(np.array(rounds, FIXED[type_]).repeat(lengths))

@@ -177,12 +177,12 @@ class Loop(Operator):
         """The step of a first run over all current rows."""
         deltas: list[Updates | None] = []
         before: list[Trace | None] = []
-        known: dict[int, Updates] = {}
+        consolidated: dict[int, Updates] = {}
         for trace, layout in zip(step.after, self.layouts, strict=True):
             assert trace is not None, "the loop's inputs are kept"
-            if id(trace) not in known:
-                known[id(trace)] = trace.consolidated().updates
-            deltas.append(known[id(trace)] or None)
+            if id(trace) not in consolidated:
+                consolidated[id(trace)] = trace.consolidated().updates
+            deltas.append(consolidated[id(trace)] or None)
             before.append(None if layout is None else Trace(layout))
         state = [Trace(layout) for layout in self.state]
         return Step(
@@ -192,15 +192,15 @@ class Loop(Operator):
 
     def _replace_traces(self, step: Step, run: LoopRun) -> None:
         """Emits the traces of a run from scratch: all after a clear, or the difference if less."""
-        made = [state.emitted() for state in run.states]
+        batches = [state.emitted() for state in run.states]
         changed: list[Batch | None] = []
-        for old, new in zip(step.state, made, strict=False):
+        for old, new in zip(step.state, batches, strict=False):
             parts = [_negated(part) for part in old.parts()]
             parts += [] if new is None else [new]
             changed.append(merge(old.layout, parts) if parts else None)
-        if _rows_count(changed) > _rows_count(made):
+        if _rows_count(changed) > _rows_count(batches):
             step.clear()
-            changed = made
+            changed = batches
         for number, batch in enumerate(changed):
             step.emitted[number] = batch
 

@@ -67,11 +67,11 @@ class NestedTrace:
         if len(layout.types) <= 64:
             rhash = rows.extend_hashes(batch.rhash, marks, (ROUND,) * self.depth, n)
         updates = Updates([*batch.columns, *marks], batch.diff)
-        made = arrange(layout, updates, khash=batch.khash, rhash=rhash)
-        self.added.append(made)
+        arranged = arrange(layout, updates, khash=batch.khash, rhash=rhash)
+        self.added.append(arranged)
         layers = self.trace.layers
         at = layers[-1].upper if layers else 0
-        self.trace, _ = append_layer(self.trace, Layer(at, at + 1, (made,)))
+        self.trace, _ = append_layer(self.trace, Layer(at, at + 1, (arranged,)))
 
     def emitted(self) -> Batch | None:
         """Returns all additions of this epoch."""

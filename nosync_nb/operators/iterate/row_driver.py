@@ -164,7 +164,7 @@ def _aggregate_function(operator: Aggregate) -> Result | None:
             return None
         places = [argument.columns[0] for argument in call.arguments]
         calls.append((_FUNCTIONS[call.function], places))
-    made = value_picker([*range(len(operator.keys)), *operator.picked])
+    pick = value_picker([*range(len(operator.keys)), *operator.picked])
     if len(calls) == 1 and list(operator.picked) == [len(operator.keys)]:
         return _single_call(*calls[0])
 
@@ -174,7 +174,7 @@ def _aggregate_function(operator: Aggregate) -> Result | None:
             return {}
         if min(held.values()) < 0:
             return None
-        return {made((*key, *[function(held, *places) for function, places in calls])): 1}
+        return {pick((*key, *[function(held, *places) for function, places in calls])): 1}
 
     return result
 
@@ -389,11 +389,11 @@ class RowLoopRun(LoopRun):
         pick: Pick | None = self.shape.nodes[number]
         if pick is not None:
             return [(pick(row), diff) for row, diff in pairs]
-        known = self.mirror.known.setdefault(number, {})
-        missing = list({row: None for row, _ in pairs if row not in known})
+        memoised = self.mirror.known.setdefault(number, {})
+        missing = list({row: None for row, _ in pairs if row not in memoised})
         if missing:
-            if len(known) > _KNOWN_MAX:
-                known.clear()
+            if len(memoised) > _KNOWN_MAX:
+                memoised.clear()
                 missing = list({row: None for row, _ in pairs})
             source = self.plan.nodes[number].ports[0]
             types = self.plan.nodes[source.number].types
@@ -402,24 +402,26 @@ class RowLoopRun(LoopRun):
             step = Step([marked], [None], [None], (), stage=self.step.stage)
             output = operator.step(step)
             for row in missing:
-                known[row] = []
+                memoised[row] = []
             if output is not None:
-                for made, mark in rows_of_columns(output.columns, output.diff):
-                    known[missing[abs(mark) - 1]].append((made, 1 if mark > 0 else -1))
-        return [(made, sign * diff) for row, diff in pairs for made, sign in known[row]]
+                for output_row, mark in rows_of_columns(output.columns, output.diff):
+                    memoised[missing[abs(mark) - 1]].append((output_row, 1 if mark > 0 else -1))
+        return [
+            (output_row, sign * diff) for row, diff in pairs for output_row, sign in memoised[row]
+        ]
 
     def _join_rows(self, number: int, node: LoopNode, time: Time, boxes: dict[int, Pairs]) -> None:
         """Pairs dA with the old B, then A and its change with dB; each pair at its bound."""
-        made: dict[Time, Pairs] = {}
+        outputs: dict[Time, Pairs] = {}
         for side in (0, 1):
             delta = consolidated_pairs([boxes[side]]) if side in boxes else None
             if not delta:
                 continue
-            self._pair_side(number, node, side, delta, time, made)
+            self._pair_side(number, node, side, delta, time, outputs)
             state = node.states[side]
             if state is not None:
                 self.mirror.states[state].add(delta, time)
-        for at, pairs in sorted(made.items()):
+        for at, pairs in sorted(outputs.items()):
             self._send(number, at, pairs)
 
     def _pair_side(

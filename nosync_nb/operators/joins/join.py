@@ -125,11 +125,11 @@ class Join(Operator):
         for s, i in self.outputs:
             output.append(rows.take(columns[i], matches.probe) if s == side else next(theirs))
         try:
-            made = products(diff[matches.probe], matches.diff)
+            diffs = products(diff[matches.probe], matches.diff)
         except CountError as error:
             one = [rows.slice_(c, error.at, error.at + 1) for c in output]
             raise CountError(row=row_of(one, self.types)) from None
-        return Updates(output, made), list(theirs)
+        return Updates(output, diffs), list(theirs)
 
 
 def _check_cross(changed: int, held: int, step: Step) -> None:

@@ -236,17 +236,19 @@ class MultiwayJoin(Operator):
 
     def _ordered_ports(self, source: int, first: Sequence[int]) -> tuple[int, ...]:
         """The same, for ports sorted by their preference."""
-        bound, known, order = {source}, self._equal_sets_of(source), list[int]()
+        bound, available, order = {source}, self._equal_sets_of(source), list[int]()
         while len(bound) < len(self.inputs):
             at = next(
                 at
                 for at in first
                 if self.ports[at].input not in bound
-                and known.issuperset(self.same[self.ports[at].input, k] for k in self.ports[at].key)
+                and available.issuperset(
+                    self.same[self.ports[at].input, k] for k in self.ports[at].key
+                )
             )
             order.append(at)
             bound.add(self.ports[at].input)
-            known |= self._equal_sets_of(self.ports[at].input)
+            available |= self._equal_sets_of(self.ports[at].input)
         return tuple(order)
 
     def _equal_sets_of(self, number: int) -> set[int]:

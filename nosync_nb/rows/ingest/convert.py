@@ -144,9 +144,9 @@ def _as_table(rows: Any) -> Any:
     try:
         return pa.table(rows)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError) as error:
-        said = str(error).strip().partition("\n")[0]
+        message = str(error).strip().partition("\n")[0]
         raise SchemaError(
-            f"a {type(rows).__name__} is no table: {said}",
+            f"a {type(rows).__name__} is no table: {message}",
             hint="pass a table; a single column has .to_frame(), or is passed as {'name': column}",
         ) from None
 
@@ -192,9 +192,9 @@ def _columns(
         except MemoryError:
             raise
         except (pa.ArrowException, ValueError, OverflowError) as error:
-            said = str(error).strip().partition("\n")[0]
+            message = str(error).strip().partition("\n")[0]
             raise SchemaError(
-                f"column {name!r}: cannot be taken as {type_}: {said or type(error).__name__}",
+                f"column {name!r}: cannot be taken as {type_}: {message or type(error).__name__}",
                 hint="convert it to a list or to a plain Arrow array first",
             ) from None
     return columns
