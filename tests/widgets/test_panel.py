@@ -37,12 +37,16 @@ CELLS = [
 
 
 @pytest.fixture
-def notebook(empty: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
+def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     """A notebook with an input and two stages."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOSYNC_SESSION", "log")
     monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
-    for source in CELLS:
-        empty.ok(source)
-    return empty
+    notebook = Notebook()
+    for source in ("%load_ext nosync", *CELLS):
+        notebook.ok(source)
+    yield notebook
+    notebook.close()
 
 
 @pytest.fixture
