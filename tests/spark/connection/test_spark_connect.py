@@ -63,7 +63,8 @@ assert sorted((row.k, row.n) for row in rows) == [(k, 100) for k in range(10)]
 
 types = lambda sqls, schema: [fallback.analysed(spark, sql, schema)[0] for sql in sqls]
 odd = compile_expression("hash(k)", schema, types=types)
-(values,) = fallback.evaluate_in_spark(spark, [odd], schema, [parts[0].columns[0], None], len(parts[0]))
+columns = [parts[0].columns[0], None]
+(values,) = fallback.evaluate_in_spark(spark, [odd], schema, columns, len(parts[0]))
 assert len(values) == len(parts[0])
 
 spark.udf.register("plus", lambda k: k + 1, "bigint")

@@ -341,8 +341,7 @@ class LogSource:
 
     def _add_frame(self, frame: frames.Frame) -> None:
         self._view = None
-        epoch, files, namers, said = file_references.files_of_frame(frame.payload)
-        epoch, files, namers, requirement = file_references__framed.files_of_frame(frame.payload)
+        epoch, files, namers, requirement = file_references.files_of_frame(frame.payload)
         if frame.kind in (payloads.EPOCH, payloads.REWIND):
             self._epoch = epoch
         self._frames.append(ShippedFrame(frame.end, self._epoch, files, namers, requirement))
