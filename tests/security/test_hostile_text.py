@@ -24,7 +24,8 @@ from jupyter.shell import Notebook
 
 import nosync_nb
 from nosync.commands import dispatch
-from nosync.variables import Memo, Variables
+from nosync.log.notebook_memo import NotebookMemo
+from nosync.variables import Variables
 from nosync_nb import RecoveryReport, errors
 from nosync_nb.collections import definition
 from nosync_nb.rows.ddl import quote
@@ -378,7 +379,7 @@ def test_no_name_of_python_or_the_shell_is_bound_by_a_log(notebook: Watched) -> 
 
 
 def test_a_memo_of_a_stranger_binds_no_alias_over_pythons_names(notebook: Watched) -> None:
-    memo = Memo(aliases={"print": HOSTILE, "other": HOSTILE})
+    memo = NotebookMemo(aliases={"print": HOSTILE, "other": HOSTILE})
     Variables(notebook.shell).bind(notebook.names["nosync"].session(), memo)
     assert "print" not in notebook.names
     assert notebook.names["other"].name == HOSTILE
