@@ -76,7 +76,7 @@ def test_a_lookup_finds_the_rows_of_its_keys(
     with (
         weak_hashes(buckets) if buckets else nullcontext(),
         mock.patch.object(layers, "SOME", some),
-        mock.patch.multiple(hash_index, LARGE=large, _APART=0),
+        mock.patch.multiple(hash_index, LARGE=large, _SPARSE_SHIFT=0),
         mock.patch.object(layer, "ALIKE_MAX", data.draw(st.sampled_from([1, 16]))),
     ):
         layout = data.draw(layouts())
