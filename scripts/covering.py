@@ -130,8 +130,8 @@ def _wanted(mutant: Mutant, source: str, *, same: bool) -> int:
 
 
 def result_of(home: Path, test: Path) -> Path:
-    """Where it stands what a test file covers; two rooms have files of one name."""
-    return home / f"{test.parent.name}-{test.stem}.json"
+    """The file with what a test file covers; test files in several folders share a name."""
+    return home / f"{'-'.join(test.parts[-3:-1])}-{test.stem}.json"
 
 
 def digest(text: str) -> str:

@@ -39,12 +39,12 @@ LEFT_OUT = {  # tests of text, of the set-up, of notebooks and processes: not of
     "test_imports",
     "test_readme",
     "test_setup",
-    "test_notebooks",
-    "test_magics_kernel",
-    "test_log_processes",
+    "test_tutorials",
+    "test_kernel",
+    "test_processes",
     "test_browser",
-    "test_bad_disks",
-    "test_snapshot",  # its tests trace lines themselves
+    "test_disk_faults",
+    "test_concurrent_readers",  # its tests trace lines themselves
 }
 GOAL = 0.85
 PATIENCE = 4  # a mutant may take so many times the seconds of its tests, of the processor's time

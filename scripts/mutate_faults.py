@@ -49,7 +49,7 @@ CLUES += ("promise", "acknowledged", "stamp", "magic", "log_id", "deleted", "nli
 ASKED = ("files", "store", "session", "properties")
 """The folders of the tests that are asked: of their files those that are marked `fault`."""
 LAST = (
-    ("tests/store/log/test_processes.py", "tests/properties/test_disk_faults.py"),
+    ("tests/store/log/test_processes.py", "tests/properties/faults/test_disk_faults.py"),
     ("tests/store/replication/test_simulated_lives.py",),
 )
 """What is asked last: of other processes nobody knows which lines they run, lives take minutes."""
@@ -261,7 +261,7 @@ def results(
 
 def fault_tests() -> list[Path]:
     """The test files that know of failures, and run in one process."""
-    paths = (path for room in ASKED for path in sorted((TOP / "tests" / room).glob("test_*.py")))
+    paths = (path for room in ASKED for path in sorted((TOP / "tests" / room).rglob("test_*.py")))
     return [p for p in paths if "mark.fault" in p.read_text() and p.stem not in mutate.LEFT_OUT]
 
 

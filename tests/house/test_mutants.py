@@ -206,6 +206,11 @@ def copy(few: tuple[Path, Copies]) -> Iterator[Copy]:
         yield copy
 
 
+def test_every_file_of_tests_that_is_left_out_exists() -> None:
+    stems = {path.stem for path in (mutate.TOP / "tests").rglob("test_*.py")}
+    assert stems >= mutate.LEFT_OUT
+
+
 def test_a_module_is_changed_in_a_copy_for_a_while(copy: Copy) -> None:
     tests = ["test_it.py::test_f", "test_it.py::test_g"]
     assert copy.ask(tests, 60) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import mutate
 import mutate_faults
 from copies import Copies
 
+FAULTS = Path(__file__).resolve().parents[1] / "FAULTS.md"
 SAMPLE = 8
 SOURCE = """
 def write(self, file, data, term):
@@ -59,6 +61,15 @@ def test_each_that_nobody_can_miss_is_there_and_says_why() -> None:
     assert equivalent.keys() <= every.keys()
     assert all(len(why.split()) > 3 for why in equivalent.values())
     assert len(equivalent) < len(every) / 20
+
+
+def test_all_fault_tests_are_asked_but_those_that_are_left_out() -> None:
+    named = re.findall(r"^- `(\S+\.py)::", FAULTS.read_text(), re.MULTILINE)
+    rooms = tuple(f"{room}/" for room in mutate_faults.ASKED)
+    wanted = {name for name in named if name.startswith(rooms)}
+    asked = {str(path.relative_to(FAULTS.parent)) for path in mutate_faults.fault_tests()}
+    assert {name for name in wanted - asked if Path(name).stem not in mutate.LEFT_OUT} == set()
+    assert all((mutate.TOP / name).exists() for last in mutate_faults.LAST for name in last)
 
 
 @pytest.mark.slow

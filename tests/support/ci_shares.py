@@ -15,13 +15,13 @@ import pytest
 SHARES = (  # the first whose pattern is found in the path of a test below tests/
     ("notebook", 4.0, r"^notebook/"),
     ("expressions", 1.5, r"^expressions/"),
-    ("plans", 1.5, r"plan|test_chains|test_extending|test_explain"),
-    ("branches", 1.5, r"branch|rewind|between|comparing|copying|following|retaining|budgets"),
+    ("plans", 1.5, r"^dataflow/optimizer/|plan|stage_catch_up|test_explain"),
+    ("branches", 1.5, r"^session/timetravel/|branch|rewind|between|compare|retention|budgets"),
     (
         "replicas and faults",
         4.0,
-        r"^store/|replica|lost|fault|power|disks|killed|healing|homeless|levels|owed|fetching"
-        r"|catching_up|elsewhere|frontiers|recovery|repairs|scaling|written_once|stopped",
+        r"^store/|^session/(backfill|durability|recovery)/|^properties/faults/|replica|fault"
+        r"|persist_levels|recovery|written_once",
     ),
     ("engine and Spark", 7.0, ""),
 )

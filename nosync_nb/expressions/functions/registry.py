@@ -3,8 +3,8 @@
 `FUNCTIONS` has the calls by name, `OPERATORS` the operators, written with signs and keywords. An
 entry is a `Function` (types in, type out, kernel) or a rule: a Python function from argument nodes
 to a node. A rule raises `NotProvedError` for arguments that it does not cover. All other functions
-are left to Spark. tests/test_expressions_proof.py compares every entry with Spark; an entry without
-a case there fails.
+are left to Spark. tests/expressions/vs_spark/test_functions.py compares every entry with Spark; an
+entry without a case there fails.
 """
 
 from __future__ import annotations

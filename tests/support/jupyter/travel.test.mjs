@@ -1,4 +1,4 @@
-// Run by tests/test_widgets.py with `node --test`; TRAVEL_JS names the view's source.
+// Run by tests/widgets/test_format_and_tables.py with `node --test`; TRAVEL_JS names the view's source.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
