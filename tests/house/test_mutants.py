@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -204,6 +205,18 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Copies
 def copy(few: tuple[Path, Copies]) -> Iterator[Copy]:
     with few[1].one() as copy:
         yield copy
+
+
+def test_every_mutant_that_is_called_equivalent_exists() -> None:
+    known = json.loads(mutate.EQUIVALENT.read_text())
+    listed = {(e["function"], e["line"], e["before"], e["after"]) for e in known}
+    functions = {function for function, *_ in listed}
+    made = {
+        (m.function, mutate.text_of(m.file).splitlines()[m.span[0] - 1].strip(), m.before, m.after)
+        for m in mutants.mutants(mutate.TOP)
+        if m.function in functions
+    }
+    assert listed - made == set()
 
 
 def test_every_file_of_tests_that_is_left_out_exists() -> None:
