@@ -75,19 +75,6 @@ class Node:
         node.become(self)
         return node
 
-    def earlier(self, epoch: int, *, bare: bool) -> Node:
-        """Returns the node for a graph that begins at an epoch of the past.
-
-        Args:
-            bare: the operator state is missing, and the node must be run to rebuild it.
-        """
-        node = self.copied()
-        if bare:
-            node.state, node.plan = (), ""
-        if node.stopped is not None:
-            node.stopped = min(node.stopped, epoch)
-        return node
-
     def become(self, other: Node) -> None:
         """Copies all attributes from another node."""
         vars(self).update(vars(other))

@@ -8,23 +8,17 @@ from contextlib import contextmanager
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, TimeError
-from nosync_nb.trace import Trace, empty_batch
+from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.epoch_ranges import EpochRanges, check_readable
-from nosync_nb.trace.history.archive import total_of
 from nosync_nb.trace.history.incremental_seek import NearbyState, nearby_state
 
 
 def collection_state(seen: Snapshot, name: str, epoch: int) -> Batch:
-    """Returns the rows of a named collection at an epoch.
-
-    Raises:
-        TimeError: it cannot be read there.
-        CorruptLogError: names the file that is missing or damaged, and the collection of its rows.
-    """
-    stage = seen.stage(name)
-    with _name_in_errors(stage):
-        return _rows_at(seen, name, stage, epoch)
+    """Returns the rows of a named collection at an epoch; see `trace_at`."""
+    trace = trace_at(seen, name, epoch)[1]
+    with _name_in_errors(seen.stage(name)):
+        return trace.consolidated()
 
 
 @contextmanager
@@ -49,41 +43,20 @@ def rows_count(seen: Snapshot, name: str, epoch: int) -> int:
         return 0
 
 
-def _rows_at(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
-    node = seen.graph.named[name]
-    if epoch == seen.last(stage) and stage.has(epoch):
-        now = _current_trace(seen, name, stage)
-        return empty_batch(node.log_layout) if now is None else now.consolidated()
-    assert node.log is not None
-    check_epoch(seen, stage, epoch)
-    batches = seen.history.state(node.log, epoch)
-    return total_of(batches, node.log_layout)
-
-
-def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
-    """Returns the epoch and the trace of a named collection at it; None is its last epoch."""
-    stage = seen.stage(name)
-    epoch = seen.epoch if at is None else at
-    if at is None and stage.frozen:
-        epoch = seen.last(stage)
-    now = _current_trace(seen, name, stage) if epoch == seen.last(stage) else None
-    if now is not None:
-        return epoch, now
-    batch = collection_state(seen, name, epoch)
-    return epoch, Trace.of(batch, epoch)
-
-
-def layers_at(
+def trace_at(
     seen: Snapshot, name: str, at: int | None, known: Iterable[NearbyState] = ()
 ) -> tuple[int, Trace]:
     """Returns an epoch and a trace whose layers add up to a collection at it.
 
-    None is the last epoch.
-
     Args:
+        at: the epoch; None: the last one.
         known: its state at other epochs, from the cache of the caller.
 
-    Raises the errors of `collection_state`. Cost: in the changes since the nearest known epoch.
+    Raises:
+        TimeError: it cannot be read there.
+        CorruptLogError: names the file that is missing or damaged, and the collection of its rows.
+
+    Cost: in the changes since the nearest known epoch.
     """
     stage, node = seen.stage(name), seen.graph.named[name]
     last = seen.last(stage)

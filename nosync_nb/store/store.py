@@ -27,7 +27,7 @@ from nosync_nb.files.safe_names import (
     checked_path_within,
     is_safe_file_name,
 )
-from nosync_nb.store import trace_recovery, undo
+from nosync_nb.store import point_in_time, trace_recovery
 from nosync_nb.store.lazy_layer import HistoryLayer
 from nosync_nb.store.log import Frame, Log, Position, folder
 from nosync_nb.store.ownership_history import OwnershipHistory
@@ -394,7 +394,7 @@ class Store:
             layers, inline, self.checked_part, history, nonnegative
         )
         if self.back is not None:
-            undone = undo.read_undone(self.tail, self.epoch)
+            undone = point_in_time.read_undone(self.tail, self.epoch)
             traces = trace_recovery.traces_at(
                 traces, graph, self._checkpoint_history, self.back, undone
             )

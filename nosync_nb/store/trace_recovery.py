@@ -17,9 +17,15 @@ from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.lazy_layer import HistoryLayer, LazyLayer, files_needed
 from nosync_nb.store.log import batch_codec
+from nosync_nb.store.point_in_time import (
+    LaterChanges,
+    LogHistory,
+    reaches_beyond,
+    trace_from_history,
+    trace_from_layers,
+)
 from nosync_nb.store.records import nonnegative_layers, payloads
 from nosync_nb.store.records.payloads import PayloadEntry
-from nosync_nb.store.undo import UndoneChanges, ended_logs, subtract_undone
 from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.epoch_ranges import Interval
@@ -197,13 +203,13 @@ def traces_at(
     graph: Graph,
     past: History,
     epoch: int,
-    gone: Mapping[int, UndoneChanges],
+    undone: Mapping[int, LaterChanges],
 ) -> dict[int, RecoveredTrace]:
     """Returns the traces of a checkpoint as of an earlier epoch, for a graph rewound to it.
 
     Args:
         past: the history up to that epoch.
-        gone: the changes to subtract from the traces of some logs, see `undo.read_undone`.
+        undone: the changes to subtract from the traces of some logs, see `read_undone`.
 
     Raises:
         CorruptLogError: a needed trace without a history has no layer that ends at the epoch, and
@@ -213,34 +219,18 @@ def traces_at(
     needed = {number for node in graph for number in (*node.traces.values(), *node.state)}
     rewound = {}
     for number, (log, trace) in known.items():
-        reaches_beyond = any(each.lower <= epoch < each.upper - 1 for each in trace.layers)
-        undone = gone.get(log) if reaches_beyond else None
-        subtracted = (
-            None if undone is None else subtract_undone(trace, epoch, undone.since, undone.last)
-        )
-        if subtracted is not None:
-            rewound[number] = RecoveredTrace(log, subtracted)
-            continue
-        layers = ended_logs(trace, epoch)
-        lower = layers[-1].upper if layers else 0
-        is_retained = log not in named_logs or any(
-            lower - 1 in each for each in past.epochs(log, epoch)
-        )
-        if layers and not is_retained:  # a later step covers the epoch, or it was downsampled
-            layers, lower = [], 0
-        is_complete = len(layers) == len(trace.layers)
-        if not is_complete and log in named_logs and number != log and lower <= epoch:
-            span, after = Interval(lower, epoch + 1), lower - 1 if layers else None
-            count = max(1, trace.rows_count)
-            layers.append(HistoryLayer(trace.layout, past, log, span, after, count))
-        elif reaches_beyond:
-            if number in needed:
-                raise CorruptLogError(
-                    f"the checkpoint does not tell trace {number} at epoch {epoch}",
-                    hint="restore the log from a copy",
-                )
-            continue
-        rewound[number] = RecoveredTrace(log, Trace(trace.layout, tuple(layers)))
+        earlier = trace_from_layers(trace, epoch, undone.get(log))
+        if earlier is None and trace.layers and log in named_logs and number != log:
+            earlier = trace_from_history(trace, LogHistory(past, log, epoch))
+        if earlier is None and not reaches_beyond(trace, epoch):
+            earlier = Trace(trace.layout)
+        if earlier is not None:
+            rewound[number] = RecoveredTrace(log, earlier)
+        elif number in needed:
+            raise CorruptLogError(
+                f"the checkpoint has no state of trace {number} at epoch {epoch}",
+                hint="restore the log from a copy",
+            )
     return rewound
 
 

@@ -27,7 +27,7 @@ from nosync_nb import Session, TimeError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.files.safe_names import FOLDERS
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.store import store, undo
+from nosync_nb.store import point_in_time, store
 from nosync_nb.store.timetravel import branches
 
 STEPS = int(os.environ.get("NOSYNC_BRANCH_STEPS", "12"))
@@ -348,7 +348,7 @@ def test_every_epoch_of_every_branch_is_what_the_model_says(
     for place in (store, maintenance):
         monkeypatch.setattr(place, "SPILL_ROWS", 4)
     if not kept:
-        monkeypatch.setattr(undo, "EPOCHS_MAX", -(1 << 40))
+        monkeypatch.setattr(point_in_time, "EPOCHS_MAX", -(1 << 40))
     case = Histories.TestCase
     case.settings = settings(
         max_examples=EXAMPLES,

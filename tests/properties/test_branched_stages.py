@@ -33,7 +33,7 @@ from nosync_nb.dataflow.stage import StageOptions
 from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.worker import BackgroundWorker
-from nosync_nb.store import undo
+from nosync_nb.store import point_in_time
 
 pytestmark = [
     pytest.mark.usefixtures("no_disk"),
@@ -448,5 +448,5 @@ def test_after_any_steps_only_lost_results_make_a_stage_stale(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if not frames:  # of an old epoch none is read
-            patch.setattr(undo, "EPOCHS_MAX", -(1 << 40))
+            patch.setattr(point_in_time, "EPOCHS_MAX", -(1 << 40))
         run(level, when, steps, seed, frames=frames)

@@ -18,7 +18,7 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.readable import Readable, refuse_negative, result_title
 from nosync_nb.collections.session_protocol import Stopped, definition_of
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.state_reader import layers_at
+from nosync_nb.dataflow.state_reader import trace_at
 from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Schema
 from nosync_nb.session.reads.log_follower import LogFollower
@@ -93,7 +93,7 @@ class PagingService:
             same_columns_definition(snapshot, name, definition.schema)
             log, numbering = snapshot.graph.named[name].log, self._publisher.ledger.numbering
             near = () if before is None else before.near(self, log, numbering)
-            epoch, trace = layers_at(snapshot, name, number, near)
+            epoch, trace = trace_at(snapshot, name, number, near)
         view = CollectionView(self, snapshot, definition, epoch, trace, name, since, stopped)
         if before is not None and name is not None:
             view.take_over(before)

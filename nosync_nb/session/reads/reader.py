@@ -17,7 +17,7 @@ from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.dataflow.state_reader import check_epoch, collection_state, last_shown, layers_at
+from nosync_nb.dataflow.state_reader import check_epoch, collection_state, last_shown, trace_at
 from nosync_nb.errors import StageError
 from nosync_nb.operators import Evaluate
 from nosync_nb.rows import Schema
@@ -96,7 +96,7 @@ class SnapshotReader:
         if name is None:
             return None
         same_columns_definition(snapshot, name, definition.schema)
-        return layers_at(snapshot, name, self.epoch(at, snapshot))[1]
+        return trace_at(snapshot, name, self.epoch(at, snapshot))[1]
 
     def stopped(self, snapshot: Snapshot, definition: Definition) -> Stopped | None:
         """Returns why a collection is stale, or reads one that is.

@@ -28,9 +28,10 @@ from nosync_nb.collections.functions.result_schema import check_callable
 from nosync_nb.collections.loops import refuse_inside
 from nosync_nb.dataflow.runtime.epoch_result import EpochResult
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.state_reader import collection_state
 from nosync_nb.errors import StageError, visible, warn
-from nosync_nb.store.timetravel import catalog_at
-from nosync_nb.trace.batch import Batch
+from nosync_nb.trace import empty_batch
+from nosync_nb.trace.batch import Batch, arrange, concat_updates
 
 logger = logging.getLogger("nosync")
 
@@ -218,7 +219,7 @@ class Subscriptions:
                 subscription.name in previous.graph.named
                 and subscription.name in snapshot.graph.named
             ):
-                changes = catalog_at.rewind_difference(previous, snapshot, subscription.name)
+                changes = _rewind_changes(previous, snapshot, subscription.name)
                 if len(changes):
                     self._call_inspector(subscription, snapshot.epoch, changes, snapshot)
         self._call_subscribers(snapshot.epoch)
@@ -259,3 +260,21 @@ def _all_parts(tree: Definition) -> Iterable[Definition]:
             visited.add(id(part))
             waiting += part.inputs
             yield part
+
+
+def _rewind_changes(was: Snapshot, now: Snapshot, name: str) -> Batch:
+    """Returns the change of a collection by a rewind.
+
+    Cost: in the undone changes; in all of its rows if it was recomputed.
+    """
+    before, after = was.graph.named[name], now.graph.named[name]
+    layout, last = after.log_layout, was.last(was.stage(name))
+    if after.log == before.log and after.log is not None and now.epoch < last:
+        undone = was.history.changes(after.log, now.epoch, last)
+        parts = [each.updates.negated() for each in undone]
+    else:
+        parts = [
+            collection_state(was, name, last).updates.negated(),
+            collection_state(now, name, now.epoch).updates,
+        ]
+    return arrange(layout, concat_updates(parts, layout.types)) if parts else empty_batch(layout)

@@ -22,12 +22,12 @@ from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.session.timetravel import remote_branches
-from nosync_nb.store import undo
+from nosync_nb.store import point_in_time
 from nosync_nb.store.replication.config import ReplicaConfig, checked_config
 from nosync_nb.store.timetravel import branches
 from nosync_nb.store.timetravel.branches import BranchInfo, BranchStart
-from nosync_nb.store.timetravel.catalog_at import branch_catalog
-from nosync_nb.store.timetravel.historical_catalog import (
+from nosync_nb.store.timetravel.catalog_at import (
+    catalog_of_branch,
     historical_catalog,
     with_historical_catalog,
 )
@@ -173,9 +173,9 @@ class BranchService:
                 snapshot, historical_catalog(store, epoch, snapshot.epoch), store.log.id
             )
         rewinds = publisher.ledger.rewinds
-        frames = [] if reads else undo.recent_frames(store, epoch, snapshot.epoch, rewinds)
+        frames = [] if reads else point_in_time.recent_frames(store, epoch, snapshot.epoch, rewinds)
         plan = plan_as_of(snapshot, epoch, frames=frames, moved=then)
-        catalog, graph = branch_catalog(snapshot, plan)
+        catalog, graph = catalog_of_branch(snapshot, plan)
         past = store.history.copied(())
         past.truncate(epoch)
         for number in logs.keys() - named_logs(graph) if then else ():

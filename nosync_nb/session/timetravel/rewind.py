@@ -6,12 +6,12 @@
 *Data are rewound, definitions are not.* A stage that can be read at that epoch is cut there. One
 that cannot is computed from its inputs at that epoch, before the frame is written: if that fails
 nothing has changed. An input that was declared later stays, and is empty. Later changes are
-subtracted from operator state if the frames contain them (`store/undo.py`). Other operator state is
-rebuilt before the next write, from the same inputs.
+subtracted from operator state if the frames contain them (`store/point_in_time.py`). Other operator
+state is rebuilt before the next write, from the same inputs.
 
 The frame commits the rewind, for this session and for the next owner of the log; without it nothing
 has changed. For a stage that is cut no row is read and no file is written, whatever its size: the
-frame has the changes to subtract, if they are small (`store/undo.py`).
+frame has the changes to subtract, if they are small (`store/point_in_time.py`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ from nosync_nb.session.state.transactions import Transactions
 from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
 from nosync_nb.session.writes.idempotency import RepeatedLoads
 from nosync_nb.spark.connection import SparkConnection
-from nosync_nb.store import undo
-from nosync_nb.store import undo as recent
+from nosync_nb.store import point_in_time
 from nosync_nb.store.catalog.epoch_index import RewindMark
 from nosync_nb.store.records.payloads import PayloadEntry
 from nosync_nb.store.timetravel import branches, catalog_at
@@ -208,7 +207,7 @@ class RewindService:
     def _plan_at(self, snapshot: Snapshot, epoch: int) -> GraphAtEpoch:
         """Plans the session at an epoch; subtracts the later changes if they are small."""
         store, rewinds = self._publisher.store, self._publisher.ledger.rewinds
-        frames = recent.recent_frames(store, epoch, snapshot.epoch, rewinds)
+        frames = point_in_time.recent_frames(store, epoch, snapshot.epoch, rewinds)
         earlier = plan_as_of(snapshot, epoch, frames=frames)
         sizes = (len(entry.data) for own in earlier.taken.values() for _, entry in own)
         return earlier if sum(sizes) <= UNDONE_BYTES else plan_as_of(snapshot, epoch)
@@ -230,7 +229,7 @@ class RewindService:
         elif graph_at.nodes is not now.graph.nodes and not incomplete:
             bulk = self._link.bulk()
             runner = Runner(new_graph, self._link.evaluate, bulk, spill=bulk.files)
-        taken = undo.undo_entries(earlier.epoch, earlier.taken)
+        taken = point_in_time.undo_entries(earlier.epoch, earlier.taken)
         record, payload = self._redo_record(point, new_graph, runner, draft, taken, outcome)
         rewinds = RewindMark(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
         publisher.store.log.check()

@@ -40,7 +40,7 @@ INLINE, FILES, TRACE, RESET, PAST, CLEAR, CLOCKS, UNDONE = range(8)
 files of a trace's layer. RESET: a whole trace. PAST: the payload of an epoch that a stage had
 missed. CLEAR: empties a trace of an operator's state, before the rows that the same epoch adds
 to it. CLOCKS: the provenance of the frame's changes, under no number. UNDONE: the payload of an
-epoch that a rewind undoes (store/undo.py)."""
+epoch that a rewind undoes (store/point_in_time.py)."""
 
 NUMBERS_MAX = 2**31
 """Upper bound of the numbers of logs and traces: half of what an entry can hold."""

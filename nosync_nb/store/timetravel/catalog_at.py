@@ -1,101 +1,119 @@
 """The catalog and the graph of a log at an epoch, for a branch that forks there and for a rewind.
 
-Data are taken from the epoch, definitions are the current ones. `trace_plan` plans the traces; this
-module derives the stages and nodes that belong to them.
+Data are taken from the epoch. Definitions are the current ones, or those that computed the epoch
+(`historical_catalog`). `trace_plan` plans the traces; this module derives the stages and nodes that
+belong to them.
 
-A branch (`branch_catalog`): a stage that can be read at the epoch continues from there. A live
-stage that cannot be read there is marked with a gap that covers its last epoch (`Stage.has`).
-Therefore it is computed from its inputs before the first write. A stopped stage that cannot be read
-there is forgotten, an earlier version is omitted, and an input that was declared later is empty.
-
-A rewind (`rewound_catalog`, `rewound_graph`): a live stage without a known state at the epoch is
-computed from its inputs. Any other such stage becomes unreadable.
+A stage that can be read at the epoch continues from there. A live stage that cannot be read there
+is computed from its inputs: in a rewind before its frame is written; in a branch before the first
+write, because a gap marks its last epoch (`Stage.has`). A stopped stage that cannot be read there
+has no readable epoch after a rewind, and is omitted from a branch. An input that was declared later
+is empty.
 
 A node with missing operator state is written without a plan, like one that another release planned
 differently. Therefore it is run once over its inputs before the first write, here and after any
 opening (`session/recovery/recover.py`).
+
+Each definition, and each rewind, records the whole catalog in a frame. An epoch was computed by the
+last catalog that was written before it, among the epochs that no rewind has undone. Epochs before
+the retained frames have no known catalog, because no catalog is retained for the past alone.
+
+The number of a log is never reused. So the rows of a stage at an epoch are read under its number at
+that epoch, even if it was renamed. The operator state is available for nodes that are unchanged to
+this day. A stage that was dropped later is computed from its inputs, like a stage that was defined
+later. A dropped input is lost, and the catalog with it.
+
+Failure: 1. A stage stops; an epoch follows; the stage resumes and catches up. 2. A rewind takes the
+graph of that epoch, in which the stage is stopped, with the current layers, which contain the
+epoch. Therefore no layers are used of a node that was stopped at that epoch and has advanced since,
+only its history up to the stop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import FrozenState, Stage, StaleState
-from nosync_nb.dataflow.state_reader import collection_state
+from nosync_nb.errors import TimeError, TrustError
+from nosync_nb.store.catalog import signature as signing
+from nosync_nb.store.catalog.validation import check_catalog
+from nosync_nb.store.log.frame_index import checkpoint_states, retained_frames
+from nosync_nb.store.point_in_time import FrameStore
+from nosync_nb.store.records import payloads
+from nosync_nb.store.records.payloads import Payload
+from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.timetravel.trace_plan import GraphAtEpoch
-from nosync_nb.trace import empty_batch
-from nosync_nb.trace.batch import Batch, arrange, concat_updates
+from nosync_nb.trace.history.history import History
+
+_STATE = 1 << 16
+"""The kind of a checkpoint among frames; it sorts after the frame at which it was made."""
 
 
-class BranchCatalog(NamedTuple):
-    """The stages and the nodes of a log that begins at an epoch."""
+class LogAtEpoch(NamedTuple):
+    """The stages and the nodes of a log that continues from an epoch."""
 
     catalog: dict[str, Stage]
     graph: Graph
 
 
-def branch_catalog(seen: Snapshot, made: GraphAtEpoch) -> BranchCatalog:
-    """Returns the catalog of a snapshot, and its graph, at an epoch; see the module.
+def catalog_of_branch(seen: Snapshot, earlier: GraphAtEpoch) -> LogAtEpoch:
+    """Returns the catalog of a snapshot, and its graph, for a log that begins at an epoch.
 
     Cost: O(nodes).
     """
-    stages = {name: _branch_stage(stage, made) for name, stage in seen.catalog.items()}
+    stages = {name: _stage_of_branch(stage, earlier) for name, stage in seen.catalog.items()}
     catalog = {name: stage for name, stage in stages.items() if stage is not None}
     nodes = [
-        _branch_node(node, made)
+        _node_at(node, earlier)
         for node in seen.graph
-        if (node.id not in made.refused if node.name is None else node.name in catalog)
+        if (node.id not in earlier.refused if node.name is None else node.name in catalog)
     ]
     numbers, memory, unwritten = seen.graph.numbers, seen.graph.memory, seen.graph.unwritten
-    return BranchCatalog(catalog, Graph(nodes, numbers, memory=memory, unwritten=unwritten))
+    return LogAtEpoch(catalog, Graph(nodes, numbers, memory=memory, unwritten=unwritten))
 
 
-def _branch_stage(stage: Stage, earlier: GraphAtEpoch) -> Stage | None:
+def _stage_of_branch(stage: Stage, earlier: GraphAtEpoch) -> Stage | None:
     """Returns a stage at the epoch; None if it has no epoch to read and none to compute."""
-    epoch, unread = earlier.epoch, stage.name in earlier.unread
-    gaps = tuple((low, min(high, epoch + 1)) for low, high in stage.gaps if low <= epoch)
-    cut_off = replace(stage, begin=min(stage.begin, epoch), gaps=gaps, scaled=None)
-    if isinstance(stage.life, FrozenState):
-        life = replace(stage.life, since=min(stage.life.since, epoch))
-        return None if unread else replace(cut_off, life=life)
-    if isinstance(stage.life, StaleState):
-        cut_off = replace(cut_off, life=replace(stage.life, since=min(stage.life.since, epoch)))
+    epoch, is_unread = earlier.epoch, stage.name in earlier.unread
+    if is_unread and stage.frozen:
+        return None
+    at_epoch = _stage_at(stage, epoch)
     if stage.is_input and stage.begin > epoch:
-        return replace(cut_off, begin=0)
-    return replace(cut_off, begin=epoch, gaps=((0, epoch + 1),)) if unread else cut_off
-
-
-def _branch_node(node: Node, earlier: GraphAtEpoch) -> Node:
-    bare = node.id in earlier.bare or node.id in earlier.refused
-    return node.earlier(earlier.epoch, bare=bare)
+        return replace(at_epoch, begin=0)
+    return replace(at_epoch, begin=epoch, gaps=((0, epoch + 1),)) if is_unread else at_epoch
 
 
 def rewound_catalog(catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> dict[str, Stage]:
-    """Returns the current stages as they continue from an epoch."""
+    """Returns the current stages as they continue from an epoch in the same log."""
     return {name: _rewound_stage(each, earlier) for name, each in catalog.items()}
 
 
 def _rewound_stage(stage: Stage, earlier: GraphAtEpoch) -> Stage:
     """Returns a stage as it continues from an epoch; the same object if it is unchanged."""
-    if stage.scaled is not None:  # because that position may be in the undone epochs
-        stage = replace(stage, scaled=None)
-    epoch, life = earlier.epoch, stage.life
+    epoch, at_epoch = earlier.epoch, _stage_at(stage, earlier.epoch)
+    if stage.name not in earlier.unread:
+        return at_epoch
+    if stage.live:
+        return replace(at_epoch, begin=epoch, gaps=())
+    why = f"its rows at epoch {epoch} are not known"
+    return replace(at_epoch, begin=0).forgotten(why, epoch)
+
+
+def _stage_at(stage: Stage, epoch: int) -> Stage:
+    """Returns a stage without its later epochs; the same object if it has none."""
+    life = stage.life
     if isinstance(life, StaleState | FrozenState) and life.since > epoch:
-        stage = replace(stage, life=replace(life, since=epoch))
-    if stage.name in earlier.unread and stage.live:
-        return replace(stage, begin=epoch, gaps=())
-    if stage.name in earlier.unread:
-        why = f"it is not known what it was at epoch {epoch}"
-        return replace(stage, begin=0).forgotten(why, epoch)
-    gaps = tuple(each for each in stage.gaps if each[0] < epoch)
+        life = replace(life, since=epoch)
+    gaps = tuple((low, min(high, epoch + 1)) for low, high in stage.gaps if low <= epoch)
     begin = min(stage.begin, epoch)
-    if (begin, gaps) != (stage.begin, stage.gaps):
-        stage = replace(stage, begin=begin, gaps=gaps)
-    return stage
+    if (life, gaps, begin, None) == (stage.life, stage.gaps, stage.begin, stage.scaled):
+        return stage
+    return replace(stage, life=life, gaps=gaps, begin=begin, scaled=None)
 
 
 def rewound_graph(graph: Graph, catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> Graph:
@@ -104,42 +122,188 @@ def rewound_graph(graph: Graph, catalog: Mapping[str, Stage], earlier: GraphAtEp
     Args:
         catalog: the catalog before the rewind.
     """
-    nodes = [_rewound_node(node, catalog, earlier) for node in graph]
-    if all(rewound is node for rewound, node in zip(nodes, graph, strict=True)):
+    nodes = [
+        _node_at(node, earlier)
+        for node in graph
+        if node.id not in earlier.refused
+        or (node.name is not None and not _is_recomputed(catalog[node.name], earlier))
+    ]
+    if len(nodes) == len(graph.nodes) and all(
+        rewound is node for rewound, node in zip(nodes, graph, strict=True)
+    ):
         return graph
-    remaining = [node for node in nodes if node is not None]
     memory, unwritten = graph.memory, graph.unwritten
-    return Graph(remaining, graph.numbers, graph.made, memory=memory, unwritten=unwritten)
+    return Graph(nodes, graph.numbers, graph.made, memory=memory, unwritten=unwritten)
 
 
-def _rewound_node(node: Node, catalog: Mapping[str, Stage], earlier: GraphAtEpoch) -> Node | None:
-    """Returns a node at an epoch; None if it must be rebuilt from scratch."""
-    from_scratch = node.name is None or (catalog[node.name].live and node.name in earlier.unread)
-    if node.id in earlier.refused and from_scratch:
-        return None
-    stopped_later = node.stopped is not None and node.stopped > earlier.epoch
-    bare = node.id in earlier.bare or node.id in earlier.refused
-    if not (stopped_later or bare):
-        return node
-    stopped = earlier.epoch if stopped_later else node.stopped
-    if bare:
+def _is_recomputed(stage: Stage, earlier: GraphAtEpoch) -> bool:
+    return stage.live and stage.name in earlier.unread
+
+
+def _node_at(node: Node, earlier: GraphAtEpoch) -> Node:
+    """Returns a node at an epoch; the same object if it is unchanged."""
+    stopped = node.stopped if node.stopped is None else min(node.stopped, earlier.epoch)
+    if node.id in earlier.bare or node.id in earlier.refused:
         return replace(node, stopped=stopped, plan="", state=(), operator=None, inputs=())
-    return replace(node, stopped=stopped)
+    return node if stopped == node.stopped else replace(node, stopped=stopped)
 
 
-def rewind_difference(was: Snapshot, now: Snapshot, name: str) -> Batch:
-    """Returns the change of a collection by a rewind.
+class HistoricalCatalog(NamedTuple):
+    """A catalog as it was written at an epoch, and its signature."""
 
-    Cost: in the undone changes; in all of its rows if it was recomputed.
+    epoch: int
+    catalog: Mapping[str, Any]
+    signature: Any
+
+
+def historical_catalog(store: FrameStore, epoch: int, now: int) -> HistoricalCatalog:
+    """Returns the catalog that computed an epoch; for epoch 0 that of epoch 1.
+
+    A definition after the commit of an epoch, and before the next one, does not belong to it.
+
+    Args:
+        now: the last epoch.
+
+    Raises:
+        TimeError: no retained frame has it; names the first epoch with a known catalog.
+        CorruptLogError: a frame is damaged.
+
+    Cost: some us for each retained frame, and two checkpoints are read.
     """
-    before, after = was.graph.named[name], now.graph.named[name]
-    layout, last = after.log_layout, was.last(was.stage(name))
-    if after.log == before.log and after.log is not None and now.epoch < last:
-        undone = was.history.changes(after.log, now.epoch, last)
-        parts = [each.updates.negated() for each in undone]
-    else:
-        parts = [
-            collection_state(was, name, last).updates.negated(),
-            collection_state(now, name, now.epoch).updates,
-        ]
-    return arrange(layout, concat_updates(parts, layout.types)) if parts else empty_batch(layout)
+    known = _catalogs_by_epoch(store, now)
+    if epoch not in known:
+        since = f"those of epoch {min(known)} and later are; " if known else ""
+        raise TimeError(
+            f"what was defined at epoch {epoch} is not known any more",
+            hint=f"{since}leave out definitions='then' to go on with the definitions of now",
+        )
+    return known[epoch]
+
+
+def _catalogs_by_epoch(store: FrameStore, now: int) -> dict[int, HistoricalCatalog]:
+    """Returns the known catalogs, by the epochs that they have computed."""
+    files, folder = store.files, store.log.path
+    frames = retained_frames(files, folder, store.log.head)
+    steps = [(frame.position.seq, frame.kind, frame.payload) for frame in frames]
+    steps += [(seq, _STATE, payload) for seq, payload in checkpoint_states(files, folder)]
+    known: dict[int, HistoricalCatalog] = {}
+    current: HistoricalCatalog | None = None
+    for seq, kind, data in sorted(steps, key=lambda each: each[:2]):
+        epoch = payloads.payload_epoch(data)
+        if kind == payloads.EPOCH and current is not None:
+            known[epoch] = current
+            known.update({0: current} if epoch == 1 else {})
+        if kind == payloads.REWIND:
+            known = {at: each for at, each in known.items() if at <= epoch and epoch}
+        if kind in payloads.DEFINES or (kind == _STATE and current is None):
+            current = _recorded_catalog(payloads.decode_payload(data))
+            if kind == _STATE and not seq and current is not None:  # the log began with it
+                known[epoch] = current
+    if current is not None and not now:
+        known[0] = current
+    return known
+
+
+def _recorded_catalog(payload: Payload) -> HistoricalCatalog | None:
+    meta = payload.meta
+    if "catalog" not in meta:
+        return None
+    return HistoricalCatalog(payload.epoch, meta["catalog"], meta.get("signed"))
+
+
+def with_historical_catalog(seen: Snapshot, was: HistoricalCatalog, log_id: bytes) -> Snapshot:
+    """Returns a snapshot with an earlier catalog and its graph, to be planned at one of its epochs.
+
+    Nothing of it is compiled, and none of the user's functions is loaded.
+
+    Raises:
+        TimeError: one of its inputs was dropped later.
+        TrustError: it is unsigned, or signed with another key.
+        CorruptLogError: it is malformed.
+
+    Cost: O(nodes), each some us.
+    """
+    check_catalog(was.catalog, was.epoch)
+    origin = signing.judge_signature(
+        signing.own_key()[0], log_id, was.epoch, was.catalog, was.signature
+    )
+    if not origin.own:
+        raise TrustError(
+            f"what was defined at epoch {was.epoch} cannot be gone on with: {origin.why}",
+            hint="leave out definitions='then' to go on with the definitions of now",
+        )
+    with guarded_decoding("an earlier catalog"):
+        catalog = payloads.catalog_from_json(was.catalog, log_id, None)
+        nodes = [*payloads.restored_nodes(was.catalog)]
+    return _EarlierGraph(seen, catalog).snapshot(nodes)
+
+
+class _EarlierGraph:
+    """Maps the nodes of an earlier catalog to current nodes."""
+
+    def __init__(self, seen: Snapshot, catalog: dict[str, Stage]) -> None:
+        self.seen, self.catalog = seen, catalog
+        self.history: History = seen.history.copied(())
+        self.logs = {node.log: node for node in seen.graph.named.values() if node.log is not None}
+        self.moved: set[int] = set()  # traces that were changed since
+        # The level of an unnamed part follows from its readers, which are unknown for that epoch.
+        every = [*catalog.values(), *seen.catalog.values()]
+        self.shared = not any(stage.options.persist for stage in every)
+
+    def snapshot(self, nodes: Iterable[Node]) -> Snapshot:
+        mapped = [made for node in nodes if (made := self._mapped_node(node)) is not None]
+        memory = frozenset(name for name, stage in self.catalog.items() if stage.in_memory)
+        graph = Graph(mapped, self.seen.graph.numbers, memory=memory)
+        traces = self.seen.version.traces
+        version = VersionState(
+            self.seen.epoch, {n: trace for n, trace in traces.items() if n not in self.moved}
+        )
+        return Snapshot(version, graph, self.catalog, self.history)
+
+    def _mapped_node(self, node: Node) -> Node | None:
+        """Returns a node at that epoch: the current one if it is unchanged, else one without state.
+
+        Returns None for an unnamed part that has changed, because its contents are unknown.
+        """
+        now = self.seen.graph.nodes.get(node.id)
+        if node.name is None:
+            return _unchanged_node(node, now) if self.shared else None
+        assert node.log is not None
+        stage, current = self.catalog[node.name], self.logs.get(node.log)
+        bare = replace(node, stage=node.name, state=(), plan="")
+        if current is None:
+            self._handle_lost_rows(stage, node)
+            return bare
+        assert current.name is not None
+        today = self.seen.catalog[current.name]
+        gaps = tuple(sorted({*stage.gaps, *today.gaps}))
+        self.catalog[node.name] = replace(stage, gaps=gaps)
+        if current.stopped != node.stopped or today.in_memory != stage.in_memory:
+            self.moved.update(node.traces.values())
+            return bare
+        return _unchanged_node(node, now) or bare
+
+    def _handle_lost_rows(self, stage: Stage, node: Node) -> None:
+        """Handles a named collection whose rows are lost."""
+        if stage.is_input:
+            raise TimeError(
+                f"input '{stage.name}', which was there then, was dropped since: its rows are gone",
+                hint="leave out definitions='then' to go on with the definitions of now",
+            )
+        assert node.log is not None
+        self.history.begin(node.log, self.seen.epoch + 1)
+
+
+def _unchanged_node(node: Node, now: Node | None) -> Node | None:
+    """Returns the current node with its earlier arrangements, if its contents are unchanged."""
+    if now is None or (now.state and now.operator is None):
+        return None
+    if (node.fingerprint, node.plan, node.log, node.state, node.stopped) != (
+        now.fingerprint,
+        now.plan,
+        now.log,
+        now.state,
+        now.stopped,
+    ):
+        return None
+    return replace(now, name=node.name, stage=node.name or now.stage, traces=node.traces)

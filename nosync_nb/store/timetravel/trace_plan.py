@@ -4,7 +4,7 @@ A rewind needs every trace of the current graph as of an epoch. The sources are:
 
     layers      layers that end at or before the epoch are unchanged, with their files
     frames      a layer that reaches beyond the epoch, without the later changes, if their frames
-                are retained (`undo.py`)
+                are retained (`point_in_time.py`)
     history     the changes of every epoch of a named collection; they are summed up and arranged
                 at the first lookup (`lazy_layer.HistoryLayer`)
     nothing     operator state, and rows of a part without a name, have no history: the node is run
@@ -35,12 +35,18 @@ from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
-from nosync_nb.store.lazy_layer import HistoryLayer
 from nosync_nb.store.log import Frame
-from nosync_nb.store.undo import RecentFrames, Since, ended_logs, subtract_undone
+from nosync_nb.store.point_in_time import (
+    LogHistory,
+    RecentFrames,
+    Since,
+    reaches_beyond,
+    trace_from_history,
+    trace_from_layers,
+)
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
-from nosync_nb.trace.epoch_ranges import EpochRanges, Interval, check_readable
+from nosync_nb.trace.epoch_ranges import check_readable
 
 
 class GraphAtEpoch(NamedTuple):
@@ -122,19 +128,23 @@ class _GraphPlanner:
     def _plan_named(self, node: Node, stage: Stage) -> None:
         """Plans a named collection: its rows come from its layers, or else from its log."""
         assert node.log is not None
-        at = min(self.epoch, self.seen.last(stage))
+        upto = min(self.epoch, self.seen.last(stage))
         readable = self.past.readable([node])
-        begins = stage.is_input and at < stage.begin  # it was empty before its declaration
-        if at not in readable and not begins:
+        is_undeclared = stage.is_input and upto < stage.begin  # it was empty
+        if upto not in readable and not is_undeclared:
             if stage.is_input:
-                check_readable(stage.name, at, readable)
+                check_readable(stage.name, upto, readable)
             self.unread.add(stage.name)
             self.refused.add(node.id)
             return
+        past = LogHistory(self.seen.history, node.log, upto)
         for layout, number in node.traces.items():
             trace = self.seen.version.traces.get(number) or Trace(layout)
-            planned = Trace(layout) if begins else self._trace_by_layers(trace, node.log, number)
-            self.traces[number] = planned or self._trace_from_history(node.log, trace, at, readable)
+            if is_undeclared:
+                self.traces[number] = Trace(layout)
+            else:
+                earlier = self._trace_from_layers(trace, node.log, number)
+                self.traces[number] = earlier or trace_from_history(trace, past)
         own = [each for each in node.layouts() if each[0] in node.state]
         if not self._plan_traces(node, own):
             self.bare.add(node.id)
@@ -144,39 +154,22 @@ class _GraphPlanner:
         planned = {}
         for number, layout in layouts:
             log = number if number in node.state or node.log is None else node.log
-            cut = self._trace_by_layers(
-                self.seen.version.traces.get(number) or Trace(layout), log, number
-            )
-            if cut is None:
+            trace = self.seen.version.traces.get(number) or Trace(layout)
+            earlier = self._trace_from_layers(trace, log, number)
+            if earlier is None:
                 return False
-            planned[number] = cut
+            planned[number] = earlier
         self.traces.update(planned)
         return True
 
-    def _trace_by_layers(self, trace: Trace, log: int, number: int) -> Trace | None:
+    def _trace_from_layers(self, trace: Trace, log: int, number: int) -> Trace | None:
         """Returns a trace at the epoch, by layers and frames; None if these do not suffice."""
-        if not any(each.lower <= self.epoch < each.upper - 1 for each in trace.layers):
-            return subtract_undone(trace, self.epoch, ())
-        since = None if {log, number} & self.unwritten else self.recent.since(log, number)
-        cut = None if since is None else subtract_undone(trace, self.epoch, since)
-        if cut is not None and since is not None:
-            self.taken[log] = since
-        return cut
-
-    def _trace_from_history(self, log: int, trace: Trace, at: int, readable: EpochRanges) -> Trace:
-        """Returns a trace from its log: the layers that ended before it, and the history since."""
-        layers = ended_logs(trace, at)
-        lower = layers[-1].upper if layers else 0
-        if layers and lower - 1 not in readable:
-            layers, lower = [], 0
-        if lower <= at:
-            rows_count = max(1, trace.rows_count)
-            after = lower - 1 if layers else None
-            history = self.seen.history
-            layers.append(
-                HistoryLayer(trace.layout, history, log, Interval(lower, at + 1), after, rows_count)
-            )
-        return Trace(trace.layout, tuple(layers))
+        in_frames = not {log, number} & self.unwritten
+        later = self.recent.of_trace(log, number) if in_frames else None
+        earlier = trace_from_layers(trace, self.epoch, later)
+        if earlier is not None and later is not None and reaches_beyond(trace, self.epoch):
+            self.taken[log] = later.since
+        return earlier
 
     def _stopped_nodes(self) -> set[int]:
         """Returns the nodes with a gap at the epoch, and the unnamed parts that feed them."""

@@ -23,7 +23,7 @@ from nosync_nb.dataflow.runtime.delta import Delta
 from nosync_nb.dataflow.runtime.executor import OperatorResult
 from nosync_nb.operators import Step
 from nosync_nb.session.state.worker import BackgroundWorker
-from nosync_nb.store import store, undo
+from nosync_nb.store import point_in_time, store
 from nosync_nb.trace import Trace
 
 STAGES = ("labels", "pairs")
@@ -69,7 +69,7 @@ class Kernels:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
     """Frames tell nothing of what was changed, so an epoch of before now is an old one."""
-    monkeypatch.setattr(undo, "recent_frames", lambda *_: [])
+    monkeypatch.setattr(point_in_time, "recent_frames", lambda *_: [])
     monkeypatch.setattr(store, "FRAME_BYTES", 1 << 10)
     made = Kernels()
     monkeypatch.setattr(runner, "run_in_process", made.run)

@@ -14,7 +14,7 @@ from internals import files_with, inside
 import nosync_nb
 from nosync_nb import Session, TimeError
 from nosync_nb.session.session import owners_of
-from nosync_nb.store import undo
+from nosync_nb.store import point_in_time
 from nosync_nb.store.lazy_layer import files_needed
 
 pytestmark = pytest.mark.usefixtures("own_key")
@@ -31,7 +31,7 @@ def session(session: Session) -> Session:
 @pytest.fixture
 def no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """No frame tells what changed since an epoch, as of one that is long ago."""
-    monkeypatch.setattr(undo, "EPOCHS_MAX", -(1 << 40))
+    monkeypatch.setattr(point_in_time, "EPOCHS_MAX", -(1 << 40))
 
 
 def commit(session: Session, *rows: tuple[int, int]) -> int:

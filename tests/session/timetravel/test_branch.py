@@ -32,7 +32,7 @@ from nosync_nb import (
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.state.worker import BackgroundWorker
-from nosync_nb.store import store, undo
+from nosync_nb.store import point_in_time, store
 from nosync_nb.store.log import Log, writer
 from nosync_nb.store.timetravel import branches
 
@@ -112,7 +112,7 @@ def frames(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     """Whether frames tell what was changed since an epoch, or are not kept any more."""
     kept = request.param == "frames"
     if not kept:
-        monkeypatch.setattr(undo, "EPOCHS_MAX", -(1 << 40))
+        monkeypatch.setattr(point_in_time, "EPOCHS_MAX", -(1 << 40))
     return kept
 
 
@@ -916,9 +916,10 @@ def test_frames_before_the_epoch_of_a_branch_are_not_read(
         committed(session, 150)
         ats = (session.now - 5, session.now - 60)
         was = {at: contents(session, at) for at in ats}
-        every = len(undo.recent_frames(inside(session).store, 0, session.now, ()))
+        every = len(point_in_time.recent_frames(inside(session).store, 0, session.now, ()))
         read = {
-            at: len(undo.recent_frames(inside(session).store, at, session.now, ())) for at in ats
+            at: len(point_in_time.recent_frames(inside(session).store, at, session.now, ()))
+            for at in ats
         }
         for at in ats:
             with session.branch(f"at_{at}", at=at) as branch:

@@ -19,7 +19,7 @@ from nosync_nb import Session
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.timetravel import rewind
-from nosync_nb.store import store, undo
+from nosync_nb.store import point_in_time, store
 from nosync_nb.store.log import Log, checkpoint, segments, writer
 from nosync_nb.store.log.frame_index import retained_frames
 from nosync_nb.store.store import Store
@@ -346,7 +346,7 @@ def test_frames_that_say_nothing_of_an_epoch_are_not_read(
 
     with defined(tmp_path / "log") as session:
         checkpointed(session, was)
-        monkeypatch.setattr(undo, "retained_frames", counted)
+        monkeypatch.setattr(point_in_time, "retained_frames", counted)
         for to, told in ((31, True), (8, False), (8, False), (7, False), (6, False)):
             read.clear()
             session.rewind(to=to)

@@ -14,8 +14,8 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.rows import to_pylist
 from nosync_nb.store.log import Frame
 from nosync_nb.store.log.frame_index import retained_frames
+from nosync_nb.store.point_in_time import RecentFrames
 from nosync_nb.store.timetravel.trace_plan import GraphAtEpoch, plan_as_of
-from nosync_nb.store.undo import RecentFrames
 from nosync_nb.trace import Trace
 
 EDGES = [(i % 7, i % 5) for i in range(40)]
@@ -178,11 +178,11 @@ def test_a_rewind_to_an_epoch_tells_all_that_came_after_it(session: Session) -> 
     session.rewind(3)
     *before, rewind = kept_frames(session)
     number = next(iter(inside(session).snapshot.graph.named["edges"].traces.values()))
-    assert not RecentFrames(before[-1:], 3).told  # of epochs 4 and 5 nothing is known
+    assert not RecentFrames(before[-1:], 3).is_complete  # of epochs 4 and 5 nothing is known
     for frames in ([rewind], [*before[-1:], rewind]):
-        assert RecentFrames(frames, 3).told
-        assert not RecentFrames(frames, 3).since(number, number)
-        assert not RecentFrames(frames, 2).told
+        assert RecentFrames(frames, 3).is_complete
+        assert not RecentFrames(frames, 3).of_trace(number, number).since
+        assert not RecentFrames(frames, 2).is_complete
 
 
 def test_recent_epochs_are_had_by_what_was_changed_since(session: Session) -> None:

@@ -1,4 +1,7 @@
-"""Subtracts the changes made after an epoch from the current state.
+"""A trace as of an earlier epoch: from its layers, without the later changes, or from history.
+
+Branches, rewinds and the opening of a rewound log use the same two functions, `trace_from_layers`
+and `trace_from_history`. No row is read here.
 
 A layer that reaches beyond an epoch equals its state at the epoch plus the changes since then. As
 layers add up, one more layer with these changes, all signs inverted, restores that state. So a
@@ -33,6 +36,8 @@ from nosync_nb.store.records.replay import FrameContent
 from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
+from nosync_nb.trace.epoch_ranges import Interval
+from nosync_nb.trace.history.history import History
 
 Since = Sequence[tuple[int, PayloadEntry]]
 """Inline changes of one log, each with its epoch, oldest first."""
@@ -41,38 +46,62 @@ EPOCHS_MAX = 2048
 """How many epochs back frames are read. Few older ones are retained, and there is much to undo."""
 
 
-class UndoneChanges(NamedTuple):
-    """The changes of a log after an epoch that a rewind went to.
+class LaterChanges(NamedTuple):
+    """The changes of a log after an epoch.
 
     Attributes:
-        last: the changes are complete up to this epoch.
+        since: the changes, oldest first.
+        last: the changes are complete up to this epoch; None: up to the current one.
     """
 
-    last: int
     since: Since
+    last: int | None = None
 
 
-def subtract_undone(
-    trace: Trace, epoch: int, since: Since, last: int | None = None
-) -> Trace | None:
-    """Returns a trace as it was at an epoch.
+NO_CHANGES = LaterChanges(())
 
-    Returns None if the trace did not exist then, or its layers cannot be read without the history.
-    Its rows keep their files. The subtracted changes are an additional layer, so no row is read
-    here. The shortened layer and the additional one both end at the epoch, because neither is valid
-    at an earlier one. If an earlier rewind has made such a pair, the two are treated as one layer.
+
+class LogHistory(NamedTuple):
+    """The history of the log that feeds a trace.
+
+    Attributes:
+        upto: the last epoch of the collection that is not after the target epoch.
+    """
+
+    history: History
+    log: int
+    upto: int
+
+    def is_readable(self, epoch: int) -> bool:
+        """Returns True if the history has an epoch separately."""
+        return any(epoch in each for each in self.history.epochs(self.log, self.upto))
+
+
+def reaches_beyond(trace: Trace, epoch: int) -> bool:
+    """Returns True if a layer of a trace begins at an epoch or before, and ends after it."""
+    return any(each.lower <= epoch < each.upper - 1 for each in trace.layers)
+
+
+def trace_from_layers(trace: Trace, epoch: int, later: LaterChanges | None) -> Trace | None:
+    """Returns a trace as it was at an epoch, from its layers and the later changes.
+
+    Returns None if the trace did not exist then, if the later changes are needed and not known, or
+    if its layers cannot be read without the history. The rows keep their files. The subtracted
+    changes are an additional layer, so no row is read here. The shortened layer and the additional
+    one both end at the epoch, because neither is valid at an earlier one. If an earlier rewind has
+    made such a pair, the two are treated as one layer.
 
     Args:
-        since: all changes of its log after the epoch.
-        last: the changes are complete up to this epoch; None: up to the current one. The result is
-            None if the trace contains later epochs.
+        later: all changes of its log after the epoch; None: they are not known.
     """
     upper = epoch + 1
     layers = [layer for layer in trace.layers if layer.lower < upper]
     if not layers:
         return None
-    if layers[-1].upper <= upper:
+    if not reaches_beyond(trace, epoch):
         return Trace(trace.layout, tuple(layers))
+    if later is None:
+        return None
     overlapping = [layers.pop()]
     end = overlapping[0].upper
     for layer in trace.layers[len(layers) + 1 :]:
@@ -80,12 +109,12 @@ def subtract_undone(
             break
         overlapping.append(layer)
         end = max(end, layer.upper)
-    if last is not None and end - 1 > last:
+    if later.last is not None and end - 1 > later.last:
         return None
     if any(isinstance(each, HistoryLayer) and not each.is_made for each in overlapping):
         return None
     layers += [_shortened(each, epoch, trace.layout) for each in overlapping]
-    undone = [entry.data for at, entry in since if epoch < at < end]
+    undone = [entry.data for at, entry in later.since if epoch < at < end]
     if undone:
         negate = partial(_negated, undone, trace.layout)
         count = sum(map(batch_codec.rows_count, undone))
@@ -93,7 +122,24 @@ def subtract_undone(
     return Trace(trace.layout, tuple(layers))
 
 
-def ended_logs(trace: Trace, epoch: int) -> list[Layer]:
+def trace_from_history(trace: Trace, past: LogHistory) -> Trace:
+    """Returns a trace of a named collection at an epoch, from its log.
+
+    The layers that ended before the epoch are used as they are; the changes since are read from the
+    history when a reader first accesses them.
+    """
+    layers = layers_ended_by(trace, past.upto)
+    lower = layers[-1].upper if layers else 0
+    if layers and not past.is_readable(lower - 1):  # a later step covers it, or it was downsampled
+        layers, lower = [], 0
+    if lower <= past.upto:
+        span, after = Interval(lower, past.upto + 1), lower - 1 if layers else None
+        count = max(1, trace.rows_count)
+        layers.append(HistoryLayer(trace.layout, past.history, past.log, span, after, count))
+    return Trace(trace.layout, tuple(layers))
+
+
+def layers_ended_by(trace: Trace, epoch: int) -> list[Layer]:
     """Returns the first layers of a trace that add up to its state at an epoch or before.
 
     Failure: 1. A session rewinds: a second layer, which begins before the first one ends, subtracts
@@ -148,7 +194,7 @@ def undo_entries(epoch: int, taken: Mapping[int, Since]) -> list[PayloadEntry]:
     return entries
 
 
-def read_undone(tail: Iterable[FrameContent], last: int) -> dict[int, UndoneChanges]:
+def read_undone(tail: Iterable[FrameContent], last: int) -> dict[int, LaterChanges]:
     """Returns the changes to subtract from the traces of a checkpoint before a rewind.
 
     Failure: 1. A session rewinds to an epoch at which a layer ends: its frame contains no changes
@@ -166,13 +212,13 @@ def read_undone(tail: Iterable[FrameContent], last: int) -> dict[int, UndoneChan
     Raises:
         CorruptLogError: a frame makes no sense.
     """
-    undone: dict[int, UndoneChanges] = {}
+    undone: dict[int, LaterChanges] = {}
     for each in tail:
         if each.kind != payloads.REWIND or each.payload.epoch >= last:
             continue
         by_log = _undone_by_frame(each.payload.entries, last)
-        earlier = {number: undone.get(number, UndoneChanges(last, ())) for number in by_log}
-        undone = {n: UndoneChanges(b.last, [*b.since, *by_log[n]]) for n, b in earlier.items()}
+        earlier = {number: undone.get(number, LaterChanges((), last)) for number in by_log}
+        undone = {n: LaterChanges([*b.since, *by_log[n]], b.last) for n, b in earlier.items()}
         last = each.payload.epoch
     return undone
 
@@ -241,19 +287,19 @@ class RecentFrames:
         epoch: the target of the rewind.
 
     Attributes:
-        told: True if the frames of all epochs after it are among them.
+        is_complete: True if the frames of all epochs after it are among them.
     """
 
     def __init__(self, frames: Iterable[Frame], epoch: int) -> None:
         self.epoch = epoch
-        self.told = False
+        self.is_complete = False
         self._unknown: set[int] = set()
         self._changes: dict[int, list[tuple[int, PayloadEntry]]] = {}
         for frame in frames:
             at = payloads.payload_epoch(frame.payload)
             if frame.kind == payloads.EPOCH and at <= epoch:
                 self._changes.clear()
-                self.told = at == epoch
+                self.is_complete = at == epoch
                 self._unknown.clear()  # definitions before it are part of the state
                 continue
             if frame.kind == payloads.REWIND:
@@ -261,7 +307,7 @@ class RecentFrames:
             if at < epoch:
                 continue
             payload = payloads.decode_payload(frame.payload)
-            self.told |= frame.kind == payloads.EPOCH and payload.epoch == epoch + 1
+            self.is_complete |= frame.kind == payloads.EPOCH and payload.epoch == epoch + 1
             if frame.kind == payloads.EPOCH:
                 for each in payload.entries:
                     self._add(payload.epoch, each)
@@ -270,7 +316,7 @@ class RecentFrames:
 
     def _drop_undone(self, last: int) -> None:
         """Drops the changes that a rewind has undone: they are not in the current state."""
-        self.told = last == self.epoch or (self.told and last > self.epoch)
+        self.is_complete = last == self.epoch or (self.is_complete and last > self.epoch)
         for number, changes in self._changes.items():
             self._changes[number] = [each for each in changes if each[0] <= last]
 
@@ -280,12 +326,12 @@ class RecentFrames:
         elif each.kind != payloads.CLOCKS:
             self._unknown.add(each.number)
 
-    def since(self, log: int, number: int) -> Since | None:
-        """Returns all changes of a trace after the epoch, oldest first; None if they are not known.
+    def of_trace(self, log: int, number: int) -> LaterChanges | None:
+        """Returns all changes of a trace after the epoch; None if they are not known.
 
         Args:
             log, number: of the trace; both are the same for a trace without a log.
         """
-        if not self.told or {log, number} & self._unknown:
+        if not self.is_complete or {log, number} & self._unknown:
             return None
-        return self._changes.get(log, ())
+        return LaterChanges(self._changes.get(log, ()))
