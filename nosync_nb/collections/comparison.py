@@ -3,7 +3,8 @@
 The two states give one difference: a row that the second has more often has a positive count, a row
 that the first has more often a negative one. Rows of one key on both sides form one changed row.
 The same code compares two collections, two versions of one, one at two epochs, or collections of
-two sessions. The difference is a collection, too, and follows later commits.
+two sessions. The difference of two collections of one session is a collection, too, and follows
+later commits.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Comparison:
         difference: the rows of b minus those of a.
         count: the number of rows of a.
         by: the places of the columns that pair changed rows; None: rows are equal or not.
-        live: returns the difference as a collection, if that is possible.
+        live: returns the difference as a collection; None: a side has an epoch or another session.
         over: returns comparisons at a limited number of epochs, up to that of both.
 
     Attributes:
@@ -112,23 +113,24 @@ class Comparison:
 
     @cached_property
     def collection(self) -> Collection:
-        """The rows that differ, as a collection that follows both sides.
+        """The rows that differ, as a collection of the session that follows both sides.
 
         It has the columns that are compared and last `side`: "a" for a row that the first has more
-        often, "b" for the second. If both sides follow this session, `session.stage("changed",
-        comparison.collection)` stores and maintains it. Otherwise it is a dataflow in memory, fed
-        by the commits of both sessions and not logged. A side with an epoch stays at that epoch. It
-        ends when one of the two sessions is closed.
+        often, "b" for the second. `session.stage("changed", comparison.collection)` stores and
+        maintains it.
 
         Raises:
-            StageError: a side is such a difference itself.
+            StageError: the sides belong to two sessions, or one was compared at an epoch.
 
-        Cost: in proportion to the changes; for two sessions, the rows of both in memory.
+        Cost: in proportion to the changes.
         """
         if self._live is None:
             raise StageError(
-                f"{self.a.title} and {self.b.title} are not both collections of a session",
-                hint="compare what a difference was made of",
+                f"{self.a.title} and {self.b.title}: a difference of two sessions, or of an epoch"
+                " that was named, does not follow commits",
+                hint="read it with .rows() or .to_arrow(); or copy a side into an input,"
+                f' session.input("copy", "{self.schema.ddl}").set(b.to_arrow({self.b.epoch})),'
+                ' session.commit(), and use session.compare(a, "copy").collection',
             )
         return self._live()
 

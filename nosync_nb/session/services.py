@@ -102,7 +102,7 @@ class Services:
         frames = DataFrameExports(publisher, reader, names, link)
         readers = publisher, reader, follower, frames
         self.host = SessionHost(gate, *readers, names, listeners, types, limits)
-        self.comparing = CompareService(publisher, self.host, link.evaluate)
+        self.comparing = CompareService(publisher, self.host)
         self.paging = PagingService(publisher, reader, follower, names, types)
         installation = CatalogInstaller(gate, publisher, link, types, signer, self.upkeep, limits)
         self.retaining = RetentionService(gate, publisher, installation, self.upkeep)

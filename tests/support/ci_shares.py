@@ -16,7 +16,7 @@ SHARES = (  # the first whose pattern is found in the path of a test below tests
     ("notebook", 4.0, r"^notebook/"),
     ("expressions", 1.5, r"^expressions/"),
     ("plans", 1.5, r"^dataflow/optimizer/|plan|stage_catch_up|test_explain"),
-    ("branches", 1.5, r"^session/timetravel/|branch|rewind|between|compare|retention|budgets"),
+    ("branches", 1.5, r"^session/timetravel/|branch|rewind|compare|retention|budgets"),
     (
         "replicas and faults",
         4.0,

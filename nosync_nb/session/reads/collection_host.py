@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from nosync_nb.collections import loops
 from nosync_nb.collections.definition import Definition
@@ -18,7 +18,7 @@ from nosync_nb.dataflow.state_reader import trace_at
 from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError, TimeError
 from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.reads.log_follower import LogFollower
-from nosync_nb.session.reads.reader import SnapshotReader, same_columns_definition
+from nosync_nb.session.reads.reader import SnapshotReader
 from nosync_nb.session.state.definition_names import DefinitionNames
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.subscriptions import Subscriptions
@@ -31,18 +31,6 @@ from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.parts.arrow_file import DISK
 
 Seen = TypeVar("Seen")
-
-
-class CollectionPosition(NamedTuple):
-    """The last epoch of a collection, and the identity of its version.
-
-    Attributes:
-        point: its last epoch.
-        logs: numbers of the logs that it is read from; another version has other logs.
-    """
-
-    point: ResolvedEpoch
-    logs: tuple[int | None, ...]
 
 
 class DataFrameExports:
@@ -156,16 +144,6 @@ class SessionHost:
         """The most rows that a read returns at once."""
         return self._limits.collect_rows
 
-    @property
-    def closed(self) -> bool:
-        """True if the session was closed."""
-        return self._gate.closing
-
-    @property
-    def path(self) -> str:
-        """The folder of the session."""
-        return self._publisher.store.path
-
     def name_of(self, definition: Definition) -> str | None:
         """Returns the name of a stage or input; None if the definition has none."""
         return self._names.of(definition)
@@ -191,32 +169,6 @@ class SessionHost:
                 hint="ask .at() again; what was left is in a branch, see session.branches",
             )
         return point.epoch
-
-    def standing(self, definition: Definition) -> CollectionPosition:
-        """Returns the current position of a collection, in the published snapshot.
-
-        Raises:
-            StageError: a collection that it reads was dropped, or has other columns.
-        """
-        since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
-        snapshot = self._publisher.snapshot
-        name = self._names.of(definition)
-        if name is not None:
-            last = snapshot.last(same_columns_definition(snapshot, name, definition.schema))
-            return CollectionPosition(ResolvedEpoch(last, since), (snapshot.graph.named[name].log,))
-        read = {ref.name: ref.schema for ref in definition.refs}
-        stages = [same_columns_definition(snapshot, each, schema) for each, schema in read.items()]
-        logs = tuple(snapshot.graph.named[stage.name].log for stage in stages)
-        return CollectionPosition(ResolvedEpoch(snapshot.epoch, since), logs)
-
-    def holds(self, standing: CollectionPosition, definition: Definition) -> bool:
-        """Returns True if a position is valid: not undone by a rewind, not replaced by an edit."""
-        left = self._publisher.ledger.numbering.has_left(*standing.point)
-        return not left and self.standing(definition).logs == standing.logs
-
-    def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        """Adds a function to call after each epoch; returns a function that removes it."""
-        return self._listeners.subscribe(callback)
 
     def read(self, definition: Definition, at: Any) -> Batch:
         """Returns the consolidated rows at an epoch, including negative counts."""

@@ -7,7 +7,7 @@ them. For two collections both states are read.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from graphlib import TopologicalSorter
 from itertools import chain
@@ -26,13 +26,9 @@ from nosync_nb.collections.row_changes import RowChanges, first_row_changes
 from nosync_nb.collections.session_protocol import SessionProtocol, definition_of, session_of
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import SchemaError, StageError, one_line
-from nosync_nb.operators import Evaluate
 from nosync_nb.operators.registry import row_key
 from nosync_nb.operators.spec import Key
 from nosync_nb.rows import Schema
-from nosync_nb.session.between import Between
-from nosync_nb.session.feed import SideFeed
-from nosync_nb.session.reads.collection_host import SessionHost
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.trace.batch import Batch, Updates, no_updates
 from nosync_nb.trace.history import interval_cover
@@ -53,13 +49,11 @@ class CompareService:
 
     Args:
         host: host of the session's own collections.
-        evaluate: evaluates expressions that only Spark can.
     """
 
-    def __init__(self, publisher: Publisher, host: SessionProtocol, evaluate: Evaluate) -> None:
+    def __init__(self, publisher: Publisher, host: SessionProtocol) -> None:
         self._publisher = publisher
         self._host = host
-        self._evaluate = evaluate
 
     def compare(
         self,
@@ -96,12 +90,9 @@ class CompareService:
             )
         count = a.count(one.side.epoch)
         local = one if one.host is self._host else two
-        is_current = epochs == (None, None) and one.host is two.host is self._host
-        live: Callable[[], Collection] | None
-        if is_current:
+        live = None
+        if epochs == (None, None) and one.host is two.host:
             live = partial(differing_counts, _with_columns(a, schema), _with_columns(other, schema))
-        else:
-            live = self._live_difference(one, two, epochs, schema)
         by_key = self._matching_places(local, schema, by)
         over = None
         if name and two.host.name_of(two.definition) and one.side.epoch == two.side.epoch:
@@ -131,27 +122,6 @@ class CompareService:
         changes = host.changes(definition, after, upto)
         key = _inferred_key(self._publisher.snapshot, definition) if host is self._host else None
         return first_row_changes(changes, collection.schema, key or (), limit)
-
-    def _live_difference(
-        self, one: _ResolvedSide, two: _ResolvedSide, epochs: tuple[Any, ...], schema: Schema
-    ) -> Callable[[], Collection] | None:
-        """Returns a function that builds the difference of two collections of different sessions.
-
-        None if a side is itself such a difference.
-        """
-        feeds = []
-        for read, at in zip((one, two), epochs, strict=True):
-            if not isinstance(read.host, SessionHost):
-                return None
-            position = read.host.standing(read.definition)
-            if at is not None:
-                position = position._replace(point=read.host.pinpoint(at))
-            feeds.append(
-                SideFeed(
-                    read.side.name, read.host, read.definition, read.places, position, at is None
-                )
-            )
-        return lambda: Between(feeds, schema, self._host, self._evaluate).collection
 
     def _matching_places(
         self, one: _ResolvedSide, schema: Schema, by: str | Sequence[str] | None

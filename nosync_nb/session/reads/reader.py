@@ -10,7 +10,7 @@ from typing import Any
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explain_output import ExplainOutput
-from nosync_nb.collections.session_protocol import SparkTypeResolver, Stopped
+from nosync_nb.collections.session_protocol import Stopped
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runtime.epoch_result import VersionState
@@ -179,7 +179,28 @@ class SnapshotReader:
 
     def scratch(self, snapshot: Snapshot, definition: Definition, epoch: int) -> Batch:
         """Evaluates an unnamed collection from scratch at an epoch; caches nothing."""
-        return evaluate_unnamed(snapshot, definition, epoch, self._types, self._evaluate)
+        read = {ref.name: ref.schema for ref in definition.refs}
+        catalog = {
+            n: Stage(n, same_columns_definition(snapshot, n, schema).schema)
+            for n, schema in read.items()
+        }
+        existing = Compiler(Graph(), self._types).compile(catalog)
+        traces = {}
+        for name in catalog:
+            batch = collection_state(snapshot, name, epoch)
+            (layout, number), *_ = existing.named[name].traces.items()
+            traces[number] = Trace.of(arrange(layout, batch.updates), epoch)
+        graph = Compiler(existing, self._types).compile(
+            {**catalog, "": Stage("", definition.schema, definition)}
+        )
+        runner = Runner(graph, self._evaluate)
+        draft = runner.first_run(VersionState(epoch, traces), existing)
+        node = graph.nodes[next(reversed(graph.nodes))]
+        for number in node.traces.values():
+            trace = draft.traces.get(number)
+            if trace is not None:
+                return trace.consolidated()
+        return empty_batch(node.log_layout)
 
     def explain(self, definition: Definition) -> ExplainOutput:
         """Returns the current plan of a collection."""
@@ -201,35 +222,3 @@ def same_columns_definition(snapshot: Snapshot, name: str, schema: Schema) -> St
             stage=name,
         )
     return stage
-
-
-def evaluate_unnamed(
-    snapshot: Snapshot,
-    definition: Definition,
-    epoch: int,
-    types: SparkTypeResolver,
-    evaluate: Evaluate,
-) -> Batch:
-    """Evaluates an unnamed collection from scratch at an epoch; caches nothing."""
-    read = {ref.name: ref.schema for ref in definition.refs}
-    catalog = {
-        n: Stage(n, same_columns_definition(snapshot, n, schema).schema)
-        for n, schema in read.items()
-    }
-    existing = Compiler(Graph(), types).compile(catalog)
-    traces = {}
-    for name in catalog:
-        batch = collection_state(snapshot, name, epoch)
-        (layout, number), *_ = existing.named[name].traces.items()
-        traces[number] = Trace.of(arrange(layout, batch.updates), epoch)
-    graph = Compiler(existing, types).compile(
-        {**catalog, "": Stage("", definition.schema, definition)}
-    )
-    runner = Runner(graph, evaluate)
-    draft = runner.first_run(VersionState(epoch, traces), existing)
-    node = graph.nodes[next(reversed(graph.nodes))]
-    for number in node.traces.values():
-        trace = draft.traces.get(number)
-        if trace is not None:
-            return trace.consolidated()
-    return empty_batch(node.log_layout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -205,6 +206,61 @@ def test_a_version_and_some_columns_are_compared_as_a_collection(session: Sessio
     session.stage("some", flights.filter("delay > 80").rename({"tail": "side"}))
     again = session.compare("some@1", "some").collection
     assert [row[-1] for row in again.rows()] == ["a"]
+
+
+def test_collection_of_two_sessions_is_refused_with_a_command(
+    session: Session, tmp_path: Path
+) -> None:
+    with nosync_nb.open(tmp_path / "other") as other:
+        theirs = other.input("flights", "carrier string, tail string, delay double")
+        theirs.insert([("UA", "N1", 50.0), ("UA", "N1", 70.0)])
+        other.commit()
+        told = session.compare("flights", theirs)
+        assert (told.only_a, told.only_b, told.same) == (2, 0, 2)
+        with pytest.raises(StageError, match="difference of two sessions") as error:
+            _ = told.collection
+        made = typed(error, session, session["flights"], theirs)
+        theirs.remove([("UA", "N1", 50.0)])
+        other.commit()
+    assert Counter(map(tuple, made.rows())) == sides(told)
+    session.inputs["flights"].remove([("DL", "N2", 5.0)])
+    session.commit()
+    assert [tuple(row) for row in made.rows()] == [("UA", "N3", 90.0, "a")]
+
+
+@pytest.mark.parametrize("at", [1, (2, 1), (None, 1)])
+def test_collection_of_an_epoch_is_refused_with_a_command(session: Session, at: Any) -> None:
+    flights = session["flights"]
+    told = session.compare(flights, flights, at=at)
+    with pytest.raises(StageError, match="or of an epoch that was named") as error:
+        _ = told.collection
+    made = typed(error, session, flights, flights)
+    assert Counter(map(tuple, made.rows())) == sides(session.compare(flights, at=(2, 1)))
+    session.inputs["flights"].insert([("B6", "N4", 1.0)])
+    session.commit()
+    assert ("B6", "N4", 1.0, "a") in set(map(tuple, made.rows()))
+
+
+def test_collection_belongs_to_the_session_of_both_sides(session: Session) -> None:
+    with session.branch("other") as branch:
+        made = session.compare(branch["flights"], branch["flights"].filter("delay > 60"))
+        branch.stage("changed", made.collection)
+        assert branch["changed"].count() == made.only_a == 2
+        with pytest.raises(StageError, match="another session"):
+            session.stage("changed", made.collection)
+
+
+def sides(comparison: Any) -> Counter[tuple[Any, ...]]:
+    """The rows that the collection of a comparison has."""
+    return Counter((*a, "a") if b is None else (*b, "b") for a, b in pairs(comparison))
+
+
+def typed(error: pytest.ExceptionInfo[StageError], session: Session, a: Any, b: Any) -> Any:
+    """Types the commands of a hint, one after the other; returns the value of the last one."""
+    found = re.search(r"an input, (.*), (session.commit\(\)), and use (.*)", str(error.value.hint))
+    assert found is not None
+    names = {"session": session, "a": a, "b": b}
+    return [eval(each, names) for each in found.groups()][-1]
 
 
 def test_counts_over_epochs_are_those_of_each_epoch(session: Session) -> None:
