@@ -382,10 +382,7 @@ class Session:
         """Closes the session: everything is on disk, and the log is free for other owners."""
         if self._owners.gate.close():
             with self._owners.gate.ending:
-                try:
-                    self._owners.commits.tell_absent()
-                finally:
-                    self._owners.follower.between(self._release)
+                self._owners.follower.between(self._release)
 
     def _release(self) -> None:
         """Releases all resources. Each step may be repeated; the last one marks it as closed."""

@@ -128,15 +128,6 @@ def keep_nonnegative(trace: Trace, stop: int, most: int) -> None:
     layers[-1].known().sum_up()
 
 
-def nonnegative_until(trace: Trace) -> int:
-    """Returns the first epoch at whose end some row may be there fewer than 0 times.
-
-    The check has succeeded for the last epoch before it. Cost: O(layers).
-    """
-    verified = _verified_layers(trace.layers)
-    return trace.layers[verified - 1].upper if verified else 0
-
-
 def is_cheaper_than_merge(trace: Trace, looked_up: int) -> bool:
     """Returns True if looking so many rows up is estimated to cost less than merging the trace."""
     return looked_up * _LOOKUP_COST <= trace.rows_count + _SLACK_ROWS
@@ -152,17 +143,14 @@ def _verified_layers(layers: Sequence[Layer]) -> int:
     return next((i + 1 for i in reversed(range(len(layers))) if layers[i].known().sound), 0)
 
 
-def lacking(trace: Trace, taken: Updates) -> Updates | None:
-    """Returns the rows of `taken` that are there fewer than 0 times, with their counts, or None.
+def has_negative(trace: Trace, updates: Updates) -> bool:
+    """Returns True if a row of `updates` is there fewer than 0 times.
 
     Cost: a lookup of these rows in each layer; rows with ambiguous hashes count as present.
     """
-    batch = arrange(trace.layout, Updates(taken.columns, np.abs(taken.diff)))
+    batch = arrange(trace.layout, Updates(updates.columns, np.abs(updates.diff)))
     total = _total_counts(trace, batch, np.arange(len(batch)))
-    if total is None or not (total < 0).any():
-        return None
-    below = (total < 0).nonzero()[0]
-    return Updates([rows.take(c, below) for c in batch.columns], total[below])
+    return total is not None and bool((total < 0).any())
 
 
 def _are_nonnegative(trace: Trace, batch: Batch, index: Index) -> bool:

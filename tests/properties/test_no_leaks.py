@@ -375,7 +375,6 @@ def test_thousands_of_epochs_leave_a_session_as_large_as_it_was(
     tmp_path: Path, small: None
 ) -> None:
     def size() -> tuple[Counter[str], int, int]:
-        owners_of(session).commits.tell_absent()  # as a cell does at its end
         owners_of(session).worker.settle()
         gc.collect()
         descriptors = len(os.listdir("/proc/self/fd"))

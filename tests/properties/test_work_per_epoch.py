@@ -19,7 +19,6 @@ from internals import inside
 import nosync_nb
 from nosync_nb import Collection
 from nosync_nb.collections.library import windows
-from nosync_nb.session import removals
 from nosync_nb.trace import compaction
 from nosync_nb.trace.compaction import STALL_LAYERS
 
@@ -101,7 +100,6 @@ def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "INLINE_ROWS", 64)
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 16)
     monkeypatch.setattr(compaction, "JOINED_MAX", 4)
-    monkeypatch.setattr(removals, "REMOVALS_WAITING", 8)  # so do looks for what was removed
 
 
 @pytest.mark.usefixtures("small_layers")

@@ -338,9 +338,8 @@ def test_warnings_show_it_as_text(notebook: Watched) -> None:
         warnings.simplefilter("always")
         shown = notebook.run("data.insert([(H, 1)])")
         shown += notebook.run("data.insert([(H, 7)], once=H)")
-        shown += notebook.run("data.remove([(H, 6)])")
     warned = [str(each.message) for each in caught]
-    for part in ("the inspector of", "a subscriber raised", "its rows differ", "was not there"):
+    for part in ("the inspector of", "a subscriber raised", "its rows differ"):
         assert any(part in text for text in (shown, *warned))
     for text in warned:
         assert "\\x1b" in text

@@ -254,8 +254,6 @@ class CellTransactions(ast.NodeTransformer):
         """Handles `post_run_cell`: commits or discards what is left, and notifies the notebook."""
         if self._cell is not _LOADING and not self._is_running(result):
             return
-        from nosync_nb.session.session import owners_of
-
         failure = _failure(result)
         session = self._owner.opened
         try:
@@ -270,7 +268,6 @@ class CellTransactions(ast.NodeTransformer):
                 if failure is None:
                     self._report_repeats(session)
                     self._report_without_rows(session)
-                owners_of(session).commits.tell_absent()
             self._owner.after_cell(result)
         finally:
             self._cell = self._message = self.transaction = None

@@ -146,20 +146,6 @@ class PendingInputChanges:
         """Rows that the calls remove, copies counted."""
         return sum(-int(p.diff[p.diff < 0].sum()) for p in self.parts)
 
-    @property
-    def takes_away(self) -> bool:
-        """True if a `remove` call may have removed absent rows.
-
-        False for a keyed input, because it looks the rows up at the call.
-        """
-        takes_away = False
-        if self.stage.key is not None:
-            return False
-        for call in self._state.calls:
-            if call.parts and call.change.kind == "remove":
-                takes_away = True
-        return takes_away
-
     def earlier(self, last: int) -> list[Updates]:
         """Returns the effect of all calls but the `last` ones."""
         calls = self._state.calls
@@ -218,12 +204,6 @@ class PendingInputChanges:
         for call in self._state.calls:
             calls.append(call._replace(parts=_effect(self.stage, call.change, contents, calls)))
         self._state = _CallsOnBase(contents, calls)
-
-
-def rows_to_remove(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
-    """Returns the rows that updates remove."""
-    changed = concat_updates(parts, types)
-    return changed.take((changed.diff < 0).nonzero()[0])
 
 
 def _effects(calls: Sequence[RecordedCall]) -> list[Updates]:

@@ -3,9 +3,9 @@
     with gate.lock:
         gate.turn("commit")
 
-Lock order: `ending`; then the lock of the follower, of the checkpoint writer, or of the check of
-removed rows; then the writer lock; then one leaf. A leaf is any other lock here or below (ledger,
-names, listeners, works, worker, link, log). A leaf never calls code that takes the writer lock.
+Lock order: `ending`; then the lock of the follower or of the checkpoint writer; then the writer
+lock; then one leaf. A leaf is any other lock here or below (ledger, names, listeners, works,
+worker, link, log). A leaf never calls code that takes the writer lock.
 
 IMPORTANT: `with` is used on the lock itself. An error may come between any two steps of Python
 code. A method that took the lock could be left before the caller enters the block that releases it.

@@ -8,7 +8,6 @@ is raised, and the error says so. A written frame survives the death of this pro
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -29,7 +28,6 @@ from nosync_nb.errors import (
 from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.recovery.repair_and_retry import RepairService
-from nosync_nb.session.removals import Removals, Removing, Taken, absent, tell
 from nosync_nb.session.state.pending_changes import PendingInputChanges
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.subscriptions import Subscriptions
@@ -43,10 +41,6 @@ from nosync_nb.spark.execution.cost_model import FEW_ROWS
 
 class CommitService:
     """Commits transactions as epochs, one at a time.
-
-    Owns the removed rows that were not yet checked for existence; the writer lock guards them. The
-    thread that checks many of them holds a lock of its own. A thread that needs the result waits
-    for this lock.
 
     Args:
         upkeep, audits: notified after an epoch.
@@ -76,8 +70,6 @@ class CommitService:
         self._replication = replication
         self._repairs = repairs
         self._worker = worker
-        self._removals = Removals()
-        self._checking_lock = threading.Lock()
 
     @property
     def now(self) -> int:
@@ -123,11 +115,11 @@ class CommitService:
         before, started = self._publisher.now, time.perf_counter()
         self._worker.stir()
         try:
-            draft, seq, unused, looked = self._commit_locked(transaction, label)
+            draft, seq, unused = self._commit_locked(transaction, label)
         except CorruptLogError as error:
             if self._publisher.now != before:  # an epoch is committed, perhaps this one
                 raise
-            draft, seq, unused, looked = self._repairs.again(
+            draft, seq, unused = self._repairs.again(
                 error, lambda: self._commit_locked(transaction, label)
             )
         try:
@@ -141,10 +133,6 @@ class CommitService:
             raise
         if wait is not None:
             self._wait_after_commit(wait, seq, draft.epoch, timeout)
-        if looked:
-            tell(absent(looked, self._publisher.snapshot))
-        if self._removals.lacking:
-            self._report_absent()
         if self._worker.failures.unreported:
             self._worker.failures.report()
         self._worker.stir()
@@ -156,11 +144,8 @@ class CommitService:
 
     def _commit_locked(
         self, transaction: Transaction, label: str | None
-    ) -> tuple[EpochResult, int, set[str], list[Taken]]:
-        """Commits a transaction.
-
-        Returns the epoch result, its frame, unused files, and the removals to check at once.
-        """
+    ) -> tuple[EpochResult, int, set[str]]:
+        """Commits a transaction; returns the epoch result, its frame, and unused files."""
         gate, publisher = self._gate, self._publisher
         with gate.lock:
             gate.finish()
@@ -170,18 +155,11 @@ class CommitService:
                 before = publisher.now
                 draft, meta = self._compute(transaction, label)
                 transaction.log()
-                removing = []
-                for changes in transaction.inputs.values():
-                    if changes.takes_away:
-                        snapshot = publisher.snapshot
-                        node = snapshot.graph.named[_unchanged_input(snapshot, changes).name]
-                        removing.append(Removing(changes, draft.deltas.get(node.id)))
                 unused = transaction.files
                 seq = publisher.epoch(draft, meta, transaction)
                 if unused:
                     unused -= publisher.named_files
-                looked = self._removals.due(removing, draft.epoch) if removing else []
-                return draft, seq, unused, looked
+                return draft, seq, unused
             except BaseException as error:
                 gate.finish()
                 if before is not None and publisher.now > before:
@@ -260,8 +238,6 @@ class CommitService:
             self._upkeep.plan_merges(draft.due)
         self._audits.after(draft.epoch)
         self._upkeep.plan_due(draft)
-        if self._removals.many:
-            self._worker.submit("removals", self._check_removals, name="looking for removed rows")
 
     def begin(self, label: str | None = None) -> Transaction:
         """Starts a transaction that becomes the current one until it commits or is discarded.
@@ -292,28 +268,6 @@ class CommitService:
         count = transaction.clear()
         self._publisher.store.remove(unused)
         return count
-
-    def tell_absent(self) -> None:
-        """Warns of all removed rows that were absent and not yet reported."""
-        self._check_removals()
-        self._report_absent()
-
-    def _check_removals(self) -> None:
-        """Checks all removals that wait for it; waits for a check that runs now."""
-        with self._checking_lock:
-            with self._gate.lock:
-                self._gate.finish()
-                waiting = self._removals.waiting()
-            lacking = absent(waiting, self._publisher.snapshot)
-            if lacking:
-                with self._gate.lock:
-                    self._removals.lack(lacking)
-
-    def _report_absent(self) -> None:
-        """Warns of the absent rows, once."""
-        with self._gate.lock:
-            unreported = self._removals.tellable()
-        tell(unreported)
 
     def sync(self, level: str, timeout: float | None = None) -> None:
         """Waits until all epochs have reached a durability level; see `Session.sync`."""

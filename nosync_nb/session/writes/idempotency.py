@@ -308,7 +308,7 @@ def _contains(contents: Trace, parts: Sequence[Updates], *, times: int) -> bool:
     layout = contents.layout
     rows_wanted = concat_updates(parts, layout.types)
     negated = arrange(layout, Updates(rows_wanted.columns, rows_wanted.diff * -times))
-    return stats.lacking(contents.with_batch(negated), negated.updates) is None
+    return not stats.has_negative(contents.with_batch(negated), negated.updates)
 
 
 def _loads_differ(before: str, now: str) -> bool:

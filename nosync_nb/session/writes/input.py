@@ -59,8 +59,8 @@ class Input(Collection):
         """Removes one copy of each row.
 
         A keyed input removes rows that are equal in all columns, and warns of absent ones. In an
-        input without a key an absent row has a count below 0 until it is inserted. A warning and
-        each read give the command that repairs it.
+        input without a key an absent row has a count below 0 until it is inserted. Each read
+        raises until then, with the command that repairs it.
         """
         return self._change("remove", rows, once)
 

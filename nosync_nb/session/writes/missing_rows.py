@@ -33,7 +33,7 @@ def repair(snapshot: Snapshot, names: Iterable[str]) -> str:
         batch = snapshot.contents(stage.name).consolidated()
         below = (batch.diff < 0).nonzero()[0]
         if len(below):
-            commands.append(repair_of(stage, batch.updates.take(below)))
+            commands.append(_repair_command(stage, batch.updates.take(below)))
     if not commands:
         return "the inputs lack no row at the last epoch: read that one"
     left = len(commands) - _NAMED_MAX
@@ -42,7 +42,7 @@ def repair(snapshot: Snapshot, names: Iterable[str]) -> str:
     return f"{'; '.join(commands[:_NAMED_MAX])}  {why}{more}"
 
 
-def repair_of(stage: Stage, lacking: Updates) -> str:
+def _repair_command(stage: Stage, lacking: Updates) -> str:
     """Returns the command that adds the rows of an input whose counts are below 0.
 
     Few rows are written out. For many rows the command sets every count below 0 to 0. So it does

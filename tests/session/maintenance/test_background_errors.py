@@ -20,10 +20,8 @@ from soak import SOAK
 import nosync_nb
 from nosync_nb import DurabilityError, Session
 from nosync_nb.files.filesystem import File
-from nosync_nb.session import removals
 from nosync_nb.session.maintenance import disk_usage, maintenance
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.writes import commit
 from nosync_nb.store import store
 from nosync_nb.store.store import Store
 from nosync_nb.trace.history import pack_plans
@@ -41,7 +39,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers of a few hundred bytes lie in files."""
     monkeypatch.setattr(store, "SPILL_BYTES", 800)
     monkeypatch.setattr(store, "SETTLED_BYTES", 200)
-    monkeypatch.setattr(removals, "REMOVALS_FREE", 0)
 
 
 def define(session: Session) -> None:
@@ -178,16 +175,6 @@ def scaled(session: Session) -> None:
     owners.scaling.look()
 
 
-def looked(session: Session) -> None:
-    """Rows that were removed; that some were not there is a warning."""
-    data = session.inputs["data"]
-    data.insert([(500, 1)])
-    session.commit()
-    data.remove([(500, 1)])
-    session.commit()
-    submit(session, owners_of(session).commits.tell_absent, "removals")
-
-
 TASKS = {
     "merges": merged,
     "merges of the keeper": proposed,
@@ -199,7 +186,6 @@ TASKS = {
     "memory": gave_back,
     "state of operators": rebuilt,
     "scaling": scaled,
-    "removed rows": looked,
 }
 
 
@@ -309,13 +295,6 @@ FAULTS = {
     ),
     "memory": Fault(
         (maintenance, "release_memory"), gave_back, "giving memory back to the system: "
-    ),
-    "removals": Fault(
-        (commit, "absent"),
-        lambda session: submit(
-            session, owners_of(session).commits.tell_absent, "looking for removed rows"
-        ),
-        "looking for removed rows: ",
     ),
 }
 ERRORS = [

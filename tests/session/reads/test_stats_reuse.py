@@ -141,7 +141,6 @@ def test_a_merge_that_looks_at_more_than_it_merges_leaves_it_to_readers(
         shown(session, EPOCHS + 1)
 
 
-@pytest.mark.filterwarnings("ignore:.*was removed and was not there")
 @pytest.mark.parametrize("read", ["parent", "nobody"])
 def test_a_row_that_was_below_zero_for_some_epochs_is_so_on_their_branches_alone(
     tmp_path: Path, looked: list[int], read: str, monkeypatch: pytest.MonkeyPatch

@@ -394,7 +394,6 @@ def test_the_background_work_of_a_session_that_was_replaced_changes_nothing(
             lambda: [maintenance.merge(number) for number in inside(made.session).traces],
             owners.rebuilding.begin,
             owners.scaling.look,
-            owners.commits.tell_absent,
         ]
         for number, task in enumerate(tasks):
             owners.worker.submit(number, task)

@@ -11,16 +11,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import on_places
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import NegativeMultiplicityError, StageError
 from nosync_nb.operators import reduce
-from nosync_nb.session import removals
 from nosync_nb.session.session import owners_of
-from nosync_nb.trace import Trace, stats
-from nosync_nb.trace.batch import Updates
 
 
 def elsewhere(read: Callable[[], Any]) -> Any:
@@ -130,233 +127,37 @@ def test_an_insert_of_a_data_frame_counts_rows_with_their_copies(
 # -- rows removed that were not there ----------------------------------------------------------
 
 
-def test_removing_a_row_that_is_not_there_is_told_at_the_commit(session: Session) -> None:
+def test_removing_an_absent_row_is_reported_by_each_read(session: Session) -> None:
     orders = session.input("orders", "id bigint, fruit string")
     total = session.stage("total", orders.group_by().agg(n="count(*)"))
     orders.insert([(1, "fig"), (2, "plum")])
     session.commit()
     orders.remove([(999999, "fig"), (2, "plum")])
-    with pytest.warns(UserWarning, match=r"input 'orders': row \(999999, 'fig'\) was removed and"):
-        assert session.commit() == 2
+    assert session.commit() == 2
     assert total.rows() == [(0,)]
     assert orders.rows(at=1) == [(1, "fig"), (2, "plum")]
-    with pytest.raises(NegativeMultiplicityError, match="999999"):
-        orders.rows()
+    for read in (orders.rows, orders.count, orders.to_arrow, orders.filter("id > 0").rows):
+        with pytest.raises(NegativeMultiplicityError, match="999999") as error:
+            read()
+        assert "orders.insert([(999999, 'fig')])" in str(error.value.hint)
     orders.insert([(999999, "fig")])
     session.commit()
     assert orders.rows() == [(1, "fig")]
 
 
-def test_in_a_long_loop_it_is_told_some_epochs_later(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told, looked = _removals_in_a_loop(session, monkeypatch, waiting=64)
-    assert 100 <= told[0] <= 100 + 64
-    assert len(set(told)) == 1
-    here = threading.current_thread()
-    assert looked.count(here) == removals.REMOVALS_FREE  # the worker does the others
-    assert len(looked) == removals.REMOVALS_FREE + (200 - removals.REMOVALS_FREE) // 64
-
-
-def test_in_a_long_loop_it_is_told_however_long_the_worker_is_busy(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = threading.Event()
-    owners_of(session).worker.submit("busy", ended.wait)
-    told, looked = _removals_in_a_loop(session, monkeypatch, waiting=20, settled=False)
-    ended.set()
-    assert 100 <= told[0] <= 100 + removals.REMOVALS_BEHIND * 20
-    assert set(looked) == {threading.current_thread()}
-
-
-def test_many_rows_of_an_epoch_are_looked_for_by_the_worker_unless_it_is_busy(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(removals, "REMOVALS_PAUSE_S", 3600.0)
-    monkeypatch.setattr(removals, "REMOVALS_ROWS", 4100)
+def test_commit_looks_up_no_removed_row(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     data = session.input("data", "n bigint")
-    data.insert([(n,) for n in range(60_000)])
-    session.commit()
-    looked = _looked(monkeypatch)
-    here, worker = threading.current_thread(), owners_of(session).worker
-    first, many = iter(range(0, 60_000, 2000)), 2000
-
-    def remove(*more: int) -> None:
-        start = next(first)
-        data.remove([*((n,) for n in range(start, start + many)), *((n,) for n in more)])
-        session.commit()
-
-    remove(77_777)
-    worker.settle()
-    assert len(looked) == 1
-    assert looked[0] is not here
-    with pytest.warns(UserWarning, match=r"row \(77777,\) was removed and was not there"):
-        remove()  # it is told with the next epoch
-    for _ in range(removals.REMOVALS_FREE):
-        data.remove([(59_999,)])
-        data.insert([(59_999,)])
-        session.commit()
-    worker.settle()
-    looked.clear()
-    ended = threading.Event()
-    worker.submit("busy", ended.wait)
-    try:
-        for _ in range(8):  # in a loop so many rows are looked for together as well
-            remove()
-        assert not looked, "they wait"
-        remove()
-        assert looked == [here], "no more of them do"
-    finally:
-        ended.set()
-
-
-def test_what_a_loop_left_is_told_at_the_end_of_the_cell(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told, _ = _removals_in_a_loop(session, monkeypatch, waiting=2048)
-    assert not told
-    with pytest.warns(UserWarning, match=r"row \(999,\) was removed and was not there"):
-        owners_of(session).commits.tell_absent()
-    owners_of(session).commits.tell_absent()  # once
-
-
-def test_what_a_loop_left_is_told_when_the_session_is_closed(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _removals_in_a_loop(session, monkeypatch, waiting=2048)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match=r"row \(999,\)"):
-            session.close()
-    assert session.closed
-    with nosync_nb.open(session.path) as again:  # the log is free, though the warning was an error
-        assert again.now == 201
-
-
-def test_what_is_known_of_an_epoch_is_not_looked_for_again(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = session.input("data", "n bigint")
-    data.insert([(n,) for n in range(1000)])
+    data.insert([(n,) for n in range(3000)])
     session.commit()
     looked: list[int] = []
-    lacking = stats.lacking
-
-    def counted(trace: Trace, taken: Updates) -> Updates | None:
-        looked.append(len(taken.diff))
-        return lacking(trace, taken)
-
-    monkeypatch.setattr(stats, "lacking", counted)
-    for n in range(removals.REMOVALS_FREE + 100):
+    on_places(monkeypatch, looked.append)
+    for n in range(100):
         data.remove([(n,)])
         session.commit()
-    assert looked == [1] * removals.REMOVALS_FREE
-    looked.clear()
-    assert data.count() == 900 - removals.REMOVALS_FREE  # by which it is known of all epochs
-    for n in (998, 999, 5000):
-        data.remove([(n,)])
-        session.commit()
-    with pytest.warns(UserWarning, match=r"row \(5000,\) was removed and was not there"):
-        owners_of(session).commits.tell_absent()
-    assert looked == [3]
-
-
-def test_an_input_that_has_other_columns_meanwhile_is_not_looked_into(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _removals_in_a_loop(session, monkeypatch, waiting=2048)
-    session.drop("data")
-    session.input("data", "n bigint, note string")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        owners_of(session).commits.tell_absent()
-
-
-def test_what_came_with_rows_that_were_taken_away_is_not_kept_until_somebody_looks(
-    session: Session,
-) -> None:
-    data = session.input("data", "n bigint")
-    data.insert([(n,) for n in range(5000)])
-    data.remove([(1,)])
-    changes = owners_of(session).transactions.current.inputs["data"]
-    made = changes.delta(inside(session).snapshot.contents("data"))
-    ((_, updates, _),) = removals.Removals().due([removals.Removing(changes, made)], 1)
-    assert updates.diff.tolist() == [-1]
-
-
-def test_what_waits_to_be_looked_at_is_what_the_trace_has_of_it(session: Session) -> None:
-    data = session.input("data", "n bigint")
-    data.insert([(n,) for n in range(5)])
-    data.remove([(1,), (7,)])
-    changes = owners_of(session).transactions.current.inputs["data"]
-    made = changes.delta(inside(session).snapshot.contents("data"))
-    assert made is not None
-    ((_, updates, _),) = removals.Removals().due([removals.Removing(changes, made)], 1)
-    assert updates is made.updates
-
-
-def _looked(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """Who looks for removed rows from now on, each time."""
-    looked: list[threading.Thread] = []
-    real = stats.lacking
-
-    def lacking(*given: Any) -> Any:
-        looked.append(threading.current_thread())
-        return real(*given)
-
-    monkeypatch.setattr(stats, "lacking", lacking)
-    return looked
-
-
-def _removals_in_a_loop(
-    session: Session, monkeypatch: pytest.MonkeyPatch, waiting: int, *, settled: bool = True
-) -> tuple[list[int], list[threading.Thread]]:
-    """Removes 200 rows, an epoch each; the 100th is not there. When it was told, who looked."""
-    monkeypatch.setattr(removals, "REMOVALS_PAUSE_S", 3600.0)
-    monkeypatch.setattr(removals, "REMOVALS_WAITING", waiting)
-    data = session.input("data", "n bigint")
-    data.insert([(n,) for n in range(200)])
-    session.commit()
-    looked = _looked(monkeypatch)
-    told: list[int] = []
-    for n in range(200):
-        data.remove([(n,)] if n != 100 else [(999,)])
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            session.commit()
-        told += [n] * len(caught)
-        if settled:
-            owners_of(session).worker.settle()
-    return told, looked
-
-
-def test_several_are_counted_and_one_is_named(session: Session) -> None:
-    data = session.input("data", "n bigint")
-    data.remove([(n,) for n in (5, 6, 7, 7)])
-    with pytest.warns(UserWarning, match=r"and 2 more rows below 0"):
-        session.commit()
-
-
-def test_removing_what_is_there_or_comes_with_it_is_not_told(
-    session: Session, recwarn: pytest.WarningsRecorder
-) -> None:
-    warnings.simplefilter("always")
-    data = session.input("data", "n bigint, s string")
-    by_key = session.input("by_key", "n bigint, s string", key="n")
-    session.stage("per", data.group_by("s").agg(c="count(*)"))
-    rows = [(n, f"s{n % 7}") for n in range(3000)]
-    data.insert(rows)
-    by_key.insert(rows)
-    session.commit()
-    for start in range(0, 3000, 300):
-        data.insert([(-1, "new")])
-        data.remove([*rows[start : start + 300], (-1, "new")])
-        by_key.remove(rows[start : start + 300])
-        session.commit()
-    data.remove([])
-    session.commit()
-    assert (data.count(), by_key.count()) == (0, 0)
-    assert [str(w.message) for w in recwarn] == []
+    owners_of(session).worker.settle()
+    assert not looked
+    assert data.count() == 2900
+    assert looked
 
 
 # -- loads with a key --------------------------------------------------------------------------
