@@ -24,7 +24,7 @@ def apply_config_limits(settings: Settings, session: Session, say: Callable[[str
 
 
 def config_budget(budget: str, session: Session | None) -> None:
-    """Bounds the disk usage and the writes of the log of a session; an empty budget does nothing.
+    """Bounds the disk usage of the log of a session; an empty budget does nothing.
 
     Raises:
         SchemaError: it is no budget, or less than the log needs; then nothing changes.
@@ -32,12 +32,11 @@ def config_budget(budget: str, session: Session | None) -> None:
     if not budget:
         return
     from nosync_nb.session.session import owners_of
-    from nosync_nb.store.retention_policy import parse_bounds
+    from nosync_nb.store.retention_policy import parse_budget
 
-    bounds = parse_bounds(budget)
+    size = parse_budget(budget)
     if session is None or owners_of(session).publisher.store.log.mode == "r":
         return
     retaining = owners_of(session).retaining
-    retention = retaining.retention
-    if bounds != (retention.budget, retention.files, retention.writes):
+    if size != retaining.retention.budget:
         retaining.bound(budget)

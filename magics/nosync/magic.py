@@ -42,8 +42,8 @@ class NoSync(Magics):
     ).tag(config=True)
     budget = traitlets.Unicode(
         "",
-        help="What the log may take on its disk, and write: as `%dd retain --budget` says it, also"
-        " of logs that are opened later. Default: as it was said of each.",
+        help="The disk budget of the log, as `%dd retain --budget` takes it, and of logs that are"
+        " opened later. Default: each log keeps its own.",
     ).tag(config=True)
     spark_conf = traitlets.Dict(
         value_trait=traitlets.Unicode(), help="Settings of a Spark session that NoSync starts."

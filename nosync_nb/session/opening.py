@@ -302,7 +302,7 @@ def _register(where: str, session: Session) -> None:
 def _check_retention(mode: str, retain: int | str | None, budget: int | str | None) -> None:
     """Raises SchemaError if `retain` or `budget` is invalid, or given with `mode="r"`."""
     retention_policy.parse_retention(retain)
-    retention_policy.parse_bounds(budget)
+    retention_policy.parse_budget(budget)
     for name, value in (("retain", retain), ("budget", budget)):
         if value is not None and mode == "r":
             raise SchemaError(f"{name} is said by who writes", hint='leave out mode="r"')

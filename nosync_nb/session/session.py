@@ -274,9 +274,9 @@ class Session:
         doc='How long single epochs are retained, as `"30 days"`; None: all.',
     )
     budget = property(
-        lambda session: owners_of(session).retaining.retention.bounds,
+        lambda session: owners_of(session).retaining.retention.budget,
         lambda session, asked: owners_of(session).retaining.bound(asked),
-        doc='The disk budget of the log, as `"2 GB, 500 files"`; None: no bound.',
+        doc='The disk budget of the log in bytes, set as `"2 GB"`; None: no bound.',
     )
 
     def pin(self, at: Any, name: str) -> int:

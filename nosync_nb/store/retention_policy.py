@@ -17,13 +17,10 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.trace.history.downsampling import RetainedEpochs
 
 KEY = "retention"
-"""The key of the retention in a catalog, without its limits of files and writes."""
+"""The key of the retention in a catalog."""
 
-BOUNDS = "bounds"
-"""The key of those limits in a catalog. Releases that know no such limits ignore it."""
-
-_LIMITS = ("files", "writes")
-"""The limits below `BOUNDS`."""
+REMOVED = "bounds"
+"""The key of two limits in catalogs of older releases, which this one ignores."""
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _COUNT_MAX = 2**40
@@ -38,33 +35,12 @@ class Retention(NamedTuple):
     Attributes:
         pins: named epochs that are never downsampled.
         budget: the bytes on disk above which less is retained; None: no limit.
-        files: the number of files above which less is retained; None: no limit.
-        writes: the write amplification above which merges wait; None: no limit.
     """
 
     epochs: int | None = None
     seconds: int | None = None
     pins: Mapping[str, int] = {}
     budget: int | None = None
-    files: int | None = None
-    writes: float | None = None
-
-    @property
-    def bounded(self) -> bool:
-        """True if less of the past is retained when the log exceeds its budget."""
-        return self.budget is not None or self.files is not None
-
-    @property
-    def bounds(self) -> int | str | None:
-        """The limits as a user writes them: bytes, `"500 B, 100 files, 3x"`, or None for none."""
-        if self.files is self.writes is None:
-            return self.budget
-        limits = [] if self.budget is None else [f"{self.budget} B"]
-        limits += (
-            [] if self.files is None else [f"{self.files} file{'' if self.files == 1 else 's'}"]
-        )
-        limits += [] if self.writes is None else [f"{self.writes:.15g}x"]
-        return ", ".join(limits)
 
     @property
     def asked(self) -> int | str | None:
@@ -80,13 +56,9 @@ class Retention(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Returns the entries of a catalog, by key; defaults are left out."""
         data = self._asdict()
-        limits = {name: data.pop(name) for name in _LIMITS}
-        given = {name: most for name, most in limits.items() if most is not None}
-        bounds = {BOUNDS: given} if given else {}
         if self.budget is None:  # as in releases without a budget
             del data["budget"]
-        plain = self._replace(files=None, writes=None)
-        return {**({KEY: data} if plain != Retention() else {}), **bounds}
+        return {KEY: data} if self != Retention() else {}
 
     def upto(self, epoch: int) -> Retention:
         """Returns the same policy without the pins of later epochs."""
@@ -116,33 +88,37 @@ class Retention(NamedTuple):
 
 def retention_of(catalog: Mapping[str, Any]) -> Retention:
     """Returns the policy of a validated catalog."""
-    bounds = catalog.get(BOUNDS) or {}
-    limits: dict[str, Any] = {name: bounds.get(name) for name in _LIMITS}
-    return Retention(**(catalog.get(KEY) or {}), **limits)
+    return Retention(**(catalog.get(KEY) or {}))
 
 
 def without_pins(catalog: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a catalog without its retention policy."""
-    return {key: value for key, value in catalog.items() if key not in (KEY, BOUNDS)}
+    return {key: value for key, value in catalog.items() if key not in (KEY, REMOVED)}
 
 
-def bounds_well_formed(data: Any) -> bool:
-    """Returns True if the limits of a catalog can be the output of `to_json`.
-
-    Limits that a later release has added are ignored.
-    """
-    if type(data) is not dict:
-        return False
-    files, writes = data.get("files", 1), data.get("writes", 1)
-    if type(files) is not int or type(writes) not in (int, float):
-        return False
-    return 1 <= files <= _COUNT_MAX and 1 <= writes <= _COUNT_MAX
+def removed_limits(catalog: Mapping[str, Any]) -> str | None:
+    """Returns a note on limits of an older release that a catalog records; None without any."""
+    recorded = catalog.get(REMOVED)
+    if not isinstance(recorded, dict):
+        return None
+    limits = [
+        f"{recorded[name]:.15g}{unit}"
+        for name, unit in (("files", " files"), ("writes", "x"))
+        if type(recorded.get(name)) in (int, float) and 1 <= recorded[name] <= _COUNT_MAX
+    ]
+    if not limits:
+        return None
+    return (
+        f"the log records a budget of {' and '.join(limits)}: this release ignores limits on the"
+        " number of files and on rewriting; session.budget limits bytes, and setting it forgets"
+        " the others"
+    )
 
 
 def well_formed(data: Any, epoch: int) -> bool:
     """Returns True if the retention of a catalog at an epoch can be the output of `to_json`."""
     try:
-        retention = Retention(**data, files=None, writes=None)
+        retention = Retention(**data)
         has_names = type(retention.pins) is dict and all(
             isinstance(name, str) for name in retention.pins
         )
@@ -184,54 +160,46 @@ def parse_retention(asked: Any) -> tuple[int | None, int | None]:
     )
 
 
-class DiskBudget(NamedTuple):
-    """The limits of bytes, of files and of write amplification; see `Retention`."""
-
-    budget: int | None = None
-    files: int | None = None
-    writes: float | None = None
-
-
-def parse_bounds(asked: Any) -> DiskBudget:
-    """Returns the limits that a user wrote: bytes or a size, a number of files, `"3x"`.
+def parse_budget(asked: Any) -> int | None:
+    """Returns the bytes that a user wrote as a number or a size; None for no limit.
 
     Raises:
-        SchemaError: a part is not a limit, or occurs twice; the hint shows the syntax.
+        SchemaError: `asked` is not a size; the hint shows the syntax.
     """
     if asked is None or asked == "none":
-        return DiskBudget()
-    limits: dict[str, Any] = {}
-    for part in asked.split(",") if isinstance(asked, str) else [asked]:
-        name, value = _parse_bound(part)
-        if value is None or name in limits:
+        return None
+    size = _parse_size(asked)
+    if size is None:
+        removed = isinstance(asked, str) and re.search(_REMOVED_LIMIT, asked, re.IGNORECASE)
+        if removed:
+            sizes = [part.strip() for part in asked.split(",") if _parse_size(part) is not None]
             raise SchemaError(
-                f"budget={asked!r}: {part!r} is "
-                + ("said twice" if value is not None else "no size, number of files, or how often"),
-                hint='write budget="2 GB" (B, kB, MB, GB, TB, or KiB to TiB), "500 files", "3x" for'
-                " what comes in to be written three times at most (1x: once, as it comes),"
-                ' "2 GB, 500 files, 3x", or budget="none"',
+                f"budget={asked!r}: {removed[0]!r} is not a size; limits on the number of files"
+                " and on rewriting were removed",
+                hint=f'limit the bytes: budget="{sizes[0] if sizes else "2 GB"}", or budget="none"',
             )
-        limits[name] = value
-    return DiskBudget(**limits)
+        raise SchemaError(
+            f"budget={asked!r} is not a size",
+            hint='write budget="2 GB" (B, kB, MB, GB, TB, or KiB to TiB), or budget="none"',
+        )
+    return size
 
 
-def _parse_bound(part: Any) -> tuple[str, Any]:
-    """Returns the name and the value of one limit; the value is None if it is invalid."""
-    if type(part) is int:
-        return "budget", part if 1 <= part <= _BYTES_MAX else None
-    pattern = r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*"
-    written = re.fullmatch(pattern, part) if isinstance(part, str) else None
-    if written is None:
-        return "", None
-    number, unit = Decimal(written[1]), written[2].lower()
-    if unit in _SIZES:
-        size = int(number * _SIZES[unit])
-        return "budget", size if 1 <= size <= _BYTES_MAX else None
-    if unit in ("file", "files"):
-        return "files", int(number) if number == int(number) and 1 <= number <= _COUNT_MAX else None
-    if unit == "x":
-        return "writes", float(number) if 1 <= number <= _COUNT_MAX else None
-    return "", None
+_REMOVED_LIMIT = r"\d[\d.]*\s*(?:files?|x)\b"
+"""A limit of older releases: `500 files`, `3x`."""
+
+
+def _parse_size(asked: Any) -> int | None:
+    """Returns the bytes of a number or a size, at least one; None for anything else."""
+    if type(asked) is int:
+        size = asked
+    else:
+        pattern = r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*"
+        written = re.fullmatch(pattern, asked) if isinstance(asked, str) else None
+        if written is None or written[2].lower() not in _SIZES:
+            return None
+        size = int(Decimal(written[1]) * _SIZES[written[2].lower()])
+    return size if 1 <= size <= _BYTES_MAX else None
 
 
 def size_text(size_bytes: int) -> str:

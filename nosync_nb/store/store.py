@@ -38,7 +38,6 @@ from nosync_nb.store.records.payloads import PayloadEntry
 from nosync_nb.store.records.replay import FrameContent, FrameReplay, rewind_target
 from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.trace_recovery import Changes
-from nosync_nb.store.write_counters import WriteCounters
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, size_bytes
 from nosync_nb.trace.history.history import History
@@ -91,7 +90,6 @@ class Store:
         self.log = log
         self.files = files
         self.packs = os.path.join(path, "history")
-        self.writes = WriteCounters(log.head.offset)
         for inner in (self.parts, self.packs):
             folder.path_inside(files, inner, write=log.mode == "w")
         self.meta: dict[str, Any] = {}
@@ -277,13 +275,11 @@ class Store:
                 last = Layer(last.lower, last.upper, change.parts, change.refs)
                 layers = (*trace.layers[:-1], last)
                 draft.traces[number] = Trace(trace.layout, layers, trace.memos)
-            self.writes.add(last.files)
             if before is not None and number in before.traces:
                 continue
             if last.lower == draft.epoch and (before is None or len(trace.layers) == 1):
                 kind = payloads.TRACE if before is None else payloads.RESET
                 entries.append(payloads.layer_entry(kind, number, last))
-        self.writes.come(ref for _, _, change in draft.logged for ref in change.refs)
         return entries
 
     def spill(self, parts: Iterable[Batch], layout: Layout, stem: str) -> ArrangedChange:

@@ -188,14 +188,11 @@ def _is_old(layer: Layer) -> bool:
     return layer.full or bool(layer.files) or layer.rows_count > YOUNG_ROWS
 
 
-def plan_merges(trace: Trace, *, spare: bool = False) -> Merge | None:
+def plan_merges(trace: Trace) -> Merge | None:
     """Plans the next merge for a worker: the youngest run of a level that is full.
 
     If more than `LAYERS_MAX` layers wait, those most alike in size are merged. Claimed layers are
     being merged already: neither they nor older layers are planned.
-
-    Args:
-        spare: full levels wait as well, so that less is written and a read looks into more layers.
     """
     layers = trace.layers
     stop = len(layers)
@@ -206,7 +203,7 @@ def plan_merges(trace: Trace, *, spare: bool = False) -> Merge | None:
     first = stop
     while first and not layers[first - 1].claimed:
         first -= 1
-    start = first if spare else stop
+    start = stop
     while start > first:
         top = layers[start - 1].level
         full = 0

@@ -661,18 +661,19 @@ def test_the_past_is_kept_as_it_is_said(
     assert "budget of 1.9 GiB" in notebook.ok("%dd status")
     assert "is less than the state of now" in notebook.fails("%dd retain --budget 10 B")
     assert "budget" not in notebook.ok("%dd retain --budget none")
-    kept = notebook.ok("%dd retain --budget 1.5x, 900 files")
-    assert "takes more than 900 files; merges wait while more than 1.5x" in kept
-    shown = notebook.ok("%dd status")
-    assert "for the budget of 900 files" in shown
-    assert "what came in, for a budget of 1.5x" in shown
-    notebook.ok('%config NoSync.budget = "3 GB, 2x"')
-    assert "takes more than 2.8 GiB; merges wait while more than 2x" in notebook.ok("%dd retain")
-    for wrong, why in (("little", "no size, number"), ("10 B", "than the state of now")):
+    assert 'budget="2 GB"' in notebook.fails("%dd retain --budget 1.5x, 900 files")
+    notebook.ok('%config NoSync.budget = "3 GB"')
+    assert "takes more than 2.8 GiB" in notebook.ok("%dd retain")
+    wrongs = {
+        "little": "is not a size",
+        "10 B": "than the state of now",
+        "3 GB, 2x": 'limit the bytes: budget="3 GB"',
+    }
+    for wrong, why in wrongs.items():
         caplog.clear()
         notebook.ok(f'%config NoSync.budget = "{wrong}"')  # IPython says what it raises as a log
         assert why in caplog.text
-    assert "3 GB, 2x" in notebook.ok("%config NoSync.budget")
+    assert "3 GB" in notebook.ok("%config NoSync.budget")
     notebook.ok('%config NoSync.budget = "none"')
     assert "takes more" not in notebook.ok("%dd retain")
     assert "not pinned any more" in notebook.ok("%dd pin --drop 'first load'")

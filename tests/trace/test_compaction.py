@@ -133,10 +133,10 @@ def sized(_: Layout, batches: list[Any]) -> Sized:
     return Sized(sum(map(len, batches)))
 
 
-def perform(trace: Trace, *, spare: bool = False) -> tuple[Trace, int]:
+def perform(trace: Trace) -> tuple[Trace, int]:
     """Does what is planned; returns the rows copied."""
     copied = 0
-    while (planned := plan_merges(trace, spare=spare)) is not None:
+    while (planned := plan_merges(trace)) is not None:
         inputs = trace.layers[planned.start : planned.stop]
         rows = sum(layer.rows_count for layer in inputs)
         copied += rows
@@ -290,16 +290,15 @@ def test_the_committing_thread_leaves_many_layers_just_below_full_alone() -> Non
     assert max(layer.rows_count for layer in trace.layers) == merged
 
 
-@pytest.mark.parametrize(("spare", "most"), [(False, 5.0), (True, 4.4)])
-def test_of_too_many_layers_those_most_alike_are_merged(spare: bool, most: float) -> None:
+def test_of_too_many_layers_those_most_alike_are_merged() -> None:
     """Else the oldest are written again and again: 5000 of one size were, eight times and forty."""
     trace, copied, epochs = Trace(LAYOUT), 0, 5000
     for epoch in range(epochs):
         layer = Layer(epoch, epoch + 1, (Sized(YOUNG_ROWS + 1),))
-        trace, more = perform(Trace(LAYOUT, (*trace.layers, layer)), spare=spare)
+        trace, more = perform(Trace(LAYOUT, (*trace.layers, layer)))
         copied += more
         assert len(trace.layers) <= LAYERS_MAX
-    assert copied < most * epochs * (YOUNG_ROWS + 1)
+    assert copied < 5 * epochs * (YOUNG_ROWS + 1)
 
 
 def full(lower: int, rows_count: int) -> Layer:

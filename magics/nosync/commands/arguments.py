@@ -75,13 +75,3 @@ def _datetime(text: int | str) -> datetime | None:
         return datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
         return None
-
-
-def bounds_of(session: Session) -> list[str]:
-    """Returns the limits of the log's disk usage, for display; empty without limits."""
-    from nosync_nb.session.session import owners_of
-    from nosync_widgets import formats
-
-    retention = owners_of(session).retaining.retention
-    bytes_ = [] if retention.budget is None else [formats.size(retention.budget)]
-    return bytes_ + ([] if retention.files is None else [formats.count(retention.files, "file")])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
-from nosync.commands.arguments import Subcommand, bounds_of, epoch_of, moment
+from nosync.commands.arguments import Subcommand, epoch_of, moment
 from nosync_widgets import formats
 from nosync_widgets.data.tables import Table
 
@@ -30,16 +30,10 @@ def _retain(notebook: Notebook, arguments: Namespace) -> None:
 
 def _retention_text(session: Session) -> str:
     """Describes the retained history."""
-    from nosync_nb.session.session import owners_of
-
     retained, pins = session.retain, len(session.pins)
     pinned = f"; {formats.count(pins, 'epoch')} pinned" if pins else ""
-    bounds = bounds_of(session)
-    if bounds:
-        pinned += f"; less, if the log takes more than {' or '.join(bounds)}"
-    writes = owners_of(session).retaining.retention.writes
-    if writes is not None:
-        pinned += f"; merges wait while more than {writes:.15g}x what comes in is written"
+    if session.budget is not None:
+        pinned += f"; less, if the log takes more than {formats.size(session.budget)}"
     if retained is None:
         return f"every epoch of the past is kept{pinned}"
     long = retained if isinstance(retained, str) else formats.count(retained, "epoch")
@@ -77,7 +71,7 @@ COMMANDS = (
             (["asked"], {"nargs": "*", "help": "a number of epochs, `30 days`, or `all`"}),
             (
                 ["--budget"],
-                {"nargs": "+", "metavar": "SIZE", "help": "`2 GB`, `500 files`, `3x`, or `none`"},
+                {"nargs": "+", "metavar": "SIZE", "help": "`2 GB`, or `none`"},
             ),
         ],
     ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
-from nosync.commands.arguments import Subcommand, bounds_of, epoch_of, limit, moment
+from nosync.commands.arguments import Subcommand, epoch_of, limit, moment
 from nosync_widgets import formats
 from nosync_widgets.data.comparison import comparison_table
 from nosync_widgets.data.tables import WIDEST, Table, changed_rows, collection_table
@@ -20,7 +20,6 @@ MAIN = "main"
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Collection, Session
-    from nosync_nb.session.maintenance.disk_usage import Amplification
     from nosync_nb.store.durability.recovery_frontier import FailureName
 
 
@@ -106,11 +105,7 @@ def _missing_data(session: Session) -> list[str]:
 
 def _disk_usage_text(session: Session) -> str:
     """Describes the disk usage of the log, by purpose."""
-    from nosync_nb.session.maintenance.disk_usage import (
-        measure_disk_usage,
-        over_budget,
-        write_amplification,
-    )
+    from nosync_nb.session.maintenance.disk_usage import measure_disk_usage, over_budget
     from nosync_nb.session.session import owners_of
 
     publisher = owners_of(session).publisher
@@ -121,29 +116,12 @@ def _disk_usage_text(session: Session) -> str:
     ]
     file_count = formats.count(usage.files, "file")
     bound = ""
-    bounds = bounds_of(session)
-    if bounds:
-        retention = publisher.retention
-        counted = [] if retention.budget is None else [formats.size(usage.own)]
-        counted += [] if retention.files is None else [formats.count(usage.needed, "file")]
+    if session.budget is not None:
         over = ": from the next checkpoint on less of the past is kept, if there is some"
-        bound = f"; {' and '.join(counted)} count for the budget of {' and '.join(bounds)}"
+        used, most = formats.size(usage.own), formats.size(session.budget)
+        bound = f"; {used} count for the budget of {most}"
         bound += over if over_budget(publisher) else ""
-    return (
-        f"on this disk {formats.size(usage.total)} in {file_count}: {', '.join(parts)}{bound}"
-        f"{_amplification_text(write_amplification(publisher), publisher.retention.writes)}"
-    )
-
-
-def _amplification_text(written: Amplification, most: float | None) -> str:
-    """Describes the write amplification since the log was opened; empty if nothing was written."""
-    if not written.came:
-        return ""
-    text = f"; written {written.times:.1f}x what came in"
-    if most is None:
-        return text
-    waits = ": merges wait that save little" if written.times > most else ""
-    return f"{text}, for a budget of {most:.15g}x{waits}"
+    return f"on this disk {formats.size(usage.total)} in {file_count}: {', '.join(parts)}{bound}"
 
 
 def _failures(session: Session) -> str:

@@ -20,7 +20,7 @@ from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
 from nosync_nb.store import retention_policy
 from nosync_nb.store.catalog.epoch_index import EpochSequence
-from nosync_nb.store.retention_policy import DiskBudget, Retention
+from nosync_nb.store.retention_policy import Retention
 from nosync_nb.trace.history import interval_cover
 
 
@@ -75,14 +75,9 @@ class RetentionService:
     def bound(self, asked: Any) -> None:
         """Bounds the disk usage of the log; history is downsampled in the background to fit.
 
-        The bound is a number of bytes, a size, a number of files, or both as `"2 GB, 500 files"`;
-        None: no bound. The files that the log needs count; files that only its branches need do
-        not. If the bound is exceeded, the oldest epochs become coarser first; pins stay. If the
-        current state grows beyond it, commits continue.
-
-        `"3x"` bounds how often new data may be written, since the log was opened. If merges, packs
-        and checkpoints have written more, merges of files wait, and readers look up more layers, at
-        most 12 that wait. Writes that cannot wait are made anyway.
+        The bound is a number of bytes or a size; None: no bound. Bytes that the log needs count;
+        files that only its branches need do not. If the bound is exceeded, the oldest epochs become
+        coarser first; pins stay. If the current state grows beyond it, commits continue.
 
         Raises:
             SchemaError: if it is no bound, or smaller than the current state with the log's tail;
@@ -90,9 +85,8 @@ class RetentionService:
 
         Cost: a checkpoint.
         """
-        bounds = retention_policy.parse_bounds(asked)
-        taking = bounds._replace(writes=None)
-        if taking != DiskBudget():
+        budget = retention_policy.parse_budget(asked)
+        if budget is not None:
             with self._gate.lock:
                 self._gate.turn("budget")
                 log = self._publisher.store.log
@@ -100,13 +94,12 @@ class RetentionService:
             if grown:  # because a checkpoint makes the tail as small as it can be
                 self._maintenance.checkpoint()
 
-        def with_bounds(current: Retention) -> Retention:
-            if taking != DiskBudget():
-                _check_minimum(taking, disk_usage.minimum_bytes(self._publisher), asked)
-            return current._replace(**bounds._asdict())
+        def with_budget(current: Retention) -> Retention:
+            if budget is not None:
+                _check_minimum(budget, disk_usage.minimum_bytes(self._publisher), asked)
+            return current._replace(budget=budget)
 
-        self._change(with_bounds, f"budget is {asked!r} from now on")
-        self._maintenance.plan_merges(())
+        self._change(with_budget, f"budget is {asked!r} from now on")
 
     def pin(self, at: Any, name: str) -> int:
         """Retains an epoch as it is; see `Session.pin`."""
@@ -163,7 +156,7 @@ class RetentionService:
                 self._gate.turn("retain")
                 current = self.retention
                 updated = changed(current)
-                if updated == current:
+                if updated == current and not self._publisher.removed_limits:
                     return
                 decision = unchanged_decision(dict(self._publisher.snapshot.catalog))
                 self._installation.install(decision, retention=updated, outcome=outcome)
@@ -173,20 +166,12 @@ class RetentionService:
             raise
 
 
-def _check_minimum(bounds: DiskBudget, least: DiskBudget, requested: Any) -> None:
+def _check_minimum(bound: int, need: int, requested: Any) -> None:
     """Raises if a budget is smaller than the log needs without any history."""
-    pairs = (bounds.budget, least.budget), (bounds.files, least.files)
-    for (bound, need), text in zip(pairs, _SIZE_TEXTS, strict=True):
-        if bound is not None and need is not None and bound < need:
-            raise SchemaError(
-                f"budget={requested!r}, {text(bound)}, is less than the state of now and the log's"
-                f" tail take: {text(need)}",
-                hint=f"give at least {text(need)} and some for the past, or drop stages",
-            )
-
-
-def _files_text(count: int) -> str:
-    return f"{count} file{'' if count == 1 else 's'}"
-
-
-_SIZE_TEXTS = retention_policy.size_text, _files_text
+    if bound < need:
+        text = retention_policy.size_text
+        raise SchemaError(
+            f"budget={requested!r}, {text(bound)}, is less than the state of now and the log's"
+            f" tail take: {text(need)}",
+            hint=f"give at least {text(need)} and some for the past, or drop stages",
+        )

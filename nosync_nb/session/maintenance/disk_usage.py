@@ -16,17 +16,13 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.rows.types import row_bytes
 from nosync_nb.session.state.publisher import Publisher, files_of
-from nosync_nb.store.retention_policy import DiskBudget
 from nosync_nb.trace import Trace, plan_merges
-from nosync_nb.trace.history.pack_plans import Less
 
 BRANCHES = "branches"
 """The folder with the logs of branches."""
 
 HASH_BYTES = 8
 """Bytes of each row in memory beside its values: a hash, and as many for a count."""
-
-_LOG_PURPOSES = frozenset(("live", "history", "log"))
 
 DEEP = 64
 """The depth up to which folders are searched: branches have branches."""
@@ -42,7 +38,6 @@ class DiskUsage(NamedTuple):
         branches: files of branches that this log does not have.
         garbage: unused files that are not deleted yet.
         files: the number of files.
-        needed: the number of files that the log itself needs.
     """
 
     live: int = 0
@@ -51,7 +46,6 @@ class DiskUsage(NamedTuple):
     branches: int = 0
     garbage: int = 0
     files: int = 0
-    needed: int = 0
 
     @property
     def total(self) -> int:
@@ -82,55 +76,19 @@ def measure_disk_usage(publisher: Publisher) -> DiskUsage:
             purpose = "live" if name in live else "history" if name in past else "garbage"
         sizes[purpose] += status.st_size
         sizes["files"] += 1
-        sizes["needed"] += purpose in _LOG_PURPOSES
     return DiskUsage(**sizes)
 
 
-def minimum_bytes(publisher: Publisher) -> DiskBudget:
-    """Returns the disk usage of a log without history: the current state, and its tail."""
-    past, taken = publisher.store.history.files(), measure_disk_usage(publisher)
-    old = len(past - files_of(publisher.snapshot.version))
-    return DiskBudget(taken.live + taken.log, taken.needed - old)
-
-
-def over_budget(publisher: Publisher) -> tuple[Less, ...]:
-    """Returns which budgets are exceeded: bytes, files, or both."""
-    retention = publisher.retention
-    if not retention.bounded:
-        return ()
+def minimum_bytes(publisher: Publisher) -> int:
+    """Returns the bytes of a log without history: the current state, and its tail."""
     taken = measure_disk_usage(publisher)
-    sizes: dict[Less, tuple[int, int | None]] = {
-        "bytes": (taken.own, retention.budget),
-        "files": (taken.needed, retention.files),
-    }
-    return tuple(
-        what for what, (size, limit) in sizes.items() if limit is not None and size > limit
-    )
+    return taken.live + taken.log
 
 
-class Amplification(NamedTuple):
-    """The bytes that a log has written since it was opened: new data, and rewritten data."""
-
-    came: int
-    again: int
-
-    @property
-    def times(self) -> float:
-        """The write amplification: how often each byte of new data was written."""
-        return (self.came + self.again) / max(1, self.came)
-
-
-def write_amplification(publisher: Publisher) -> Amplification:
-    """Returns the bytes that a log has written since it was opened."""
-    store = publisher.store
-    writes, past = store.writes, store.history.written
-    return Amplification(writes.came + store.log.head.offset - writes.begun, writes.again + past)
-
-
-def should_defer_rewrites(publisher: Publisher) -> bool:
-    """Returns True if the write budget is exceeded, so rewrites that can wait are deferred."""
-    limit = publisher.retention.writes
-    return limit is not None and write_amplification(publisher).times > limit
+def over_budget(publisher: Publisher) -> bool:
+    """Returns True if the log takes more bytes than its budget."""
+    budget = publisher.retention.budget
+    return budget is not None and measure_disk_usage(publisher).own > budget
 
 
 def _files_below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat_result]]:

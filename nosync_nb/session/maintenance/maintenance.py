@@ -36,7 +36,7 @@ from nosync_nb.store.records import file_references
 from nosync_nb.store.records.nonnegative_layers import nonnegative_text
 from nosync_nb.store.retention_policy import Retention
 from nosync_nb.store.store import SPILL_ROWS
-from nosync_nb.trace import Layer, Merge, Trace, adopt_merged, place_merged, stats
+from nosync_nb.trace import Layer, adopt_merged, place_merged, stats
 from nosync_nb.trace import plan_merges as plan
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.compaction import INLINE_ROWS, LAYERS_MAX
@@ -83,22 +83,16 @@ class Maintenance:
         self._aging = HistoryAging(gate, publisher, limits, worker.failures)
         self._due: set[int] = set()  # traces to merge
         self._failed: dict[int, int] = {}  # traces whose merge failed: the frame to wait for
-        self._deferred: set[int] = set()  # traces that wait because of the write budget
         self._checkpointing = threading.Lock()
         self._clearing = 0  # guarded by `_checkpointing`
 
     def plan_merges(self, numbers: Iterable[int]) -> None:
-        """Queues a merge for each of some traces whose layers are out of proportion.
-
-        Traces that waited because of the write budget are included when the budget allows it.
-        """
+        """Queues a merge for each of some traces whose layers are out of proportion."""
         self._merges.proposals.overdue()
         traces, due = self._publisher.snapshot.version.traces, [*numbers]
         if self._failed:
             seq = self._publisher.store.log.head.seq
             due = [number for number in due if self._failed.get(number, 0) <= seq]
-        if self._deferred and not disk_usage.should_defer_rewrites(self._publisher):
-            due += [self._deferred.pop() for _ in range(len(self._deferred))]
         for number in due:
             if disk_usage.merge_gain(traces.get(number)):
                 self._due.add(number)
@@ -173,7 +167,7 @@ class Maintenance:
             with self._gate.lock:
                 self._gate.finish()
                 trace = self._publisher.snapshot.version.traces.get(number)
-                planned = None if trace is None else self._next_merge(number, trace)
+                planned = None if trace is None else plan(trace)
                 if trace is None or planned is None:
                     return
                 inputs = trace.layers[planned.start : planned.stop]
@@ -196,19 +190,6 @@ class Maintenance:
                 if not offloaded:
                     merging.release()
 
-    def _next_merge(self, number: int, trace: Trace) -> Merge | None:
-        """Returns the next merge of a trace; one that writes files waits for the write budget."""
-        planned, snapshot = plan(trace), self._publisher.snapshot
-        if planned is None or number in snapshot.graph.unwritten:
-            return planned
-        inputs = trace.layers[planned.start : planned.stop]
-        large = sum(layer.rows_count for layer in inputs) > SPILL_ROWS
-        if large and disk_usage.should_defer_rewrites(self._publisher):
-            planned = plan(trace, spare=True)
-            if planned is None:
-                self._deferred.add(number)
-        return planned
-
     def _with_files(self, merging: OffloadedMerge) -> OffloadedMerge:
         """Returns a merge whose layers are all in files; layers in memory are written first."""
         number, layout, inputs = merging
@@ -218,7 +199,6 @@ class Maintenance:
             if not layer.files:
                 stem = f"trace{number}-{layer.lower}-{layer.upper}"
                 change = self._publisher.store.spill(layer.parts, layout, stem)
-                self._publisher.store.writes.repeat(change.refs)
                 filed = Layer(layer.lower, layer.upper, change.parts, change.refs)
                 self._replace_layers(number, (layer,), filed)
             layers.append(filed)
@@ -269,7 +249,6 @@ class Maintenance:
     def _adopt_merge(self, merging: OffloadedMerge, change: ArrangedChange) -> bool:
         """Replaces layers with their merge, if they are still live."""
         inputs = merging.inputs
-        self._publisher.store.writes.repeat(change.refs)
         output = Layer(inputs[0].lower, inputs[-1].upper, change.parts, change.refs)
         adopted = self._replace_layers(merging.number, inputs, output)
         self._publisher.works.count("merges", adopted)
@@ -352,7 +331,7 @@ class Maintenance:
             incarnation = publisher.ledger.incarnation
         self._aging.pack(plan)
         previous_files, needed = store.history.files(), files_of(version)
-        bounded = publisher.retention.bounded
+        bounded = publisher.retention.budget is not None
         thinned = self._aging.thin(needed)
         fitted = self._aging.fit(needed, again=self._clearing > 0) if bounded else None
         if fitted is not None:
@@ -370,7 +349,6 @@ class Maintenance:
         )
         payload = store.checkpoint_payload(version, graph, meta, times, past)
         store.log.write_checkpoint(payload, position)
-        store.writes.count(len(payload), again=True)
         store.log.trim()
         return version
 
@@ -392,7 +370,6 @@ class Maintenance:
                 error.add_note(f"{WHILE}writing {self._publisher.title_of(number)} to files")
                 raise
             for layer, filed in pairs:
-                self._publisher.store.writes.repeat(filed.files)
                 adopted = adopt_merged(traces[number], (layer,), filed)
                 assert adopted is not None
                 traces[number] = adopted
@@ -449,8 +426,6 @@ class HistoryAging:
     def fit(self, needed: AbstractSet[str], *, again: bool) -> bool | None:
         """Downsamples the history until the log fits its budget. Returns True if it wrote a pack.
 
-        If bytes and files are over the budget, bytes come first: fewer bytes may be fewer files.
-
         Args:
             again: this checkpoint is written to have files deleted: if the log was fitted to the
                 same budget before, nothing is done, and None is returned.
@@ -466,10 +441,9 @@ class HistoryAging:
         retention, fitted = publisher.retention, False
         if again and retention == self._fitted_retention:
             return None
-        while beyond := disk_usage.over_budget(publisher):
+        while disk_usage.over_budget(publisher):
             keep = self._least_retained(publisher.snapshot)
-            plans = (history.tidy(keep, needed, less=each) for each in beyond if keep is not None)
-            plan = next((each for each in plans if each is not None), None)
+            plan = None if keep is None else history.tidy(keep, needed, to_fit=True)
             if plan is None or not self._adopt_pack(plan.perform(self._pause()), bounded=True):
                 break
             fitted = True
@@ -511,7 +485,7 @@ class HistoryAging:
     def _least_retained(self, snapshot: Snapshot) -> RetainedEpochs | None:
         """Returns the epochs to retain whatever the log takes; None: it has no budget."""
         policy, keep = self._publisher.retention, self._retained_epochs(snapshot)
-        if not policy.bounded:
+        if policy.budget is None:
             return None
         stop = snapshot.epoch + 1
         return keep or RetainedEpochs(stop, policy.pinned(self._last_epochs(snapshot)))

@@ -46,6 +46,7 @@ from nosync_nb.store.catalog.epoch_index import lost_epochs
 from nosync_nb.store.lazy_layer import files_needed
 from nosync_nb.store.log_reader import CatalogTrust, Described, RecoveredState, WrittenCatalog
 from nosync_nb.store.records import payloads
+from nosync_nb.store.retention_policy import removed_limits
 from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.store import Store
 
@@ -121,6 +122,7 @@ def recover(store: Store, types: SparkTypes, fetching: LazyFiles) -> RecoverySta
 def _recovery_report(recovered: RecoveredState, lost: range) -> RecoveryReport:
     """Returns the report; `lost` are the epochs that are lost."""
     log, (version, _, catalog, _) = recovered.store.log, recovered.snapshot
+    removed = removed_limits(recovered.data)
     stages, reasons = _stage_statuses(catalog)
     return RecoveryReport(
         fresh=log.fresh,
@@ -130,7 +132,7 @@ def _recovery_report(recovered: RecoveredState, lost: range) -> RecoveryReport:
         reasons=reasons,
         inputs=sorted(name for name, stage in catalog.items() if stage.is_input),
         lost=list(lost),
-        notes=[*log.notes],
+        notes=[*log.notes, *([removed] if removed else [])],
     )
 
 

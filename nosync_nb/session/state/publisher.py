@@ -108,6 +108,11 @@ class Publisher:
         return retention_policy.retention_of(self.catalog)
 
     @property
+    def removed_limits(self) -> str | None:
+        """A note on limits of an older release that the catalog still records; None: none."""
+        return retention_policy.removed_limits(self.catalog)
+
+    @property
     def durable(self) -> int:
         """The last epoch that is on disk."""
         return self.ledger.durable(self.store.log.durable)

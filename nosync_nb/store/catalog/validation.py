@@ -50,10 +50,6 @@ def check_catalog(data: Any, epoch: int) -> None:
             data[retention_policy.KEY], epoch
         ):
             raise _invalid("which past it keeps makes no sense")
-        if retention_policy.BOUNDS in data and not retention_policy.bounds_well_formed(
-            data[retention_policy.BOUNDS]
-        ):
-            raise _invalid("what it may take makes no sense")
         nodes: dict[str, Any] = {}
         ids: set[int] = set()
         for node in _check_list(data["nodes"]):

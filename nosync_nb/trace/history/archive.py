@@ -52,7 +52,6 @@ class Archive:
 
     Attributes:
         thorough: validates every value of a file, because this user has not signed the log.
-        written: the bytes written; only the worker changes it.
     """
 
     def __init__(self, folder: str, parts: str, *, files: Files = DISK) -> None:
@@ -60,7 +59,6 @@ class Archive:
         self.parts = parts
         self.files = files
         self.thorough = False
-        self.written = 0
         self._open: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -70,17 +68,13 @@ class Archive:
 
     def write_parts(self, batches: Sequence[Batch], stem: str) -> list[PartRef]:
         """Writes part files for packs."""
-        refs = write_parts(self.parts, batches, stem, files=self.files)
-        self.written += sum(ref.size_bytes for ref in refs)
-        return refs
+        return write_parts(self.parts, batches, stem, files=self.files)
 
     def write_pack(
         self, sections: Sequence[tuple[int, Section]], stem: str
     ) -> tuple[str, int, str]:
         """Writes a pack; see `pack_file.write_pack`."""
-        name, size_bytes, digest = write_pack(self.folder, sections, stem, files=self.files)
-        self.written += size_bytes
-        return name, size_bytes, digest
+        return write_pack(self.folder, sections, stem, files=self.files)
 
     def pack(self, node: PackNode) -> Pack:
         """Returns the opened pack of a node."""

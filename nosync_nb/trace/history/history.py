@@ -38,7 +38,6 @@ from nosync_nb.trace.history.epoch_reads import EpochReads, read_epochs
 from nosync_nb.trace.history.fragments import IntervalFragments, interval_fragments, weight
 from nosync_nb.trace.history.missing_files import MissingHistory
 from nosync_nb.trace.history.pack_plans import (
-    Less,
     PackPlan,
     PackResult,
     RecutPlan,
@@ -353,17 +352,18 @@ class History:
         self,
         keep: RetainedEpochs | None = None,
         needed: Iterable[str] = (),
-        less: Less | None = None,
+        *,
+        to_fit: bool = False,
     ) -> SumPlan | RecutPlan | None:
         """Plans the next sum over packs, or the next downsampling that `keep` allows; else None.
 
         Args:
             needed: files that others use.
-            less: the resource to free: the plan that frees most of it, whatever the age of epochs,
-                except those that `keep` pins.
+            to_fit: plans what frees most bytes, whatever the age of epochs, except those that
+                `keep` pins.
         """
         view = self._view
-        return tidy_plans(self._archive, view.tree, view.packed - 1, keep, {*needed}, less)
+        return tidy_plans(self._archive, view.tree, view.packed - 1, keep, {*needed}, to_fit=to_fit)
 
     def adopt(self, packed: PackResult) -> bool:
         """Replaces inputs by a written file; False if the inputs are no longer in the history."""
@@ -398,11 +398,6 @@ class History:
         hidden = {**view.hidden, trace: ((0, epoch), *later)}
         tails = {**view.tails, trace: [(epoch, batch), *tail[end_of(tail, epoch) :]]}
         self._view = view._replace(tails=tails, hidden=hidden)
-
-    @property
-    def written(self) -> int:
-        """The bytes that were written for packs since the history was opened."""
-        return self._archive.written
 
     def files(self) -> set[str]:
         """Returns the names of all files in use: packs, and the part files of packs and tails."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from nosync_nb.trace.batch import Layout, concat_updates
 from nosync_nb.trace.history.archive import Archive, add_sums
@@ -35,9 +35,6 @@ from nosync_nb.trace.history.sections import (
 )
 from nosync_nb.trace.history.unpacked_tail import Entry, Pause, sections_of
 from nosync_nb.trace.merge import merge_ranges
-
-Less = Literal["bytes", "files"]
-"""The resource that history is to take less of."""
 
 _REST_S, _LONG_REST_S = 0.0002, 0.001
 _WORK_S = 0.0003
@@ -261,16 +258,18 @@ def tidy_plans(
     now: int,
     keep: RetainedEpochs | None,
     needed: AbstractSet[str],
-    less: Less | None,
+    *,
+    to_fit: bool,
 ) -> SumPlan | RecutPlan | None:
     """Returns the next sum over packs, or the next downsampling; see `History.tidy`."""
     children = packs_to_sum(tree)
     if children is not None:
         return SumPlan(archive, children)
     coarser = None
-    if keep is not None and less is not None:
-        gain = _bytes_gain if less == "bytes" else _files_gain
-        coarser = budget_relief(tree, now, keep, lambda recut: gain(archive, tree, recut, needed))
+    if keep is not None and to_fit:
+        coarser = budget_relief(
+            tree, now, keep, lambda recut: _bytes_gain(archive, tree, recut, needed)
+        )
     elif keep is not None:
         coarser = to_recut(tree, now, keep)
     if coarser is None:
@@ -315,33 +314,6 @@ def _bytes_gain(
                     size = sum(ref.size_bytes for ref in refs)
                     before, after = before + size, after + size / 2
     return (before + sum(freed.values()) - after) / after
-
-
-def _files_gain(
-    archive: Archive, tree: Sequence[PackNode], recut: RecutNode, needed: AbstractSet[str]
-) -> float:
-    """Returns the number of files that a rewrite frees, divided by the number that it writes.
-
-    Cost: as of `_bytes_gain`.
-    """
-    if recut.as_it_is:
-        return 0.0
-    others = needed | packs_elsewhere(tree, recut.old)
-    shift = max(piece.grain for piece in recut.pieces).bit_length() - 1
-    before, after = {node.name for node in recut.old.walk()}, len(recut.pieces)
-    remaining: set[str] = set()
-    for leaf in leaf_packs(recut.old):
-        pack = archive.pack(leaf)
-        for section in (each for trace in pack.numbers for each in pack.sections(trace)):
-            for some in _groups(section.large, shift):
-                paths = {ref.path for _, own in some for ref in own}
-                if len(some) > 1 and others.isdisjoint(paths):
-                    after += 1
-                else:
-                    remaining |= paths
-    named = {name for node in recut.old.walk() for name in node.parts}
-    freed = len(before) + len(named - others - remaining)
-    return (freed - after) / after
 
 
 def _groups(large: Iterable[Large], shift: int) -> Iterable[list[Large]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,12 @@ from internals import inside
 import nosync_nb
 from nosync_nb import SchemaError, Session
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.maintenance import disk_usage, maintenance
+from nosync_nb.session.maintenance import disk_usage
 from nosync_nb.session.maintenance.disk_usage import DiskUsage
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.store import retention_policy, store
+from nosync_nb.store import retention_policy
 from nosync_nb.store.log import writer
-from nosync_nb.store.retention_policy import DiskBudget
-from nosync_nb.trace import compaction
-from nosync_nb.trace.compaction import LAYERS_MAX, WIDTH
+from nosync_nb.store.retention_policy import Retention
 from nosync_nb.trace.history.pack_plans import RecutPlan
 
 
@@ -123,11 +122,9 @@ def test_a_budget_below_the_state_of_now_is_refused_and_nothing_is_let_go(
     session.budget = "1 GB"
     measured: list[int] = []  # merges go on meanwhile: what counts is what was measured then
 
-    def least(publisher: Publisher) -> DiskBudget:
-        need = was(publisher)
-        assert need.budget is not None
-        measured.append(need.budget)
-        return need
+    def least(publisher: Publisher) -> int:
+        measured.append(was(publisher))
+        return measured[-1]
 
     was = disk_usage.minimum_bytes
     monkeypatch.setattr(disk_usage, "minimum_bytes", least)
@@ -154,7 +151,7 @@ def test_what_is_no_size_is_refused(opened: Callable[..., Session], asked: Any) 
 
 def test_a_size_is_read_as_it_is_written() -> None:
     for asked, size in (("2 GB", 2 * 10**9), ("1.5 MiB", 3 << 19), ("7", 7), (12, 12)):
-        assert retention_policy.parse_bounds(asked) == (size, None, None)
+        assert retention_policy.parse_budget(asked) == size
     assert [retention_policy.size_text(n) for n in (999, 1000, 1001, 10**9)] == [
         "999 B",
         "1.0 kB",
@@ -163,176 +160,65 @@ def test_a_size_is_read_as_it_is_written() -> None:
     ]
 
 
-def test_the_least_and_the_greatest_bounds_are_bounds() -> None:
-    assert (
-        retention_policy.parse_bounds(1) == retention_policy.parse_bounds("1 B") == (1, None, None)
-    )
-    assert retention_policy.parse_bounds(f"{2**20} TiB") == retention_policy.parse_bounds(2**60)
-    assert retention_policy.parse_bounds("1 file, 1x") == (None, 1, 1.0)
-    assert retention_policy.parse_bounds(f"{2**40} files") == (None, 2**40, None)
-    for asked in (2**60 + 1, f"{2**40 + 1} files", f"{2**40 + 1}x", "0.5x"):
-        with pytest.raises(SchemaError, match="budget="):
-            retention_policy.parse_bounds(asked)
+def test_the_least_and_the_greatest_budget_are_accepted() -> None:
+    assert retention_policy.parse_budget(1) == retention_policy.parse_budget("1 B") == 1
+    assert retention_policy.parse_budget(f"{2**20} TiB") == retention_policy.parse_budget(2**60)
+    with pytest.raises(SchemaError, match="budget="):
+        retention_policy.parse_budget(2**60 + 1)
 
 
 @pytest.mark.parametrize(
-    "asked", ["0 files", "1.5 files", "5 files, 6 files", "2 MB, 3 MB", "5 f", "5 files, much", ","]
+    ("asked", "remedy"),
+    [
+        ("500 files", "2 GB"),
+        ("3x", "2 GB"),
+        ("2.5 x, 3 MB", "3 MB"),
+        ("1 GB, 500 files, 3x", "1 GB"),
+    ],
 )
-def test_what_is_no_number_of_files_is_refused(opened: Callable[..., Session], asked: str) -> None:
-    session = opened(budget="100 files")
-    with pytest.raises(SchemaError, match="budget=") as error:
-        session.budget = asked
-    assert "500 files" in str(error.value.hint)
-    assert session.budget == "100 files"
-
-
-def test_files_are_said_as_they_were_asked_for(opened: Callable[..., Session]) -> None:
-    session = opened(budget="2 GB, 500 files")
-    assert session.budget == "2000000000 B, 500 files"
-    session.budget = session.budget
-    assert session.budget == "2000000000 B, 500 files"
-    session.budget = "40 files"
-    assert session.budget == "40 files"
-    session.close()
-    again = opened()
-    assert again.budget == "40 files"
-    again.budget = "3 GB"
-    assert again.budget == 3 * 10**9
-
-
-def test_a_log_with_more_files_than_it_may_have_keeps_less_of_its_past(
-    opened: Callable[..., Session],
+def test_removed_limits_raise_with_a_limit_in_bytes_to_type(
+    opened: Callable[..., Session], asked: str, remedy: str
 ) -> None:
-    session = filled(opened(), 3000, every=30)
-    session.pin(123, "mine")
-    before = taken(session)
-    need = disk_usage.minimum_bytes(inside(session).publisher).files
-    assert need is not None
-    assert before.needed > need + 60
-    session.budget = f"{need + 30} files"
-    after = taken(session)
-    assert after.needed <= need + 30
-    assert {123, 3000} <= {*readable(session)}
-    for epoch in range(3001, 3006):  # two checkpoints later they are gone from the disk
-        filled(session, epoch)
-        inside(session).worker.drain()
-    after = taken(session)
-    assert after.garbage == 0
-    assert len([*Path(session.path).rglob("*")]) < before.needed
-    session.close()
-    again = opened()
-    assert {123, 3000} <= {*readable(again)}
-    assert again.verify().whole
+    with pytest.raises(SchemaError, match="number of files and on rewriting were removed"):
+        opened(budget=asked)
+    session = opened(budget="5 GB")
+    with pytest.raises(SchemaError) as error:
+        session.budget = asked
+    assert session.budget == 5 * 10**9
+    typed = re.match(r'limit the bytes: budget="([^"]+)"', str(error.value.hint))
+    assert typed is not None
+    assert typed[1] == remedy
+    session.budget = typed[1]
 
 
-def test_epochs_stay_that_would_go_without_a_file_less(
+def test_a_log_that_records_removed_limits_opens_ignores_them_and_reports_it_once(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pack that becomes coarser is a pack as before: of fewer bytes, which nobody asked for."""
-    session = filled(opened(), 300, every=150)
-    session.budget = f"{taken(session).needed} files"
-    monkeypatch.setattr(store, "SPILL_ROWS", 4)
-    session.input("more", "x bigint").insert([(each,) for each in range(9)])
-    session.commit()  # a file that the state of now needs
-    for _ in range(3):
-        session["more"].insert([(1,)])
-        session.commit()
-        checkpoint(session)
-    assert disk_usage.over_budget(inside(session).publisher) == ("files",)
-    told = [e for each in session["numbers"].history() for e in each]
-    assert told[:301] == list(range(301))
+    current = Retention.to_json
 
+    def to_json(self: Retention) -> dict[str, Any]:
+        return {**current(self), "bounds": {"files": 2, "writes": 1.5}}
 
-@pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight rows are many: such batches lie in files, and merging them writes others."""
-    for place in (store, maintenance):
-        monkeypatch.setattr(place, "SPILL_ROWS", 8)
-    monkeypatch.setattr(compaction, "YOUNG_ROWS", 4)
+    def notes(session: Session) -> list[str]:
+        return [note for note in session.recovery.notes if "2 files and 1.5x" in note]
 
-
-def grown(session: Session, epochs: int) -> int:
-    """Each epoch brings twenty rows; how many layers its input has when all is done."""
-    rows = session.input("rows", "x bigint")
-    for _ in range(epochs):
-        rows.insert([(session.now * 20 + each,) for each in range(20)])
-        session.commit()
-        inside(session).worker.drain()
-    return len(session_layers(session))
-
-
-def session_layers(session: Session) -> Sequence[Any]:
-    return inside(session).upkeep.layers("rows")
-
-
-@pytest.mark.usefixtures("large")
-def test_merges_wait_if_more_was_written_than_may_be(opened: Callable[..., Session]) -> None:
-    session = opened(budget="1x")
-    counts = [grown(session, 1) for _ in range(60)]
-    assert max(counts) > WIDTH + 2  # a full level waits,
-    assert max(counts) <= LAYERS_MAX + 1  # but never more of them than who reads may meet
-    merges, spared = (
-        session.stats["merges"],
-        disk_usage.write_amplification(inside(session).publisher),
-    )
-    assert 0 < merges < 40
-    session.budget = None
-    inside(session).worker.drain()
-    assert len(session_layers(session)) <= 2 * WIDTH < max(counts)
-    assert session.stats["merges"] > merges
-    assert session["rows"].count() == 60 * 20
-    assert disk_usage.write_amplification(inside(session).publisher).again > spared.again
-
-
-@pytest.mark.usefixtures("large")
-def test_less_is_written_again_with_a_budget_and_after_a_restart(tmp_path: Path) -> None:
-    found = {}
-    for budget in ("none", "1.1x"):
-        session = nosync_nb.open(tmp_path / budget, budget=budget)
-        grown(session, 100)
+    with monkeypatch.context() as older_release:
+        older_release.setattr(Retention, "to_json", to_json)
+        session = filled(opened(), 300, every=30)
+        assert "bounds" in inside(session).publisher.catalog
         session.close()
-        session = nosync_nb.open(tmp_path / budget)
-        assert (session.budget or "none") == budget
-        grown(session, 300)
-        assert len(session_layers(session)) <= LAYERS_MAX + 1
-        assert session["rows"].count() == 400 * 20
-        found[budget] = disk_usage.write_amplification(inside(session).publisher)
-        session.close()
-    assert 1.1 < found["1.1x"].times < found["none"].times
-    assert found["1.1x"].again < 0.8 * found["none"].again
-
-
-@pytest.mark.parametrize("asked", ["0x", "0.5x", "3x, 4x", "x", "3 y", "-1x"])
-def test_what_is_no_number_of_writes_is_refused(opened: Callable[..., Session], asked: str) -> None:
-    session = opened(budget="3x")
-    with pytest.raises(SchemaError, match="budget=") as error:
-        session.budget = asked
-    assert '"3x" for what comes in to be written three times' in str(error.value.hint)
-    assert session.budget == "3x"
-    session.budget = "2.5 x, 2 GB"
-    assert session.budget == "2000000000 B, 2.5x"
-
-
-def test_a_release_that_knows_no_writes_reads_the_log() -> None:
-    said = retention_policy.Retention(budget=5, writes=2.5)
-    assert said.to_json() == {
-        retention_policy.KEY: {"epochs": None, "seconds": None, "pins": {}, "budget": 5},
-        retention_policy.BOUNDS: {"writes": 2.5},
-    }
-    assert retention_policy.retention_of(said.to_json()) == said
-    assert retention_policy.bounds_well_formed({"writes": 2.5})
-    for wrong in ({"writes": "2"}, {"writes": 0.5}, {"writes": True}, {"writes": float("nan")}):
-        assert not retention_policy.bounds_well_formed(wrong)
-
-
-def test_fewer_files_than_the_state_of_now_takes_are_refused(
-    opened: Callable[..., Session],
-) -> None:
-    session = filled(opened(), 300)
-    with pytest.raises(SchemaError, match=r"'3 files', 3 files, is less .* take: \d+ files"):
-        session.budget = "3 files"
-    assert session.budget is None
-    assert readable(session) == list(range(301))
+    reader = opened(mode="r")
+    assert len(notes(reader)) == 1
+    reader.close()
+    again = opened()
+    assert len(notes(again)) == 1
+    assert again.budget is None
+    assert again.recovery.recomputed == 0
+    filled(again, 400, every=30)
+    assert readable(again) == list(range(401))  # although there are more than two files
+    again.budget = None  # the remedy of the note
+    again.close()
+    assert notes(opened()) == []
 
 
 def test_a_budget_is_said_when_a_log_is_opened_by_who_writes(

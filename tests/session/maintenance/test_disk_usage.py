@@ -54,7 +54,7 @@ def test_each_file_counts_once_for_what_it_is_for(tmp_path: Path) -> None:
 def test_an_empty_log_takes_little(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         found = measure_disk_usage(inside(session).publisher)
-    assert found == DiskUsage(log=found.log, files=found.files, needed=found.files)
+    assert found == DiskUsage(log=found.log, files=found.files)
     assert found.log > 0
 
 
