@@ -50,7 +50,6 @@ from nosync_nb.spark.execution.placement import Placement
 from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.spark.views import snapshot_server
 from nosync_nb.store import store
-from nosync_nb.store.durability.recovery_frontier import FailureClass
 from nosync_nb.store.lazy_layer import files_needed
 from nosync_nb.store.log import checkpoint, writer
 from nosync_nb.store.log.fencing import ControlBlock, WriterLease
@@ -424,12 +423,6 @@ def asked(view: Any, content: dict[str, Any]) -> None:
 def process_of(kernel: Any) -> Any:
     """The process of a kernel that nbclient runs."""
     return kernel._manager.provisioner.process
-
-
-def bounded(frontiers: FrontierService, failure: FailureClass) -> set[str]:
-    """The stages of which it is known what bounds them after a class of failure."""
-    known = frontiers._bounds
-    return set() if known is None else set(known.bounds[failure].exact())
 
 
 def is_held(lock: Any) -> bool:

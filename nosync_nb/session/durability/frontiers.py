@@ -2,9 +2,9 @@
 
 A log orders all epochs, and a replica acknowledges whole frames. So a level has the same epochs of
 every stage whose definition it has; of the others it has what the log had before the definition. An
-epoch therefore changes nothing here. Bounds are stored as if a level had every epoch, and are cut
-to its last epoch when they are read. They change with definitions, and when a definition reaches a
-level.
+epoch therefore moves no bound: bounds are computed as if a level had every epoch, and are cut to
+its last epoch. Each call computes them from scratch, and no commit does: for 1,000 stages that
+takes some milliseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from nosync_nb.dataflow.graph import other_inputs
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import DISK, Stage
 from nosync_nb.errors import StageError
@@ -27,10 +26,8 @@ from nosync_nb.store.durability.recovery_frontier import (
     FailureClass,
     Frontier,
     FrontierNode,
-    Prefixes,
-    surviving_epochs,
+    exact_uppers,
 )
-from nosync_nb.store.exact import ExactPrefixes
 from nosync_nb.trace.epoch_ranges import inclusive
 
 NEVER = NOWHERE._replace(frame=NOWHERE.frame + 1, owed=NOWHERE.frame + 1)
@@ -44,33 +41,10 @@ class LevelProgress(NamedTuple):
     epoch: int
 
 
-class _BoundInputs(NamedTuple):
-    """The inputs of the bounds: stages, their definition offsets, and the frames of each level."""
-
-    catalog: Mapping[str, Stage]
-    defined: Mapping[str, DefinitionOffset]
-    frames: Prefixes
-    waiting: frozenset[str]
-
-
-class _FrontierBounds(NamedTuple):
-    """The bounds by class of failure, and their inputs."""
-
-    known: _BoundInputs
-    bounds: Mapping[FailureClass, ExactPrefixes]
-
-    @classmethod
-    def of_nothing(cls) -> _FrontierBounds:
-        """The bounds of an empty catalog."""
-        unknown = _BoundInputs({}, {}, Prefixes(0, 0, 0), frozenset())
-        return cls(unknown, {failure: ExactPrefixes(failure) for failure in FailureClass})
-
-
 class FrontierService:
     """The frontiers of one session.
 
-    Any thread may call it. The caller updates the bounds, under a lock of their own that is a leaf:
-    a commit never takes it.
+    Any thread may call it. A commit never does.
     """
 
     def __init__(
@@ -78,18 +52,8 @@ class FrontierService:
     ) -> None:
         self._publisher, self._lazy_files = publisher, fetching
         self._replication = replication
-        self._lock = threading.Lock()
-        self._bounds: _FrontierBounds | None = (
-            None  # None while they change: an interrupt drops them
-        )
         self._freeze_lock = threading.RLock()  # reentrant, because a signal handler may call it
         self._frozen: Mapping[str, int] = {}  # of stages that are being demoted; with that lock
-
-    @property
-    def visits(self) -> int:
-        """The number of stages visited to update the bounds."""
-        current = self._bounds
-        return sum(bounds.visits for bounds in current.bounds.values()) if current else 0
 
     def of_stages(self) -> dict[str, Frontier]:
         """Returns for each stage and input the last epoch at each level, inclusive.
@@ -141,11 +105,11 @@ class FrontierService:
     def of_failure(self, failure: FailureClass) -> dict[str, int]:
         """Returns for each stage the last epoch that it has after a failure now; see `after`.
 
-        Cost: O(stages) for all of them together.
+        Cost: O(stages).
         """
         progress = self._progress(failure)
         snapshot, defined = self._snapshot_with_offsets()
-        exact = self._exact_bounds(snapshot, defined, failure, None)
+        exact = _exact_bounds(snapshot, defined, failure, progress)
         return {
             name: min(progress.epoch, snapshot.last(stage), inclusive(exact[name]))
             for name, stage in snapshot.catalog.items()
@@ -191,7 +155,7 @@ class FrontierService:
             StageError: if the class of failure or the stage is unknown, or the log has fewer
                 replicas.
 
-        Cost: O(stages) for the session; for a stage alone, the changes since the last call.
+        Cost: O(stages).
         """
         try:
             kind = FailureClass(failure)
@@ -201,7 +165,7 @@ class FrontierService:
             ) from None
         progress = self._progress(kind, lost)
         snapshot, defined = self._snapshot_with_offsets()
-        exact = self._exact_bounds(snapshot, defined, kind, None if lost is None else progress)
+        exact = _exact_bounds(snapshot, defined, kind, progress)
         if stage is not None:
             last = snapshot.last(snapshot.stage(stage))
             return min(progress.epoch, last, inclusive(exact[stage]))
@@ -234,68 +198,21 @@ class FrontierService:
             for name in snapshot.catalog
         }
 
-    # -- bounds --------------------------------------------------------------------------------
 
-    def _exact_bounds(
-        self,
-        snapshot: Snapshot,
-        defined: dict[str, DefinitionOffset],
-        failure: FailureClass,
-        progress: LevelProgress | None,
-    ) -> Mapping[str, int]:
-        """Returns the bound of each stage, as if the level had every epoch.
-
-        Args:
-            progress: the surviving frames, if they differ from those after this class of failure.
-        """
-        if progress is not None:
-            frames = Prefixes(progress.frames, progress.frames, progress.frames)
-            nodes = {
-                name: _frontier_node(name, snapshot.catalog, defined, frames)
-                for name in snapshot.catalog
-            }
-            return {name: each.exact for name, each in surviving_epochs(nodes, failure).items()}
-        with self._lock:
-            return dict(self._updated_bounds(snapshot, defined)[failure].exact())
-
-    def _updated_bounds(
-        self, snapshot: Snapshot, defined: dict[str, DefinitionOffset]
-    ) -> Mapping[FailureClass, ExactPrefixes]:
-        """Returns the bounds of the current catalog, updated since the last call; with the lock.
-
-        After an interrupt during the update, all bounds are computed from scratch.
-        """
-        inputs, all_bounds = self._bounds or _FrontierBounds.of_nothing()
-        frames = Prefixes(*(self._progress(failure).frames for failure in FailureClass))
-        names = {*other_inputs(snapshot.catalog, inputs.catalog), *inputs.waiting}
-        names.update(name for name, each in defined.items() if inputs.defined.get(name) != each)
-        if any(now < previous for now, previous in zip(frames, inputs.frames, strict=True)):
-            names.update(snapshot.catalog)  # other replicas, which are empty so far
-        changes: dict[str, FrontierNode | None] = {
-            name: _frontier_node(name, snapshot.catalog, defined, frames)
-            for name in names
-            if name in snapshot.catalog
+def _exact_bounds(
+    snapshot: Snapshot,
+    defined: Mapping[str, DefinitionOffset],
+    failure: FailureClass,
+    progress: LevelProgress,
+) -> Mapping[str, int]:
+    """Returns the bound of each stage after a failure, as if the level had every epoch."""
+    catalog, frames = snapshot.catalog, progress.frames
+    return exact_uppers(
+        {
+            name: _frontier_node(stage, catalog, defined[name], failure, frames)
+            for name, stage in catalog.items()
         }
-        changes.update((name, None) for name in inputs.catalog if name not in snapshot.catalog)
-        if changes:
-            self._bounds = None
-            for bounds in all_bounds.values():
-                bounds.move(changes)
-        least = min(frames)
-        waiting = frozenset(
-            name
-            for name in changes
-            if name in defined and least < max(defined[name].frame, _required_from(defined[name]))
-        )
-        self._bounds = _FrontierBounds(
-            _BoundInputs(snapshot.catalog, defined, frames, waiting), all_bounds
-        )
-        return all_bounds
-
-
-def _required_from(defined: DefinitionOffset) -> int:
-    """Returns the frame from which on replicas must hold a stage; 0 if they never must."""
-    return defined.owed if defined.owed != NOWHERE.frame else 0
+    )
 
 
 def _replica_frontier(
@@ -313,24 +230,22 @@ def _level_frontier(progress: LevelProgress, last: int, defined: DefinitionOffse
 
 
 def _frontier_node(
-    name: str,
+    stage: Stage,
     catalog: Mapping[str, Stage],
-    defined: Mapping[str, DefinitionOffset],
-    frames: Prefixes,
+    defined: DefinitionOffset,
+    failure: FailureClass,
+    frames: int,
 ) -> FrontierNode:
     """Returns a stage as a node of the frontier computation. A stopped one has only its log."""
-    stage = catalog[name]
-    offset = NEVER if stage.in_memory else defined[name]
+    offset = NEVER if stage.in_memory else defined
     upper = UNBOUNDED if stage.live else stage.last(0) + 1
-    kernel, power, disk = frames
-    logged = Prefixes(
-        offset.upper(kernel, upper), offset.upper(power, upper), offset.owes(disk, upper)
-    )
+    on_replicas = failure is FailureClass.DISK
+    logged = offset.owes(frames, upper) if on_replicas else offset.upper(frames, upper)
     if stage.definition is None or not stage.live or stage.held is not None:
         return FrontierNode((), logged)
     return FrontierNode(
         tuple(q for q in stage.definition.references if q in catalog),
         logged,
         not stage.options.nondeterministic,
-        defined=Prefixes(*(defined[name].upper(reached, UNBOUNDED) for reached in frames)),
+        defined=defined.upper(frames, UNBOUNDED),
     )

@@ -16,15 +16,12 @@ from typing import Any
 
 import pytest
 from faults.every_opcode import Struck, count, strike
-from internals import bounded
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session.durability import replication as module
-from nosync_nb.session.durability.frontiers import FrontierService
 from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.durability.recovery_frontier import FailureClass
 from nosync_nb.store.replication import config
 from nosync_nb.store.replication.config import ReplicaConfig, checked_config
 
@@ -174,30 +171,6 @@ def test_an_inspector_that_replaces_another_is_the_one_or_the_other(session: Ses
 
     for _, _, (waiting, _) in struck(fresh, "inspect"):
         assert waiting == 1
-
-
-@pytest.mark.fault(48)
-def test_bounds_that_are_interrupted_are_those_of_the_stages_there_are(session: Session) -> None:
-    numbers = session.input("numbers", "n int")
-    session.stage("kept", numbers.filter("n > 0"))
-    owners = owners_of(session)
-    current: list[FrontierService] = []
-
-    def fresh() -> tuple[Callable[[], Any], Callable[[], Any]]:
-        if "late" in session.stages:
-            session.drop("late")
-        frontiers = FrontierService(owners.publisher, owners.replication, owners.fetching)
-        frontiers.of_failure(FailureClass.POWER)
-        session.stage("late", numbers.filter("n > 1"))
-        current[:] = [frontiers]
-        visits = frontiers.visits
-        return lambda: frontiers.of_failure(FailureClass.POWER), lambda: frontiers.visits > visits
-
-    for _ in struck(fresh, "bounds"):
-        session.drop("late")  # what has moved for it has to move back
-        for failure in FailureClass:
-            current[0].of_failure(failure)
-            assert bounded(current[0], failure) == {"numbers", "kept"}
 
 
 @pytest.mark.fault(48)

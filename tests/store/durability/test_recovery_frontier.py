@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from nosync_nb.errors import TimeError
 from nosync_nb.store.durability.recovery_frontier import (
     UNBOUNDED,
-    FailureClass,
     Frontier,
     FrontierNode,
-    Prefixes,
-    surviving_epochs,
+    exact_uppers,
 )
 from nosync_nb.trace.epoch_ranges import EpochRanges, Interval, check_readable, inclusive, prefix_of
 
@@ -92,15 +90,11 @@ def test_an_unreadable_epoch_is_an_error_that_names_its_neighbours() -> None:
     assert caught.value.hint == "read at 9"
 
 
-def both(upper: int) -> Prefixes:
-    return Prefixes(upper, upper, upper)
-
-
 @st.composite
 def graphs(draw: st.DrawFn) -> dict[str, FrontierNode]:
     """Graphs of 2 to 7 stages, a third of the edges going back."""
     names = [f"s{i}" for i in range(draw(st.integers(2, 7)))]
-    uppers = st.integers(0, LAST).map(both)
+    uppers = st.integers(0, LAST)
     nodes = {}
     for i, name in enumerate(names):
         near = draw(st.sets(st.sampled_from(names[:i]), max_size=3)) if i else set()
@@ -109,9 +103,9 @@ def graphs(draw: st.DrawFn) -> dict[str, FrontierNode]:
             tuple(sorted(near | back)),
             draw(uppers),
             draw(st.booleans()),
-            draw(uppers | st.just(both(0))),
+            draw(uppers | st.just(0)),
             draw(st.integers(0, LAST)),
-            draw(uppers | st.just(both(UNBOUNDED))),
+            draw(uppers | st.just(UNBOUNDED)),
         )
     return nodes
 
@@ -162,14 +156,14 @@ def drawn(pick: Random) -> dict[str, FrontierNode]:
     for i, name in enumerate(names):
         near = set(pick.sample(names[:i], pick.randrange(min(i, 3) + 1)))
         back = {pick.choice(names)} if near and pick.random() < 1 / 3 else set()
-        logged, kept = (both(pick.randrange(LAST + 1)) for _ in range(2))
+        logged, kept = (pick.randrange(LAST + 1) for _ in range(2))
         nodes[name] = FrontierNode(
             tuple(sorted(near | back)),
             logged,
             pick.random() < 0.5,
-            kept if pick.random() < 0.5 else both(0),
+            kept if pick.random() < 0.5 else 0,
             pick.randrange(LAST + 1),
-            both(pick.choice([UNBOUNDED, UNBOUNDED, UNBOUNDED, pick.randrange(LAST + 1)])),
+            pick.choice([UNBOUNDED, UNBOUNDED, UNBOUNDED, pick.randrange(LAST + 1)]),
         )
     return nodes
 
@@ -188,13 +182,14 @@ def test_so_it_is_on_hundreds_of_graphs(seed: int) -> None:
 
 def holds(nodes: dict[str, FrontierNode]) -> None:
     """Asserts that what is kept is consistent with the world after it, exact and maximal."""
-    found = surviving_epochs(nodes, FailureClass.POWER)
+    found = exact_uppers(nodes)
+    kept = {p: min(found[p], node.logged) for p, node in nodes.items()}
     codes, known = fresh(nodes, "code"), dict[Any, int]()
     dice, sources = fresh(nodes, "dice"), fresh(nodes, "source")
     before = world(nodes, codes, dice, sources, known)
-    rolled = {p: max(n.nondeterminants.power, found[p].kept) for p, n in nodes.items()}
-    given_again = {p: max(n.logged.power, n.replayable) for p, n in nodes.items()}
-    defined = {p: n.defined.power for p, n in nodes.items()}
+    rolled = {p: max(n.nondeterminants, kept[p]) for p, n in nodes.items()}
+    given_again = {p: max(n.logged, n.replayable) for p, n in nodes.items()}
+    defined = {p: n.defined for p, n in nodes.items()}
     after = world(
         nodes,
         kept_or(fresh(nodes, "new code"), codes, defined),
@@ -202,15 +197,9 @@ def holds(nodes: dict[str, FrontierNode]) -> None:
         kept_or(fresh(nodes, "new source"), sources, given_again),
         known,
     )
-    for p, (exact, kept) in found.items():
-        assert kept == min(exact, nodes[p].logged.power)
+    for p, exact in found.items():
         same = [epoch for epoch in range(LAST) if before[p, epoch] == after[p, epoch]]
         assert same == list(range(min(exact, LAST)))
-
-
-def lowest(nodes: dict[str, FrontierNode], failure: FailureClass) -> int:
-    """The upper of the epochs that all stages have again after a failure."""
-    return min(each.exact for each in surviving_epochs(nodes, failure).values())
 
 
 @given(graphs())
@@ -218,28 +207,13 @@ def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, FrontierNode]) -
     exact = dict.fromkeys(nodes, UNBOUNDED)
     for _ in range(len(nodes) + 1):
         for name, node in nodes.items():
-            own = node.own(FailureClass.KERNEL)
-            exact[name] = min([own, *(exact[q] for q in node.inputs)])
-    found = surviving_epochs(nodes, FailureClass.KERNEL)
-    assert {name: s.exact for name, s in found.items()} == exact
-    assert lowest(nodes, FailureClass.KERNEL) == min(exact.values())
-
-
-@pytest.mark.fault(35)
-def test_each_failure_has_its_own_prefix() -> None:
-    nodes = {
-        "input": FrontierNode((), Prefixes(9, 7, 4)),
-        "total": FrontierNode(("input",), Prefixes(9, 9, 2)),
-    }
-    uppers = [lowest(nodes, failure) for failure in FailureClass]
-    kept = [surviving_epochs(nodes, failure)["total"].kept for failure in FailureClass]
-    assert uppers == [9, 7, 4]
-    assert kept == [9, 7, 2]
+            exact[name] = min([node.own, *(exact[q] for q in node.inputs)])
+    assert exact_uppers(nodes) == exact
 
 
 def test_determinate_stages_over_replayable_inputs_lose_nothing() -> None:
     nodes = {
-        "input": FrontierNode((), both(0), replayable=UNBOUNDED),
-        "loop": FrontierNode(("input", "loop"), both(0)),
+        "input": FrontierNode((), 0, replayable=UNBOUNDED),
+        "loop": FrontierNode(("input", "loop"), 0),
     }
-    assert lowest(nodes, FailureClass.DISK) == UNBOUNDED
+    assert exact_uppers(nodes) == {"input": UNBOUNDED, "loop": UNBOUNDED}
