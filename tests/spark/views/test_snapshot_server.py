@@ -287,6 +287,21 @@ def test_an_epoch_that_was_left_is_not_taken_for_the_one_of_its_number(
             snapshot_server.ask_session(folder, "given", 4, pin=anew)
 
 
+def test_only_the_socket_has_the_rows_of_a_stage_in_memory(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        given = session.input("given", "x int")
+        even = given.filter("x % 2 = 0")
+        owners_of(session).definitions.define({"even": even}, persist="memory")
+        given.insert([(x,) for x in range(10)])
+        session.commit()
+        server = view_of(session)
+        folder = str(tmp_path / "log")
+        assert rows_of(snapshot_server.ask_session(folder, "even")) == 5
+        server.close()
+        with pytest.raises(nosync_nb.TimeError, match="in memory alone"):
+            snapshot_server.ask_session(folder, "even")
+
+
 def rows_of(served: snapshot_server.SerializedSnapshot) -> int:
     """The rows that a reader adds up, copies counted."""
     trace = served.trace.cut(StagingArea(served.folder), 0, 2**64)
