@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUN = scripts/run
 ARGS ?=
 
-.PHONY: help setup demo lab test check format reference screenshot bench mutate soak clean
+.PHONY: help setup demo lab test check format reference screenshot bench mutate soak lock clean
 
 help: ## Lists the commands
 	@sed -n 's/^\([a-z]*\):.*## /make \1 | /p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || true
@@ -52,6 +52,15 @@ soak: setup ## Runs the property and crash tests for hours, then the mutants
 	@HYPOTHESIS_PROFILE=nightly $(RUN) python -m pytest --timeout=0 $(ARGS)
 	@$(RUN) python scripts/mutate.py
 	@$(RUN) python scripts/mutate_faults.py
+
+# build.txt comes first, as nothing is built in isolation; the others agree with it.
+LOCK = uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --upgrade
+lock: ## Takes newer versions into scripts/locked, with their hashes (needs uv)
+	$(LOCK) scripts/locked/build.in -o scripts/locked/build.txt
+	$(LOCK) pyproject.toml --extra spark --extra cloud --extra dev \
+		-c scripts/locked/build.txt -o scripts/locked/dev.txt
+	$(LOCK) scripts/locked/spark.in -c scripts/locked/build.txt -c scripts/locked/dev.txt \
+		-o scripts/locked/spark.txt
 
 clean: ## Removes what the set-up made here
 	rm -rf .venv .tools

@@ -30,7 +30,7 @@ BENCH = TOOLS / "bench"
 STAMP = TOOLS / "stamp.json"
 TMP = TOOLS / "tmp"
 LOCKED = TOP / "scripts" / "locked"
-"""Versions with their hashes, for every Python from 3.11 on; made by scripts/lock.py."""
+"""Versions with their hashes, for every Python from 3.11 on; made by `make lock`."""
 
 SPACE = 4_000_000_000
 SCRIPTS = ("setup", "steps", "system")

@@ -14,7 +14,7 @@ from typing import Any
 
 NAME = "nosync"
 LOGOS = Path(__file__).parent / "logos"
-"""The kernel's logos for launchers; `scripts/logo.py` draws them."""
+"""The kernel's logos for launchers: an SVG, and two PNG files drawn from it."""
 
 
 def kernel_spec(executable: str = sys.executable) -> dict[str, Any]:

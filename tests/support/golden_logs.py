@@ -1,6 +1,7 @@
 """Golden logs: where they lie, what a session over one shows as text, and the epoch that follows.
 
-`scripts/golden.py` wrote them, with what every stage holds at every epoch; a test opens them.
+Format 1 is frozen: they are never written again. `expected.json` has the rows of every stage at
+every epoch; a test opens them.
 """
 
 from __future__ import annotations
