@@ -23,7 +23,7 @@ from nosync_nb.spark.execution.placement import Placement
 from nosync_nb.spark.session_protocol import PublishedState, SparkLimits
 from nosync_nb.spark.spark_session import RunningJobs
 from nosync_nb.spark.sql_settings import SparkTypes
-from nosync_nb.spark.staging.staging import StagingService
+from nosync_nb.spark.staging.staging import StagingService, unshared_folder_error
 from nosync_nb.store.replication.restore.lazy_fetch import is_complete
 from nosync_nb.trace.batch import Layout
 
@@ -219,7 +219,7 @@ class SparkConnection:
             NosyncError: if these are more than `spark_rows`, by default `FRAME_ROWS`.
         """
         spark = self._session_of_frame(frame, stage)
-        from nosync_nb.spark import ingest, launch, workers
+        from nosync_nb.spark import ingest, launch
 
         with launch.guarded_use(spark, f"input '{stage.name}'"):
             if self.carrier.depot(spark) is not None:
@@ -229,7 +229,7 @@ class SparkConnection:
             table = ingest.collect_small(spark, frame, stage.schema, most, name=stage.name)
         if table is None:
             what = f"input '{stage.name}': the DataFrame has more than {most} rows"
-            raise workers.unshared_folder_error(what, self.carrier.folder)
+            raise unshared_folder_error(what, self.carrier.folder)
         self.follow()
         return table
 

@@ -14,7 +14,6 @@ import sys
 import uuid
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
@@ -26,11 +25,8 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.rows import parallel
 from nosync_nb.spark.error_translation import spark_error_summary
 from nosync_nb.spark.launch import Spark, is_connect
-from nosync_nb.spark.spark_session import is_local
-from nosync_nb.spark.staging.area import StagingArea
-from nosync_nb.spark.staging.location import location_of
 
-_PROBES = 1024
+PROBES = 1024
 _NEEDED = ("numpy", "xxhash", "sqlglot", "nosync_nb", "nosync_nb.spark.execution.tasks")
 
 Work: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -49,7 +45,6 @@ class Workers(NamedTuple):
 
 
 _known: WeakKeyDictionary[Any, Workers] = WeakKeyDictionary()
-_shared: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
 
 def check_workers(spark: Spark) -> Workers:
@@ -90,9 +85,9 @@ def _slots(spark: Spark) -> int:
         return int(spark.sparkContext.defaultParallelism)
     try:
         # A range has as many partitions, unless the session sets another number.
-        return int(spark.range(_PROBES).selectExpr("spark_partition_id()").distinct().count())
+        return int(spark.range(PROBES).selectExpr("spark_partition_id()").distinct().count())
     except Exception as error:
-        raise _probe_error(error) from error
+        raise probe_error(error) from error
 
 
 def task_slots(spark: Spark | None) -> int | None:
@@ -104,52 +99,6 @@ def task_slots(spark: Spark | None) -> int | None:
     if known is None or is_connect(spark):
         return None if known is None else known.slots
     return _slots(spark)
-
-
-def workers_share_folder(spark: Spark, folder: str) -> bool:
-    """Returns True if the workers see the files of a folder of this machine; probes them once.
-
-    Cost: nothing for executors on this machine, else one small job for each folder.
-    """
-    folders = _shared.setdefault(spark, {})
-    if folder not in folders:
-        folders[folder] = is_local(spark) or _workers_see_files(spark, StagingArea(folder))
-    return folders[folder]
-
-
-def ensure_reachable(spark: Spark, depot: StagingArea, named: str) -> None:
-    """Checks that the workers see files in a staging location; probes them once.
-
-    Args:
-        named: the URL that the user gave.
-
-    Raises:
-        NosyncError: the workers do not see them. DurabilityError: nor does this process.
-
-    Cost: one small job for each location.
-    """
-    places = _shared.setdefault(spark, {})
-    if not places.get(depot.url):
-        places[depot.url] = _workers_see_files(spark, depot)
-    if not places[depot.url]:
-        raise NosyncError(
-            f"bulk={named!r}: Spark's executors do not see what this process writes there",
-            hint="name a folder that is mounted under one path on all machines, or a bucket",
-        )
-
-
-def assume_shared(spark: Spark, folder: str, *, shared: bool) -> None:
-    """Records, without a probe, whether the workers see a folder."""
-    _shared.setdefault(spark, {})[folder] = shared
-
-
-def unshared_folder_error(what: str, folder: str) -> NosyncError:
-    """The error of an operation whose executors do not see the session's folder."""
-    return NosyncError(
-        f"{what}: Spark's executors do not see the session's folder '{folder}'",
-        hint="open it with bulk=URL, a place that driver and executors reach (file:///mnt/shared,"
-        " s3://bucket/prefix), or in a folder that they share; or raise spark_rows",
-    )
 
 
 def with_worker_gc_off(work: Work) -> Work:
@@ -174,49 +123,13 @@ def _freeze_objects() -> None:
     gc.freeze()
 
 
-def _workers_see_files(spark: Spark, depot: StagingArea) -> bool:
-    """Writes a probe file into a staging area, and asks the workers whether they see it."""
-    check_workers(spark)
-    files = Files()
-    name = f"probe-{uuid.uuid4().hex}.arrow"  # swept after a crash
-    path = os.path.join(depot.folder, name)
-    files.create(path).close()
-    try:
-        if depot.url:
-            location_of(depot.url).put(depot.folder, name)
-        answers = (
-            spark.range(_PROBES).mapInArrow(_file_check(depot, name), "seen boolean").collect()
-        )
-    except NosyncError:
-        raise
-    except Exception as error:
-        raise _probe_error(error) from error
-    finally:
-        files.unlink(path)
-        if depot.url:
-            with suppress(NosyncError):
-                location_of(depot.url).delete(name)
-    return all(answer["seen"] for answer in answers)
-
-
-def _file_check(depot: StagingArea, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    def look(records: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        for _ in records:
-            pass
-        yield pa.RecordBatch.from_pydict({"seen": [depot.has(name)]})
-
-    return look
-
-
 def _probe(spark: Spark) -> tuple[str, str, str, int]:
     """Asks every default partition for its Python, its pyarrow, and the modules that it lacks."""
-    frame = spark.range(_PROBES).mapInArrow(_prober(), "python string, arrow string, lacks string")
+    frame = spark.range(PROBES).mapInArrow(_prober(), "python string, arrow string, lacks string")
     try:
         answers = frame.collect()
     except Exception as error:
-        raise _probe_error(error) from error
+        raise probe_error(error) from error
     first = answers[0]
     lacks = next((a["lacks"] for a in answers if a["lacks"]), "")
     return first["python"], first["arrow"], lacks, len(answers)
@@ -249,7 +162,7 @@ def _prober() -> Callable[[Iterator[Any]], Iterator[Any]]:
     return probe
 
 
-def _probe_error(error: Exception) -> NosyncError:
+def probe_error(error: Exception) -> NosyncError:
     """The error of workers that could not be probed."""
     text = str(error)
     wanted = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -43,10 +43,10 @@ from nosync_nb.session.timetravel.branch import BranchService
 from nosync_nb.session.writes.determinism_check import DeterminismChecks
 from nosync_nb.session.writes.idempotency import LoadRegistry
 from nosync_nb.session.writes.ingest import IngestService
-from nosync_nb.spark import workers
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution import tasks
 from nosync_nb.spark.execution.placement import Placement
+from nosync_nb.spark.staging import staging
 from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.spark.views import snapshot_server
 from nosync_nb.store import store
@@ -396,7 +396,7 @@ def lower_thresholds() -> None:
 
 def is_seen(spark: Any, folder: str) -> bool:
     """Whether executors see a folder."""
-    return workers._workers_see_files(spark, StagingArea(folder))
+    return staging._workers_see_files(spark, StagingArea(folder))
 
 
 def looked() -> int:

@@ -8,18 +8,25 @@ run. Each new location has a name of its own, so that no process waits for a loc
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
 
 from nosync_nb.errors import DurabilityError, NosyncError, warn
 from nosync_nb.files.filesystem import Files
 from nosync_nb.files.safe_names import PART, checked_path_within
-from nosync_nb.spark import workers
 from nosync_nb.spark.launch import Spark
+from nosync_nb.spark.spark_session import is_local
 from nosync_nb.spark.staging import location
 from nosync_nb.spark.staging.area import StagingArea, verified_file
+from nosync_nb.spark.workers import PROBES, check_workers, probe_error
 from nosync_nb.store import interruptible_wait
 from nosync_nb.trace.parts.part_file import PartRef
 
@@ -58,9 +65,9 @@ class StagingService:
         Raises:
             NosyncError: there is a location, and it cannot be used.
 
-        Cost: that of `workers.workers_share_folder`.
+        Cost: that of `workers_share_folder`.
         """
-        if workers.workers_share_folder(spark, self.folder):
+        if workers_share_folder(spark, self.folder):
             return StagingArea(self.folder)
         if not self._url:
             return None
@@ -70,7 +77,7 @@ class StagingService:
             if not self._current_url:
                 self._start_location()
             depot = StagingArea(self.folder, self._current_url)
-        workers.ensure_reachable(spark, depot, self._url)
+        ensure_reachable(spark, depot, self._url)
         return depot
 
     def required(self, spark: Spark, what: str) -> StagingArea:
@@ -81,7 +88,7 @@ class StagingService:
         """
         depot = self.depot(spark)
         if depot is None:
-            raise workers.unshared_folder_error(what, self.folder)
+            raise unshared_folder_error(what, self.folder)
         return depot
 
     def serves(self, spark: Spark) -> bool:
@@ -202,3 +209,88 @@ class StagingService:
                 return
             with self._lock:
                 self._staged.discard(name)
+
+
+# -- what executors see ----------------------------------------------------------------------
+
+_shared: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
+"""By Spark session, whether its executors see a folder or a location, once that was probed."""
+
+
+def workers_share_folder(spark: Spark, folder: str) -> bool:
+    """Returns True if the workers see the files of a folder of this machine; probes them once.
+
+    Cost: nothing for executors on this machine, else one small job for each folder.
+    """
+    folders = _shared.setdefault(spark, {})
+    if folder not in folders:
+        folders[folder] = is_local(spark) or _workers_see_files(spark, StagingArea(folder))
+    return folders[folder]
+
+
+def ensure_reachable(spark: Spark, depot: StagingArea, named: str) -> None:
+    """Checks that the workers see files in a staging location; probes them once.
+
+    Args:
+        named: the URL that the user gave.
+
+    Raises:
+        NosyncError: the workers do not see them. DurabilityError: nor does this process.
+
+    Cost: one small job for each location.
+    """
+    places = _shared.setdefault(spark, {})
+    if not places.get(depot.url):
+        places[depot.url] = _workers_see_files(spark, depot)
+    if not places[depot.url]:
+        raise NosyncError(
+            f"bulk={named!r}: Spark's executors do not see what this process writes there",
+            hint="name a folder that is mounted under one path on all machines, or a bucket",
+        )
+
+
+def assume_shared(spark: Spark, folder: str, *, shared: bool) -> None:
+    """Records, without a probe, whether the workers see a folder."""
+    _shared.setdefault(spark, {})[folder] = shared
+
+
+def unshared_folder_error(what: str, folder: str) -> NosyncError:
+    """The error of an operation whose executors do not see the session's folder."""
+    return NosyncError(
+        f"{what}: Spark's executors do not see the session's folder '{folder}'",
+        hint="open it with bulk=URL, a place that driver and executors reach (file:///mnt/shared,"
+        " s3://bucket/prefix), or in a folder that they share; or raise spark_rows",
+    )
+
+
+def _workers_see_files(spark: Spark, depot: StagingArea) -> bool:
+    """Writes a probe file into a staging area, and asks the workers whether they see it."""
+    check_workers(spark)
+    files = Files()
+    name = f"probe-{uuid.uuid4().hex}.arrow"  # swept after a crash
+    path = os.path.join(depot.folder, name)
+    files.create(path).close()
+    try:
+        if depot.url:
+            location.location_of(depot.url).put(depot.folder, name)
+        answers = spark.range(PROBES).mapInArrow(_file_check(depot, name), "seen boolean").collect()
+    except NosyncError:
+        raise
+    except Exception as error:
+        raise probe_error(error) from error
+    finally:
+        files.unlink(path)
+        if depot.url:
+            with suppress(NosyncError):
+                location.location_of(depot.url).delete(name)
+    return all(answer["seen"] for answer in answers)
+
+
+def _file_check(depot: StagingArea, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def look(records: Iterator[Any]) -> Iterator[Any]:
+
+        for _ in records:
+            pass
+        yield pa.RecordBatch.from_pydict({"seen": [depot.has(name)]})
+
+    return look

@@ -9,7 +9,6 @@
     consistency       how much of a copy can be read back
     comparison        what each replica holds, compared with the log
     remote_call       a call that is abandoned after a timeout
-    bounded_replica   a replica whose calls are bounded, for opening a log
     remote_branches   the branches that replicas hold; dropping the copies of a log
     agent             the keeper, a separate process: it ships, scrubs, merges, counts votes
     backends          a replica in a folder, at a Flight server, in an object store

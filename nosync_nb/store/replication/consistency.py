@@ -21,12 +21,13 @@ copy (restore.py).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import NamedTuple
 
-from nosync_nb.errors import CorruptLogError
+from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import checkpoint, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
@@ -36,9 +37,46 @@ from nosync_nb.store.records import file_references
 from nosync_nb.store.records.file_references import FileReference, Namers
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.protocol import ReadableCopy
-from nosync_nb.store.replication.remote_call import Beat
-from nosync_nb.store.replication.restore.lazy_fetch import copy
+from nosync_nb.store.replication.remote_call import Beat, copy_file
 from nosync_nb.store.safe_decoding import guarded_decoding
+
+
+class DuplicateReplicaError(DurabilityError):
+    """Two URLs lead to one copy, which counts as one replica."""
+
+    kind = "twice"
+
+
+class CopyClaims:
+    """The copy that each replica's URL leads to. Any thread may call.
+
+    Failure: a folder is configured as one replica, and a server with its copies in that folder as
+    another. Both acknowledge, and an epoch on one disk counts as one on two.
+    """
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = urls
+        self._lock = threading.Lock()
+        self._copies: dict[int, str] = {}
+
+    def claim(self, replica: int, incarnation: str) -> None:
+        """Assigns a copy to a replica.
+
+        Raises:
+            DuplicateReplicaError: another replica has that copy.
+        """
+        with self._lock:
+            self._copies.pop(replica, None)
+            for other, copy in self._copies.items():
+                if copy == incarnation:
+                    raise DuplicateReplicaError(
+                        f"it leads to the copy that '{self._urls[other]}' keeps, and does not count"
+                        " a second time",
+                        hint=f"`%dd replicas remove` one of the two; if somebody has copied the"
+                        f" folder of '{self._urls[other]}' there, delete this one: it is filled"
+                        " anew",
+                    )
+            self._copies[replica] = incarnation
 
 
 class ReadableExtent(NamedTuple):
@@ -142,7 +180,7 @@ def examine_copy(
     folder = files.temporary_folder("nosync-frames-")
     try:
         for name in filter(file_layout.is_frames, sizes):
-            copy(files, replica, name, sizes[name], file_layout.file_path(folder, name), beat)
+            copy_file(files, replica, name, sizes[name], file_layout.file_path(folder, name), beat)
         return examine_folder(files, url, replica, folder, sizes, holdings, beat)
     finally:
         files.remove_folder(folder)

@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from nosync_nb.errors import DurabilityError, NosyncError, warn
+from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, warn
+from nosync_nb.files.filesystem import Files
 from nosync_nb.store import interruptible_wait
+from nosync_nb.store.replication.protocol import ReadableCopy
 
 SILENT_S = 10.0
 """Seconds without progress after which a call is abandoned."""
@@ -23,6 +25,14 @@ TOLD_S = 3.0
 """Seconds after which the user is told which replicas an opening waits for."""
 
 _RETRY_S = 60.0
+
+PIECE_BYTES, FIRST_BYTES = 1 << 20, 1 << 16
+"""The largest and the first size of a request, in bytes.
+
+The size grows while answers are fast, so that a reader on a slow link sees progress.
+"""
+
+_SOON_S = 1.0
 
 Answer = TypeVar("Answer")
 Beat = Callable[..., None]
@@ -167,3 +177,45 @@ def call_all(
         except NosyncError as error:
             answers.append(error)
     return answers
+
+
+def copy_file(
+    files: Files,
+    replica: ReadableCopy,
+    name: str,
+    size: int | None,
+    path: str,
+    beat: Beat = lambda *_: None,
+) -> int:
+    """Copies the first bytes of a replica's file (None: all) to a new file, and syncs it.
+
+    Args:
+        beat: called with the size of each piece on arrival; an exception from it stops the copy.
+
+    Raises:
+        CorruptLogError: it is missing, unreadable or shorter.
+        DurabilityError: it cannot be written.
+    """
+    file = files.create(path)
+    try:
+        done, most = 0, FIRST_BYTES
+        while size is None or done < size:
+            piece = most if size is None else min(most, size - done)
+            began = time.monotonic()
+            try:
+                data = replica.read(name, done, piece)
+            except NosyncError as error:
+                raise CorruptLogError(f"'{name}' cannot be read there: {error}") from error
+            if not data and size is None:
+                break
+            if not data:
+                raise CorruptLogError(f"the copy of '{name}' ends at byte {done}, before {size}")
+            file.append(data)
+            done += len(data)
+            soon = time.monotonic() - began < _SOON_S
+            most = min(2 * most, PIECE_BYTES) if soon else max(most // 2, FIRST_BYTES)
+            beat(len(data))
+        file.sync()
+        return done
+    finally:
+        file.close()

@@ -32,9 +32,9 @@ from nosync_nb.operators import (
     except_all,
 )
 from nosync_nb.rows import Schema
-from nosync_nb.spark import workers
 from nosync_nb.spark.execution.bulk_run import BulkInput, BulkResult, run_bulk
 from nosync_nb.spark.execution.task_payload import spill_batches
+from nosync_nb.spark.staging import staging
 from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
@@ -213,7 +213,7 @@ def test_executors_that_do_not_see_the_folder_give_the_same(
 ) -> None:
     operator, folder = OPERATORS[name](), tmp_path / "folder"
     folder.mkdir()
-    workers.assume_shared(spark, str(folder), shared=False)
+    staging.assume_shared(spark, str(folder), shared=False)
     carrier = StagingService(str(folder), ("log", "1"), f"file://{tmp_path}/place")
     sides = len(operator.layouts)
     both = Both(spark, operator, [TYPES] * sides, carrier)

@@ -16,7 +16,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import NosyncError, SchemaError
 from nosync_nb.session.session import owners_of
-from nosync_nb.spark import workers
+from nosync_nb.spark.staging import staging
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +27,7 @@ MESSAGE = "Spark's executors do not see the session's folder"
 def remote(spark: Any, tmp_path: Path) -> Iterator[Session]:
     """A session whose folder no executor sees, as on a cluster without shared storage."""
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
-        workers.assume_shared(spark, inside(session).store.parts, shared=False)
+        staging.assume_shared(spark, inside(session).store.parts, shared=False)
         yield session
 
 
@@ -89,4 +89,4 @@ def test_many_rows_for_spark_are_refused(spark: Any, remote: Session) -> None:
 def test_executors_are_asked_whether_they_see_a_folder(spark: Any, tmp_path: Path) -> None:
     assert is_seen(spark, str(tmp_path))
     assert os.listdir(tmp_path) == []
-    assert workers.workers_share_folder(spark, str(tmp_path))
+    assert staging.workers_share_folder(spark, str(tmp_path))

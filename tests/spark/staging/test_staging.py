@@ -20,7 +20,6 @@ from pyspark.sql.datasource import InputPartition
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
-from nosync_nb.spark import workers
 from nosync_nb.spark.staging import location, staging
 from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
@@ -33,7 +32,8 @@ ROWS = 4000
 HIDDEN = """
 import os, sys
 import nosync_nb
-from nosync_nb.spark import launch as starting, workers
+from nosync_nb.spark import launch as starting
+from nosync_nb.spark.staging import staging
 
 top = sys.argv[1]
 log, shared = top + "/log", top + "/shared"
@@ -47,7 +47,7 @@ exec unshare --mount sh -c 'mount -t tmpfs none {log} && exec {sys.executable} "
 os.chmod(python, 0o700)
 os.environ["PYSPARK_PYTHON"] = python
 spark = starting.start_session({"spark.master": "local[2]", "spark.log.level": "OFF"})
-workers.is_local = lambda spark: False  # they are here, and see less than others that are
+staging.is_local = lambda spark: False  # they are here, and see less than others that are
 
 def use(path, bulk):
     with nosync_nb.open(path, spark=spark, spark_rows=100, bulk=bulk) as session:
@@ -93,7 +93,7 @@ def opened(spark: Any, tmp_path: Path) -> Callable[..., Session]:
 
     def again(url: str | None, name: str = "log") -> Session:
         session = nosync_nb.open(tmp_path / name, spark=spark, spark_rows=1000, bulk=url)
-        workers.assume_shared(spark, inside(session).store.parts, shared=False)
+        staging.assume_shared(spark, inside(session).store.parts, shared=False)
         return session
 
     return again
@@ -440,7 +440,7 @@ def test_a_place_that_hangs_in_being_cleared_holds_up_no_later_run(
     monkeypatch.setattr(location.SharedFolderLocation, "clear", clear)
     folder = tmp_path / "folder"
     folder.mkdir()
-    workers.assume_shared(spark, str(folder), shared=False)
+    staging.assume_shared(spark, str(folder), shared=False)
     mine = staging.StagingService(str(folder), ("log", "1"), f"file://{tmp_path}/place")
     first = mine.required(spark, "this")
     mine.doubt(first, DurabilityError("the place is away"))

@@ -29,14 +29,13 @@ from nosync_nb.store.replication import config, consistency, file_layout
 from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
 from nosync_nb.store.replication.agent.takeover import (
-    CopyClaims,
-    DuplicateReplicaError,
     QuorumPendingError,
     ReplicaAheadError,
     TakeoverPoll,
     TakeoverVote,
 )
 from nosync_nb.store.replication.backends.folder import FolderReplica
+from nosync_nb.store.replication.consistency import CopyClaims, DuplicateReplicaError
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 from nosync_nb.store.replication.restore import restore
 

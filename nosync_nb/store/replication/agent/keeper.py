@@ -42,11 +42,11 @@ from nosync_nb.store.replication.agent.progress import (
 from nosync_nb.store.replication.agent.scrub import Scrubber
 from nosync_nb.store.replication.agent.shipper import Acknowledgement, Shipper
 from nosync_nb.store.replication.agent.takeover import (
-    CopyClaims,
     ReplicaAheadError,
     TakeoverPoll,
     TakeoverVote,
 )
+from nosync_nb.store.replication.consistency import CopyClaims
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import LogName, Replica
 from nosync_nb.store.replication.remote_call import SILENT_S

@@ -53,44 +53,6 @@ class QuorumPendingError(DurabilityError):
     kind = "undecided"
 
 
-class DuplicateReplicaError(DurabilityError):
-    """Two URLs lead to one copy, which counts as one replica."""
-
-    kind = "twice"
-
-
-class CopyClaims:
-    """The copy that each replica's URL leads to. Any thread may call.
-
-    Failure: a folder is configured as one replica, and a server with its copies in that folder as
-    another. Both acknowledge, and an epoch on one disk counts as one on two.
-    """
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self._urls = urls
-        self._lock = threading.Lock()
-        self._copies: dict[int, str] = {}
-
-    def claim(self, replica: int, incarnation: str) -> None:
-        """Assigns a copy to a replica.
-
-        Raises:
-            DuplicateReplicaError: another replica has that copy.
-        """
-        with self._lock:
-            self._copies.pop(replica, None)
-            for other, copy in self._copies.items():
-                if copy == incarnation:
-                    raise DuplicateReplicaError(
-                        f"it leads to the copy that '{self._urls[other]}' keeps, and does not count"
-                        " a second time",
-                        hint=f"`%dd replicas remove` one of the two; if somebody has copied the"
-                        f" folder of '{self._urls[other]}' there, delete this one: it is filled"
-                        " anew",
-                    )
-            self._copies[replica] = incarnation
-
-
 class TakeoverVote(NamedTuple):
     """The vote of a replica on a new owner.
 

@@ -29,7 +29,6 @@ import errno
 import os
 import secrets
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -44,15 +43,8 @@ from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import ReadableCopy, Replica
+from nosync_nb.store.replication.remote_call import copy_file
 from nosync_nb.trace import checksums
-
-PIECE_BYTES, FIRST_BYTES = 1 << 20, 1 << 16
-"""The largest and the first size of a request, in bytes.
-
-The size grows while answers are fast, so that a reader on a slow link sees progress.
-"""
-
-_SOON_S = 1.0
 
 Between = Callable[[int], None]
 
@@ -110,7 +102,7 @@ def fetch_file(
     path = file_layout.file_path(folder, wanted.name)
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     try:
-        size = copy(files, replica, wanted.name, wanted.size, temporary, between)
+        size = copy_file(files, replica, wanted.name, wanted.size, temporary, between)
         prove(files, temporary, wanted)
         files.rename(temporary, path)
     except BaseException:
@@ -126,45 +118,6 @@ def unavailable_error(name: str, why: Iterable[str]) -> FileUnavailableError:
         f"'{name}' is not here, and no replica has it whole: {'; '.join(why) or 'there is none'}",
         hint="it is asked for again when it is read again; bring more of the replicas back",
     )
-
-
-def copy(
-    files: Files,
-    replica: ReadableCopy,
-    name: str,
-    size: int | None,
-    path: str,
-    between: Callable[[int], None] = lambda size: None,
-) -> int:
-    """Copies the first bytes of a replica's file (None: all) to a new file, and syncs it.
-
-    Raises:
-        CorruptLogError: it is missing, unreadable or shorter.
-        DurabilityError: it cannot be written.
-    """
-    file = files.create(path)
-    try:
-        done, most = 0, FIRST_BYTES
-        while size is None or done < size:
-            piece = most if size is None else min(most, size - done)
-            began = time.monotonic()
-            try:
-                data = replica.read(name, done, piece)
-            except NosyncError as error:
-                raise CorruptLogError(f"'{name}' cannot be read there: {error}") from error
-            if not data and size is None:
-                break
-            if not data:
-                raise CorruptLogError(f"the copy of '{name}' ends at byte {done}, before {size}")
-            file.append(data)
-            done += len(data)
-            soon = time.monotonic() - began < _SOON_S
-            most = min(2 * most, PIECE_BYTES) if soon else max(most // 2, FIRST_BYTES)
-            between(len(data))
-        file.sync()
-        return done
-    finally:
-        file.close()
 
 
 class _Task:

@@ -25,8 +25,7 @@ from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.endpoints import connect_site
-from nosync_nb.store.replication.remote_call import Beat, call_remote
-from nosync_nb.store.replication.restore.lazy_fetch import copy
+from nosync_nb.store.replication.remote_call import Beat, call_remote, copy_file
 from nosync_nb.store.verification.inventory import ImmutableFile
 
 QUARANTINE = "quarantine"
@@ -120,7 +119,7 @@ class _RemoteCopy:
         replica = connect_site(self._address, self._files).replica(self._log_id)
         try:
             beat()
-            copy(self._files, replica, self._item.name, self._item.size, self._path, beat)
+            copy_file(self._files, replica, self._item.name, self._item.size, self._path, beat)
         finally:
             replica.close()
 

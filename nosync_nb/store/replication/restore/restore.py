@@ -31,10 +31,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, NosyncError, SchemaError
 from nosync_nb.files.filesystem import Files
@@ -42,19 +42,30 @@ from nosync_nb.store.log import fencing
 from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication import file_layout, registry
 from nosync_nb.store.replication.address import ReplicaAddress, parse_address
-from nosync_nb.store.replication.agent.takeover import CopyClaims
-from nosync_nb.store.replication.bounded_replica import BoundedReplica
 from nosync_nb.store.replication.config import (
     ReplicaConfig,
     config_signer,
     read_quorum,
     write_config,
 )
-from nosync_nb.store.replication.consistency import ReadableExtent, check_log, examine_folder
+from nosync_nb.store.replication.consistency import (
+    CopyClaims,
+    ReadableExtent,
+    check_log,
+    examine_copy,
+    examine_folder,
+)
 from nosync_nb.store.replication.endpoints import connect_site, prepare_copy
-from nosync_nb.store.replication.protocol import LogName, OwnerTerm
-from nosync_nb.store.replication.remote_call import RemoteTimeoutError, call_all
-from nosync_nb.store.replication.restore.lazy_fetch import copy
+from nosync_nb.store.replication.protocol import LogName, OwnerTerm, Replica, ReplicaHoldings
+from nosync_nb.store.replication.remote_call import (
+    Beat,
+    RemoteTimeoutError,
+    call_all,
+    call_remote,
+    copy_file,
+)
+
+Answer = TypeVar("Answer")
 
 
 class RestoreResult(NamedTuple):
@@ -86,6 +97,72 @@ _PROMISE_S = 30.0
 
 Answers = list[tuple[ReplicaAddress, dict[bytes, LogName]]]
 """The replicas that answer, each with the names of the logs that it holds, by log id."""
+
+
+class BoundedReplica:
+    """A copy for reading; a call that hangs raises RemoteTimeoutError. See `ReadableCopy`.
+
+    A log is opened in the thread of the user. A call that hangs there is abandoned after some
+    seconds, and the replica counts as one that does not answer. It is not called again, because the
+    abandoned thread still uses it.
+
+    Attributes:
+        url: the URL of the replica.
+        inner: the wrapped replica, for calls that run in another thread already.
+    """
+
+    def __init__(self, url: str, inner: Replica) -> None:
+        self.url, self.inner = url, inner
+        self._error: NosyncError | None = None
+
+    @property
+    def folder(self) -> str | None:
+        """The local folder of its files, if any."""
+        return self.inner.folder
+
+    def promised(self) -> OwnerTerm | None:
+        """Returns the term that the copy accepts writes from."""
+        return self._call(lambda _: self.inner.promised())
+
+    def held(self) -> ReplicaHoldings:
+        """Returns the files that the copy holds."""
+        return self._call(lambda _: self.inner.held())
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Returns bytes of a file; fewer than `size` only at its end."""
+        return self._call(lambda _: self.inner.read(name, offset, size))
+
+    def acknowledged(self) -> int:
+        """Returns the last acknowledged frame; 0: nothing was acknowledged."""
+        return self._call(lambda _: self.inner.acknowledged())
+
+    def examined(self, files: Files, others: Sequence[Mapping[str, int]]) -> ReadableExtent:
+        """Returns how much of it can be read back; see `consistency.examine_copy`."""
+        if self.folder is None:
+            return examine_copy(files, self.url, self, others)
+
+        def look(beat: Beat) -> ReadableExtent:
+            return examine_copy(files, self.url, self.inner, others, beat)
+
+        return self._call(look)._replace(replica=self)
+
+    def leave(self, why: NosyncError) -> None:
+        """Makes every later call raise this error."""
+        self._error = why
+
+    def close(self) -> None:
+        """Closes the replica, unless an abandoned call still uses it."""
+        if not isinstance(self._error, RemoteTimeoutError):
+            self.inner.close()
+
+    def _call(self, call: Callable[[Beat], Answer]) -> Answer:
+        if self._error is not None:
+            raise self._error
+        try:
+            return call_remote(self.url, call)
+        except RemoteTimeoutError as error:
+            self._error = error
+            raise
 
 
 def restore_log(
@@ -418,7 +495,7 @@ def _write_log(
         for inner in file_layout.FOLDERS.values():
             files.make_folder(os.path.join(beside, inner))
         for name, size in sorted(best.sizes.items()):
-            copy(files, best.replica, name, size, file_layout.file_path(beside, name))
+            copy_file(files, best.replica, name, size, file_layout.file_path(beside, name))
         rows = {each.name: each.size or 0 for each in best.rows.values()}
         again = examine_folder(files, best.url, best.replica, beside, best.sizes, [rows])
         if again.end != best.end or again.rows.keys() != best.rows.keys():
