@@ -127,7 +127,7 @@ class Store:
         self.named = self._required_files() if log.mode == "w" else set()
         if back is not None:
             every = payloads.entries_by_log(each.payload for each in self.tail)
-            self.named = self.named | file_references.references_of_changes(every)
+            self.named.update(each.name for each in file_references.named_files({}, every))
         if self.back is not None:
             with guarded_decoding("the log"):
                 self.history.truncate(self.back)
@@ -437,10 +437,9 @@ class Store:
 
     def _required_files(self) -> set[str]:
         """Returns every file that the checkpoint, the frames after it, or the history name."""
-        named = file_references.references_of_layers(
-            self.meta
-        ) | file_references.references_of_changes(self.changes)
-        return self.history.files() | named
+        layers = {"layers": self.meta.get("layers", {})}
+        named = file_references.named_files(layers, self.changes)
+        return self.history.files().union(each.name for each in named)
 
     def close(self) -> None:
         """Syncs the log and records that it was closed properly."""

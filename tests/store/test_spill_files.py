@@ -83,7 +83,9 @@ def said(payload: bytes) -> Said:
     """What a frame says of each log and trace, with the digests of the files that it names."""
     told = []
     for entry in payloads.decode_payload(payload).entries:
-        files = [(ref.rows, ref.low, ref.high, ref.digest) for ref in payloads.entry_files(entry)]
+        filed = entry.kind not in payloads.WITHOUT_FILES
+        refs = payloads.files_of_entry(0, entry)[1] if filed else ()
+        files = [(ref.rows, ref.low, ref.high, ref.digest) for ref in refs]
         whole = bytes(entry.data) if entry.kind == payloads.INLINE else b""
         told.append((entry.number, entry.kind, files, whole))
     return told

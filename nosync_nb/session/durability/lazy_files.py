@@ -60,7 +60,8 @@ class LazyFiles:
         """
         if not names or self._fetcher is None or not self._replicas():
             return MissingFiles(frozenset(names))
-        references = file_references.file_references(self._store.meta, [self._store.changes])
+        named = file_references.named_files(self._store.meta, self._store.changes)
+        references = file_references.references(named)
         missing = self._fetcher.expect(references.get(name, FileReference(name)) for name in names)
         files, size, _ = self.left
         if not files:

@@ -1,5 +1,9 @@
 """Lists the files of rows that frames and checkpoints name, and which of them replicas must hold.
 
+`named_files` is the only walk over these references. The opening, the keeper, the verification and
+a restore derive from it what they need: names, sizes with digests, the numbers that reference a
+file, or its epochs.
+
 A stage at durability level `disk` needs nothing on replicas, because it can be recomputed. The same
 holds for a stage that is demoted under a backlog, until the backlog falls
 (session/durability/backlog_policy.py). The numbers of the logs, traces and parts that only such
@@ -34,7 +38,7 @@ from nosync_nb.store import lazy_layer, ownership_history
 from nosync_nb.store.log import frames
 from nosync_nb.store.log.frames import Damage, Frame, Mark
 from nosync_nb.store.records import payloads
-from nosync_nb.store.records.payloads import INLINE, Payload, PayloadEntry
+from nosync_nb.store.records.payloads import WITHOUT_FILES, Payload, PayloadEntry
 from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.trace.history import pack_tree
 from nosync_nb.trace.history.history import History
@@ -64,22 +68,72 @@ class FileReference(NamedTuple):
     size: int | None = None
     digest: str | None = None
 
+    def held_in(self, sizes: Mapping[str, int]) -> bool:
+        """Returns True if a copy with files of those sizes has this file."""
+        return self.name in sizes and self.size in (None, sizes[self.name])
 
-def references_of_changes(changes: Mapping[int, Sequence[tuple[int, PayloadEntry]]]) -> set[str]:
-    """Returns the files that entries of frames name; see `payloads.entries_by_log`.
+
+class NamedFile(NamedTuple):
+    """One place where a checkpoint or an entry of a frame names a file of rows.
+
+    Attributes:
+        size, digest: None for a part that only a pack references.
+        number: the log or the trace whose rows it has; None: a pack, or a part that one references.
+        epochs: the epochs of its rows.
+        log: the number of the trace's log, if a checkpoint names it.
+    """
+
+    name: str
+    size: int | None
+    digest: str | None
+    number: int | None
+    epochs: range
+    log: int | None = None
+
+
+def named_files(
+    meta: Mapping[str, Any], changes: Mapping[int, Sequence[tuple[int, PayloadEntry]]]
+) -> Iterator[NamedFile]:
+    """Yields the files that a checkpoint and entries of frames name, once for each place.
+
+    Args:
+        meta: the checkpoint's JSON; empty without one.
+        changes: the entries, see `payloads.entries_by_log`.
 
     Raises:
-        CorruptLogError: an entry makes no sense.
+        CorruptLogError: a reference makes no sense.
     """
-    filed = (entry for each in changes.values() for _, entry in each if entry.kind != INLINE)
-    return {ref.path for entry in filed for ref in payloads.entry_files(entry)}
-
-
-def references_of_layers(meta: Mapping[str, Any]) -> set[str]:
-    """Returns the files of the layers that a checkpoint lists."""
     with guarded_decoding("a checkpoint"):
-        listed = [layer for _, _, layers in meta.get("layers", {}).values() for layer in layers]
-        return {ref.path for *_, refs in listed for ref in lazy_layer.layer_refs(refs)}
+        for number, (log, _, layers) in meta.get("layers", {}).items():
+            for lower, upper, listed in layers:
+                for ref in lazy_layer.layer_refs(listed):
+                    yield _named_part(ref, int(number), range(lower, upper), log)
+        history = meta.get("history") or {"tree": ()}
+        for top in map(pack_tree.node_from_json, history["tree"]):
+            for node in top.walk():
+                epochs = range(node.lower, max(min(node.upper, node.clip), node.lower + 1))
+                yield NamedFile(node.name, node.size_bytes, node.digest, None, epochs)
+                for part in node.parts:
+                    yield NamedFile(part, None, None, None, epochs)
+    for number, entries in changes.items():
+        for epoch, entry in entries:
+            if entry.kind not in WITHOUT_FILES:
+                epochs, refs = payloads.files_of_entry(epoch, entry)
+                for ref in refs:
+                    yield _named_part(ref, number, epochs)
+
+
+def _named_part(ref: PartRef, number: int, epochs: range, log: int | None = None) -> NamedFile:
+    return NamedFile(ref.path, ref.size_bytes, ref.digest, number, epochs, log)
+
+
+def references(named: Iterable[NamedFile]) -> dict[str, FileReference]:
+    """Returns files by name; a reference with a digest replaces one without."""
+    by_name: dict[str, FileReference] = {}
+    for each in named:
+        if each.digest is not None or each.name not in by_name:
+            by_name[each.name] = FileReference(each.name, each.size, each.digest)
+    return by_name
 
 
 def check_history(payload: Payload, packs: str, files: Files) -> None:
@@ -95,49 +149,6 @@ def check_history(payload: Payload, packs: str, files: Files) -> None:
     if manifest is not None:
         with guarded_decoding("a checkpoint"):
             History.restore(packs, manifest, write=False, files=files)
-
-
-def file_references(
-    meta: Mapping[str, Any], changes: Sequence[Mapping[int, Any]]
-) -> dict[str, FileReference]:
-    """Returns the files that a checkpoint and entries of frames name, by file name.
-
-    Args:
-        meta: the checkpoint's JSON; empty without one.
-        changes: the entries of frames, see `payloads.entries_by_log`.
-    """
-    references: dict[str, FileReference] = {}
-    if not meta and not any(changes):
-        return references
-    with guarded_decoding("the log"):
-        for each in (
-            *_references_of_meta(meta),
-            *(one for entries in changes for one in _references_of_entries(entries)),
-        ):
-            if each.digest is not None or each.name not in references:
-                references[each.name] = each
-    return references
-
-
-def _references_of_entries(
-    changes: Mapping[int, Sequence[tuple[int, PayloadEntry]]],
-) -> Iterator[FileReference]:
-    for entries in changes.values():
-        for _, entry in entries:
-            for ref in payloads.entry_files(entry):
-                yield FileReference(ref.path, ref.size_bytes, ref.digest)
-
-
-def _references_of_meta(meta: Mapping[str, Any]) -> Iterator[FileReference]:
-    for _, _, layers in meta.get("layers", {}).values():
-        for _, _, refs in layers:
-            for ref in lazy_layer.layer_refs(refs):
-                yield FileReference(ref.path, ref.size_bytes, ref.digest)
-    history = meta.get("history") or {"tree": ()}
-    for top in map(pack_tree.node_from_json, history["tree"]):
-        for node in top.walk():
-            yield FileReference(node.name, node.size_bytes, node.digest)
-            yield from map(FileReference, node.parts)
 
 
 def local_numbers(catalog: Mapping[str, Stage], graph: Graph) -> frozenset[int]:
@@ -233,30 +244,19 @@ class RequirementHistory:
         self._latest = said
 
 
-def required_by_checkpoint(payload: Payload) -> Namers:
-    """Returns the numbers that reference each file of the state in a checkpoint."""
-    record = requirement_of(payload) or NO_REQUIREMENT
-    namers: dict[str, set[int]] = {}
-    with guarded_decoding("a checkpoint"):
-        for number, (_, _, layers) in payload.meta.get("layers", {}).items():
-            for ref in (ref for *_, refs in layers for ref in lazy_layer.layer_refs(refs)):
-                namers.setdefault(ref.path, set()).add(int(number))
-        history = payload.meta.get("history") or {"tree": ()}
-        for node in (
-            n for top in map(pack_tree.node_from_json, history["tree"]) for n in top.walk()
-        ):
-            namers.setdefault(node.name, set()).add(_PACKED)
-            for part in node.parts:
-                namers.setdefault(part, set()).update(record.files.get(part, (_PACKED,)))
-    return namers
+def namers_of(
+    named: Iterable[NamedFile], requirement: ReplicationRequirement | None = None
+) -> Namers:
+    """Returns the numbers that reference each file.
 
-
-def required_by_changes(changes: Mapping[int, Sequence[tuple[int, PayloadEntry]]]) -> Namers:
-    """Returns the numbers that reference each file in entries; see `payloads.entries_by_log`."""
+    Args:
+        requirement: the record of a checkpoint, which knows the numbers for parts of packs.
+    """
+    packed = (requirement or NO_REQUIREMENT).files
     namers: dict[str, set[int]] = {}
-    for number, entries in changes.items():
-        for ref in (ref for _, entry in entries for ref in payloads.entry_files(entry)):
-            namers.setdefault(ref.path, set()).add(number)
+    for each in named:
+        numbers = (each.number,) if each.number is not None else packed.get(each.name, (_PACKED,))
+        namers.setdefault(each.name, set()).update(numbers)
     return namers
 
 
@@ -324,53 +324,13 @@ class ExpectedFile(NamedTuple):
         )
 
 
-def expected_files_of_frame(
-    payload: Payload, after: int, *, current: bool = True
+def expected_files(
+    named: Iterable[NamedFile], after: int, *, current: bool = True, framed: bool = False
 ) -> Iterator[ExpectedFile]:
-    """Yields the files that a frame names; `after` is its end."""
-    for number, changes in payloads.entries_by_log([payload]).items():
-        for epoch, entry in changes:
-            for ref in payloads.entry_files(entry):
-                part = _expected_part(ref, number, _interval(epoch, entry), after, current=current)
-                yield part._replace(framed=True)
-
-
-def expected_files_of_checkpoint(
-    payload: Payload, after: int, *, current: bool = True
-) -> Iterator[ExpectedFile]:
-    """Yields the files of the state in a checkpoint."""
-    for number, (log, _, layers) in payload.meta.get("layers", {}).items():
-        for lower, upper, refs in layers:
-            for ref in lazy_layer.layer_refs(refs):
-                yield _expected_part(
-                    ref, int(number), range(lower, upper), after, current=current, log=log
-                )
-    history = payload.meta.get("history") or {"tree": ()}
-    for top in map(pack_tree.node_from_json, history["tree"]):
-        for node in top.walk():
-            epochs = range(node.lower, max(min(node.upper, node.clip), node.lower + 1))
-            many: frozenset[int] = frozenset()
-            yield ExpectedFile(
-                node.name, node.size_bytes, node.digest, many, epochs, after, current=current
-            )
-            for part in node.parts:
-                yield ExpectedFile(part, None, None, many, epochs, after, current=current)
-
-
-def _expected_part(
-    ref: PartRef, number: int, epochs: range, after: int, *, current: bool, log: int | None = None
-) -> ExpectedFile:
-    numbers = frozenset((number,) if log is None else (number, log))
-    return ExpectedFile(
-        ref.path, ref.size_bytes, ref.digest, numbers, epochs, after, current=current
-    )
-
-
-def _interval(epoch: int, entry: PayloadEntry) -> range:
-    if entry.kind == payloads.FILES:
-        return range(epoch, epoch + 1)
-    lower, upper, _ = payloads.layer_of(entry)
-    return range(lower, upper)
+    """Yields named files as a verification expects them; see `ExpectedFile`."""
+    for name, size, digest, number, epochs, log in named:
+        traces = frozenset(each for each in (number, log) if each is not None)
+        yield ExpectedFile(name, size, digest, traces, epochs, after, current, framed)
 
 
 def stages_of(meta: dict[str, Any]) -> dict[int, str]:
@@ -437,16 +397,16 @@ def files_of_checkpoint(payload: bytes) -> CheckpointFiles:
 
 def _decode_frame(data: bytes | memoryview) -> FrameFiles:
     payload = payloads.decode_payload(data)
-    changes = payloads.entries_by_log([payload])
-    files, namers = file_references({}, [changes]), required_by_changes(changes)
-    return FrameFiles(payload.epoch, files, namers, requirement_of(payload))
+    named = [*named_files({}, payloads.entries_by_log([payload]))]
+    return FrameFiles(payload.epoch, references(named), namers_of(named), requirement_of(payload))
 
 
 def _decode_checkpoint(data: bytes) -> CheckpointFiles:
     payload = payloads.decode_payload(data)
-    files, namers = file_references(payload.meta, ()), required_by_checkpoint(payload)
+    named, requirement = [*named_files(payload.meta, {})], requirement_of(payload)
     reigns = ownership_history.decode_ownership(payload.meta)
-    return CheckpointFiles(payload.epoch, files, namers, requirement_of(payload), reigns)
+    namers = namers_of(named, requirement)
+    return CheckpointFiles(payload.epoch, references(named), namers, requirement, reigns)
 
 
 _cached_stretch = lru_cache(_STRETCHES_MAX)(frames.scan_buffer)

@@ -223,13 +223,16 @@ def batch_files(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef
         return refs_from_json(value), layout
 
 
-def entry_files(entry: PayloadEntry) -> tuple[PartRef, ...]:
-    """Returns the files that an entry names, whatever its kind."""
-    if entry.kind in (INLINE, CLEAR, CLOCKS):
-        return ()
+WITHOUT_FILES = frozenset((INLINE, CLEAR, CLOCKS))
+"""The kinds of entries that name no files."""
+
+
+def files_of_entry(epoch: int, entry: PayloadEntry) -> tuple[range, tuple[PartRef, ...]]:
+    """Returns the files that an entry of a kind with files names, and the epochs of their rows."""
     if entry.kind == FILES:
-        return batch_files(entry.data, NO_LAYOUT)[0]
-    return layer_of(entry)[2]
+        return range(epoch, epoch + 1), batch_files(entry.data, NO_LAYOUT)[0]
+    lower, upper, refs = layer_of(entry)
+    return range(lower, upper), refs
 
 
 def layer_of(entry: PayloadEntry) -> tuple[int, int, tuple[PartRef, ...]]:

@@ -294,8 +294,8 @@ class _NamedFiles:
         namers: Namers,
         requirement: file_references.ReplicationRequirement | None,
     ) -> None:
-        for name, size, _ in files.values():
-            if not any(name in sizes and size in (None, sizes[name]) for sizes in self._holdings):
+        for name, wanted in files.items():
+            if not any(map(wanted.held_in, self._holdings)):
                 self._missing.setdefault(name, set()).update(namers[name])
         self.rows = {**files, **self.rows} if files else self.rows
         self._local_numbers = self._local_numbers if requirement is None else requirement.numbers

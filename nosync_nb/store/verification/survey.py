@@ -28,8 +28,8 @@ from nosync_nb.store.records import file_references as owed
 from nosync_nb.store.records import payloads
 from nosync_nb.store.records.file_references import (
     ExpectedFile,
-    expected_files_of_checkpoint,
-    expected_files_of_frame,
+    expected_files,
+    named_files,
     stages_of,
 )
 from nosync_nb.store.safe_decoding import guarded_decoding
@@ -202,7 +202,7 @@ class _Surveyor:
                 payload = payloads.decode_payload(state.payload)
                 self._stages = {**stages_of(payload.meta), **self._stages}
                 self._owed.begin(owed.requirement_of(payload))
-                named = list(expected_files_of_checkpoint(payload, state.mark.offset))
+                named = [*expected_files(named_files(payload.meta, {}), state.mark.offset)]
         except CorruptLogError as error:
             self._damage.append(DamagedRange(name, str(error)))
             return None
@@ -370,9 +370,9 @@ class _Surveyor:
                 wrongs = [*self._following.wrong(frame.kind, payload)]
                 if offset > self._since:  # else a checkpoint includes it, and its repair
                     self._damage += [self._clock_damage(segment, frame, wrong) for wrong in wrongs]
-                    for each in expected_files_of_frame(
-                        payload, offset, current=offset > self._first
-                    ):
+                    named = named_files({}, payloads.entries_by_log([payload]))
+                    current = offset > self._first
+                    for each in expected_files(named, offset, current=current, framed=True):
                         self._add_file(each)
         except CorruptLogError as error:
             self._following.missed()

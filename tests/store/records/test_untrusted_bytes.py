@@ -36,6 +36,7 @@ from nosync_nb.store import retention_policy, store
 from nosync_nb.store.catalog.validation import check_catalog
 from nosync_nb.store.log import Log, batch_codec, checkpoint
 from nosync_nb.store.records import payloads as journal
+from nosync_nb.store.records.file_references import named_files
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.history import pack_file
 from nosync_nb.trace.parts.part_file import open_part, refs_from_json
@@ -216,8 +217,7 @@ def test_a_frame_is_read_or_refused(corpus: Corpus, data: st.DataObject) -> None
     payload = data.draw(st.sampled_from(corpus.payloads))
     with bounded():
         found = journal.decode_payload(mangled(data, payload))
-        for entry in entries_of([found]):
-            journal.entry_files(entry)
+        list(named_files({}, journal.entries_by_log([found])))
 
 
 TYPES = st.sampled_from(

@@ -200,9 +200,8 @@ class World:
 
     def complete(self, taken: list[Frame]) -> None:
         """Brings the files that frames name from who has them, as whoever reads them has it."""
-        every = file_references.file_references(
-            {}, [payloads.entries_by_log(payloads.decode_payload(f.payload) for f in taken)]
-        )
+        entries = payloads.entries_by_log(payloads.decode_payload(f.payload) for f in taken)
+        every = file_references.references(file_references.named_files({}, entries))
         for wanted in every.values():
             if not self.files.exists(file_layout.file_path(self.path, wanted.name)):
                 self.bring(wanted)

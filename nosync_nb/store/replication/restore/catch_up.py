@@ -81,7 +81,7 @@ def _has_files(frame: Frame, sizes: Mapping[str, int]) -> bool:
     """Returns True if a copy has the files that a frame names."""
     with guarded_decoding(f"frame {frame.position.seq}"):
         wanted = file_references.files_of_frame(frame.payload).files.values()
-    return all(each.name in sizes and each.size in (None, sizes[each.name]) for each in wanted)
+    return all(each.held_in(sizes) for each in wanted)
 
 
 def _notice(url: str, taken: list[Frame]) -> str:
