@@ -20,8 +20,7 @@ Each replica has a worker that reads the log on its own, and a recovery reads th
 replica. So the same bytes would be decoded once for each replica. The results for small frames and
 checkpoints are cached, because they depend on the bytes alone.
 
-Memory: `_CACHED_MAX` frames and as many checkpoints, of `_SMALL_BYTES` each at most, and
-`_STRETCHES_MAX` stretches of the log of `_STRETCH_BYTES`.
+Memory: `_CACHED_MAX` frames and as many checkpoints, of `_SMALL_BYTES` each at most.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.stage import DISK, Stage
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store import lazy_layer, ownership_history
-from nosync_nb.store.log import frames
-from nosync_nb.store.log.frames import Damage, Frame, Mark
 from nosync_nb.store.records import payloads
 from nosync_nb.store.records.payloads import WITHOUT_FILES, Payload, PayloadEntry
 from nosync_nb.store.safe_decoding import guarded_decoding
@@ -53,8 +50,6 @@ Namers = Mapping[str, AbstractSet[int]]
 
 _SMALL_BYTES = 1 << 13
 _CACHED_MAX = 1 << 8
-_STRETCH_BYTES = 1 << 15
-_STRETCHES_MAX = 1 << 5
 
 
 class FileReference(NamedTuple):
@@ -368,13 +363,6 @@ class CheckpointFiles(NamedTuple):
     reigns: ownership_history.Reigns
 
 
-def scan_frames(data: bytes, origin: int, before: Mark) -> tuple[Sequence[Frame], Damage | None]:
-    """Returns the frames of a stretch of the log; see `frames.scan_buffer`."""
-    return (_cached_stretch if len(data) <= _STRETCH_BYTES else frames.scan_buffer)(
-        data, origin, before
-    )
-
-
 def files_of_frame(payload: bytes | memoryview) -> FrameFiles:
     """Returns the files that the payload of a frame names.
 
@@ -409,6 +397,5 @@ def _decode_checkpoint(data: bytes) -> CheckpointFiles:
     return CheckpointFiles(payload.epoch, references(named), namers, requirement, reigns)
 
 
-_cached_stretch = lru_cache(_STRETCHES_MAX)(frames.scan_buffer)
 _cached_frame = lru_cache(_CACHED_MAX)(_decode_frame)
 _cached_checkpoint = lru_cache(_CACHED_MAX)(_decode_checkpoint)

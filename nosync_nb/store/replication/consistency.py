@@ -32,13 +32,14 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import checkpoint, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.frames import DIGEST_BYTES, TRAILER_BYTES, Frame, Mark
-from nosync_nb.store.log.segments import Chain, Segment
+from nosync_nb.store.log.segments import HEADER_BYTES, Chain, Segment
 from nosync_nb.store.records import file_references
 from nosync_nb.store.records.file_references import FileReference, Namers
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.protocol import ReadableCopy
 from nosync_nb.store.replication.remote_call import Beat, copy_file
 from nosync_nb.store.safe_decoding import guarded_decoding
+from nosync_nb.store.verification.file_checks import FrameGap, walk_runs
 
 
 class DuplicateReplicaError(DurabilityError):
@@ -352,12 +353,13 @@ def _frames(
             end.offset == segment.start.offset and end != segment.start
         ):
             return
-        size = stretch.held[segment.name] - segment.local(end.offset)
+        stop = segment.start.offset + stretch.held[segment.name] - HEADER_BYTES
         if index + 1 < len(live):
-            size = min(size, live[index + 1].start.offset - end.offset)
+            stop = min(stop, live[index + 1].start.offset)
         with closing(files.open(file_layout.file_path(stretch.folder, segment.name))) as file:
-            data = file.read_at(segment.local(end.offset), max(0, size))
-        stretch.beat()
-        more, _ = file_references.scan_frames(data, end.offset, end)
-        yield from more
-        end = more[-1].end if more else end
+            for each in walk_runs(file.read_at, segment, stop, start=end, resume=False):
+                stretch.beat()
+                if isinstance(each, FrameGap):
+                    return
+                yield from each.frames
+                end = each.frames[-1].end

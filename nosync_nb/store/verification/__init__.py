@@ -1,7 +1,7 @@
 """Verification: reads and compares every byte of a log, while its owner continues to use it.
 
     report       the result: damage, copies, bytes
-    frame_walk   the frames of a segment, and the gaps between them
+    file_checks  the verifier of one file: rows, a checkpoint, the frames of a segment
     survey       the current contents of a log, by its checkpoints and frames
     verify       reads all of it, and reads again what seems damaged
     inventory    files that do not change any more, and the check of each, for any copy

@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import checkpoint, segments
-from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import Segment
 from nosync_nb.store.records.file_references import ExpectedFile
-from nosync_nb.store.verification.frame_walk import FrameGap, walk_frames
+from nosync_nb.store.verification.file_checks import checkpoint_damage, closed_segment_damage
 from nosync_nb.store.verification.survey import Counted, LogSurvey
 from nosync_nb.store.verification.verify import check_item
 
@@ -87,20 +86,13 @@ def _checkpoint_check(name: str) -> Prove:
     def prove(files: Files, path: str, counted: Counted) -> str:
         data = files.read(path)
         counted(len(data))
-        state = checkpoint.decode_checkpoint(data, name, path)
-        return state if isinstance(state, str) else ""
+        return checkpoint_damage(data, name, path)
 
     return prove
 
 
-def _segment_check(known: Segment | None, after: Segment) -> Prove:
-    """Returns a check that the frames of a segment lead to the mark of its successor.
-
-    Args:
-        known: its header; None: it is damaged here. Then that of the copy is used, and its frames
-            must fit it as well.
-    """
-    end = after.start
+def _segment_check(recorded: Segment | None, successor: Segment) -> Prove:
+    """Returns the check of a segment; `recorded` is None if its header is damaged here."""
 
     def prove(files: Files, path: str, counted: Counted) -> str:
         with closing(files.open(path)) as file:
@@ -110,17 +102,6 @@ def _segment_check(known: Segment | None, after: Segment) -> Prove:
                 counted(len(data))
                 return data
 
-            header = read(0, segments.HEADER_BYTES)
-            own = known or segments.decode_header(header)
-            if own is None or header != segments.encode_header(own):
-                return "its header is not what was written"
-            if (own.key, own.log_id) != (after.before, after.log_id):
-                return "it is another segment"
-            last: Mark | None = own.start
-            for each in walk_frames(read, own, end.offset):
-                if isinstance(each, FrameGap):
-                    return f"frame {each.seq}: {each.reason}"
-                last = each.end
-            return "" if last == end else "its frames do not lead to those after it"
+            return closed_segment_damage(read, recorded, successor)
 
     return prove

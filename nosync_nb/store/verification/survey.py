@@ -33,7 +33,7 @@ from nosync_nb.store.records.file_references import (
     stages_of,
 )
 from nosync_nb.store.safe_decoding import guarded_decoding
-from nosync_nb.store.verification.frame_walk import FrameGap, walk_frames
+from nosync_nb.store.verification.file_checks import FrameGap, walk_frames
 from nosync_nb.store.verification.report import DamagedRange
 
 KEPT = 2

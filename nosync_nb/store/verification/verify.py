@@ -24,6 +24,7 @@ from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.records.file_references import ExpectedFile
 from nosync_nb.store.safe_decoding import CRAFTED
+from nosync_nb.store.verification.file_checks import rows_damage
 from nosync_nb.store.verification.report import (
     DamagedRange,
     ReplicaFinding,
@@ -32,7 +33,7 @@ from nosync_nb.store.verification.report import (
 )
 from nosync_nb.store.verification.survey import LogSurvey, survey_log
 from nosync_nb.trace import checksums
-from nosync_nb.trace.checksums import FileDamage, Watch
+from nosync_nb.trace.checksums import FileDamage
 
 _ROUNDS = 3
 
@@ -206,7 +207,6 @@ def check_item(
     each: ExpectedFile,
     tally: Callable[[int], None],
     named: dict[str, ExpectedFile] | None = None,
-    watch: Watch | None = None,
 ) -> list[FileDamage]:
     """Returns the damage of a file at any path: the log's own, or a copy that shall replace it."""
     with closing(files.open(path)) as file:
@@ -217,9 +217,7 @@ def check_item(
             return data
 
         size = file.size()
-        if each.size is not None and size != each.size:
-            return [FileDamage(f"it has {size} bytes, not {each.size}")]
-        flaws = checksums.file_damage(each.name, read, size, each.digest, watch)
+        flaws = rows_damage(read, size, each)
         if named is not None and not flaws and each.name.endswith(PACK):
             for trace, epoch, ref in checksums.parts_named_by(read, size):
                 epochs = range(epoch, epoch + 1)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.store.log import frames
 from nosync_nb.store.records import file_references, payloads
 from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.records.payloads import PayloadEntry
@@ -65,17 +64,3 @@ def test_what_makes_no_sense_is_damage_whenever_it_is_asked_for(
     for _ in range(2):
         with pytest.raises(CorruptLogError):
             file_references.files_of_frame(kind(data))
-
-
-def test_a_stretch_of_the_log_is_scanned_once_for_all_who_follow_it() -> None:
-    before = frames.genesis_mark(bytes(16))
-    for size, once in ((100, True), (1 << 16, False)):
-        data, end = frames.build_frame(1, bytes(size), before, 1, 0)
-        (first, _), (again, _) = (
-            file_references.scan_frames(bytes(bytearray(data)), 0, before) for _ in range(2)
-        )
-        assert [frame.end for frame in first] == [frame.end for frame in again] == [end]
-        assert (first is again) == once
-        torn, damage = file_references.scan_frames(data[:-1], 0, before)
-        assert not torn
-        assert damage is not None

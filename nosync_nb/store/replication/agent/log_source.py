@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, FencedError
@@ -30,8 +31,7 @@ from nosync_nb.store.records.file_references import FileReference, Namers
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.backends import folder as folders
 from nosync_nb.store.replication.protocol import OwnerTerm
-
-_READ_BYTES = 1 << 20
+from nosync_nb.store.verification.file_checks import FrameGap, walk_runs
 
 
 class ShippedFrame(NamedTuple):
@@ -312,10 +312,7 @@ class LogSource:
 
     def _scan_frames(self, durable: int, published: int | None) -> None:
         """Reads the new frames, up to the last durable or published one."""
-        size = _READ_BYTES
-        while (end := self._end) is not None:
-            if published is None and end.seq >= durable:
-                return
+        while (end := self._end) is not None and (published is not None or end.seq < durable):
             at = [i for i, one in enumerate(self._chain) if one.start.offset <= end.offset]
             if not at:
                 raise CorruptLogError(f"'{self.folder}' holds nothing after frame {end.seq}")
@@ -323,21 +320,25 @@ class LogSource:
             if segment.start.offset == end.offset and segment.start != end:
                 raise CorruptLogError(f"'{segment.name}' does not continue the log")
             stop = after[0].start.offset if after else published
-            most = size if stop is None else min(size, stop - end.offset)
-            data = self.read(segment.name, segment.local(end.offset), most) if most > 0 else b""
-            complete, damage = file_references.scan_frames(data, end.offset, end)
-            if published is None:
-                complete = [frame for frame in complete if frame.position.seq <= durable]
-            for frame in complete:
+            for frame in self._frames_of(segment, end, stop):
+                if published is None and frame.position.seq > durable:
+                    break
                 self._add_frame(frame)
-            if not complete:
-                if (damage is None or len(data) < size) and published is None:
-                    raise CorruptLogError(
-                        f"'{segment.name}' lacks frame {end.seq + 1}, which was on disk"
-                    )
-                if damage is None or len(data) < size:
-                    return  # the owner died while it wrote this frame
-                size *= 2  # the frame is larger than one read
+            if self._end == end and published is None:
+                raise CorruptLogError(
+                    f"'{segment.name}' lacks frame {end.seq + 1}, which was on disk"
+                )
+            if self._end == end:
+                return  # everything was read, or the owner died while it wrote this frame
+
+    def _frames_of(self, segment: Segment, start: Mark, stop: int | None) -> Iterator[frames.Frame]:
+        """Yields the frames of a segment after a mark, up to an offset or the end of the file."""
+        with closing(self.open(segment.name)) as file:
+            if stop is None:
+                stop = segment.start.offset + file.size() - HEADER_BYTES
+            for each in walk_runs(file.read_at, segment, stop, start=start, resume=False):
+                if not isinstance(each, FrameGap):
+                    yield from each.frames
 
     def _add_frame(self, frame: frames.Frame) -> None:
         self._view = None

@@ -35,7 +35,6 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import File
-from nosync_nb.store.log import checkpoint, frames
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment, encode_header
 from nosync_nb.store.records.file_references import FileReference
@@ -49,7 +48,12 @@ from nosync_nb.store.replication.agent.log_source import (
 )
 from nosync_nb.store.replication.agent.takeover import TakeoverVote
 from nosync_nb.store.replication.protocol import LogName, Replica
-from nosync_nb.trace import checksums
+from nosync_nb.store.verification.file_checks import (
+    FrameGap,
+    checkpoint_damage,
+    rows_damage,
+    walk_runs,
+)
 
 _ROUNDS_MAX = 8
 _REPORT_BYTES = 8 << 20
@@ -361,10 +365,8 @@ def verified_rows(file: File, wanted: FileReference, put: Put) -> int:
         CorruptLogError: it is not the file that the log names; its last piece was not passed on.
     """
     size = file.size()
-    if wanted.size is not None and size != wanted.size:
-        raise _damaged_error(wanted.name, f"it has {size} bytes, not {wanted.size}")
     pieces = _PieceWriter(put)
-    for flaw in checksums.file_damage(wanted.name, file.read_at, size, wanted.digest, pieces.take):
+    for flaw in rows_damage(file.read_at, size, wanted, pieces.take):
         raise _damaged_error(wanted.name, flaw.why)
     pieces.end()
     return size
@@ -377,9 +379,8 @@ def verified_checkpoint(file: File, name: str, put: Put) -> int:
         CorruptLogError: it is damaged; nothing was passed on.
     """
     data = file.read_at(0, file.size())
-    decoded = checkpoint.decode_checkpoint(data, name, file.path)
-    if isinstance(decoded, str):
-        raise _damaged_error(name, decoded)
+    if why := checkpoint_damage(data, name, file.path):
+        raise _damaged_error(name, why)
     for start in range(0, len(data), PIECE_BYTES):
         piece = data[start : start + PIECE_BYTES]
         put(start, piece, start + len(piece) == len(data))
@@ -450,19 +451,11 @@ class _PieceWriter:
 
 def _verified_frames(file: File, segment: Segment, known: Mark, size: int) -> Iterator[bytes]:
     """Yields the verified bytes of the frames after a mark, up to `size`."""
-    end, most = known, PIECE_BYTES
-    while (at := segment.local(end.offset)) < size:
-        data = file.read_at(at, min(most, size - at))
-        complete, damage = frames.scan_buffer(data, end.offset, end)
-        if complete:
-            yield data[: complete[-1].end.offset - end.offset]
-            end, most = complete[-1].end, PIECE_BYTES
-            continue
-        need = frames.bytes_needed(data, end)
-        if not len(data) < need <= size - at or len(data) < min(most, size - at):
-            reason = damage.reason if damage and data else "the file ends here"
-            raise _damaged_error(segment.name, f"frame {end.seq + 1}: {reason}")
-        most = need
+    stop = segment.start.offset + size - HEADER_BYTES
+    for each in walk_runs(file.read_at, segment, stop, start=known, resume=False):
+        if isinstance(each, FrameGap):
+            raise _damaged_error(segment.name, f"frame {each.seq}: {each.reason}")
+        yield each.data
 
 
 def _damaged_error(name: str, why: str) -> CorruptLogError:

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
-from nosync_nb.store.log import checkpoint, frames, segments
+from nosync_nb.store.log import checkpoint, segments
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment
 from nosync_nb.store.replication import file_layout
@@ -36,6 +36,7 @@ from nosync_nb.store.replication.agent.log_source import LogSource, LogView
 from nosync_nb.store.replication.config import read_quorum
 from nosync_nb.store.replication.consistency import examine_copy, foreign_frames
 from nosync_nb.store.replication.protocol import Replica
+from nosync_nb.store.verification.file_checks import FrameGap, walk_runs
 
 Own = Sequence[tuple[Segment, int]]
 """Segments of a replica, and how many bytes of each count."""
@@ -196,16 +197,29 @@ def _frames_ahead(source: LogSource, replica: Replica, chain: Own) -> tuple[str,
             and not _bytes_differ(source, replica, segment.name, size)
         ):
             continue
-        data = replica.read(segment.name, HEADER_BYTES, size - HEADER_BYTES)
-        theirs, damage = frames.scan_buffer(data, segment.start.offset, segment.start)
-        torn = torn or damage is not None
-        if theirs and not source.holds(theirs[-1].end, segment):
+        end, damaged = _readable_end(replica, segment, size)
+        torn = torn or damaged
+        if end != segment.start and not source.holds(end, segment):
             why = (
-                f"the replica holds frames up to {theirs[-1].position.seq}, which this log lacks:"
-                " its disk is older than the replica"
+                f"the replica holds frames up to {end.seq}, which this log lacks: its disk is older"
+                " than the replica"
             )
             return why, torn
     return "", torn
+
+
+def _readable_end(replica: Replica, segment: Segment, size: int) -> tuple[Mark, bool]:
+    """Returns the mark after the intact frames of a replica's segment, and if damage follows."""
+    end, stop = segment.start, segment.start.offset + size - HEADER_BYTES
+
+    def read(offset: int, count: int) -> bytes:
+        return replica.read(segment.name, offset, count)
+
+    for each in walk_runs(read, segment, stop, resume=False):
+        if isinstance(each, FrameGap):
+            return end, True
+        end = each.frames[-1].end
+    return end, False
 
 
 def _bytes_differ(source: LogSource, replica: Replica, name: str, size: int) -> bool:

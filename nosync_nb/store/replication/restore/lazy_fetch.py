@@ -44,7 +44,7 @@ from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import ReadableCopy, Replica
 from nosync_nb.store.replication.remote_call import copy_file
-from nosync_nb.trace import checksums
+from nosync_nb.store.verification.file_checks import rows_damage
 
 Between = Callable[[int], None]
 
@@ -73,10 +73,7 @@ def check_fetched_file(files: Files, path: str, wanted: FileReference) -> None:
     by its own checksums here, and against the pack when it is read.
     """
     with closing(files.open(path)) as file:
-        size = file.size()
-        if wanted.size is not None and size != wanted.size:
-            raise CorruptLogError(f"'{wanted.name}' has {size} bytes, not {wanted.size}")
-        for flaw in checksums.file_damage(wanted.name, file.read_at, size, wanted.digest):
+        for flaw in rows_damage(file.read_at, file.size(), wanted):
             raise CorruptLogError(f"'{wanted.name}' is damaged: {flaw.why}")
 
 
