@@ -1,4 +1,4 @@
-"""The map of the house is the house: rooms, directions and every file that the page names."""
+"""docs/architecture.md has the rooms in the order of their imports, and names files that exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ ENGINE = TOP / "nosync_nb"
 PAGE = (TOP / "docs" / "architecture.md").read_text()
 ROOMS = sorted(p.name for p in ENGINE.iterdir() if (p / "__init__.py").exists())
 STARTERS = {"keeper", "replica", "verify"}  # modules that only start a command, above all rooms
-SOURCES = (ENGINE, TOP / "widgets" / "nosync_widgets", TOP / "magics" / "nosync")
 
 
 def names_of(tree: ast.AST) -> set[str]:
@@ -80,22 +79,27 @@ def test_no_module_of_ours_is_imported_by_a_name_that_no_tool_sees() -> None:
     assert {(path, call) for path, call in hidden if "nosync" in call} == {("__init__.py", lazy)}
 
 
-def test_the_picture_has_the_rooms_in_the_order_of_their_imports() -> None:
-    picture = PAGE.split("```")[1].strip().splitlines()
-    drawn = [re.split(r"\s{2,}", line)[0] for line in picture]
+def test_the_page_has_the_nine_rooms_in_the_order_of_their_imports() -> None:
+    promised = re.findall(r"^\| `([a-z]+)` \|", PAGE, flags=re.M)
+    assert sorted(promised) == [room for room in ROOMS if room != "files"]
     settings = tomllib.loads((TOP / "pyproject.toml").read_text())
     contracts = settings["tool"]["importlinter"]["contracts"]
     (rooms,) = [each for each in contracts if each.get("containers") == ["nosync_nb"]]
     assert rooms["exhaustive"] is True
-    assert drawn == [e for e in rooms["layers"] if not {*e.split(" | ")} <= STARTERS]
+    order = [room for layer in rooms["layers"] for room in layer.split(" | ")]
+    assert promised == [room for room in order if room in promised]
 
 
-def test_every_file_and_folder_that_the_page_names_is_there() -> None:
+def test_the_picture_has_a_box_for_each_room_of_the_page() -> None:
+    picture = (TOP / "docs" / "architecture" / "rooms.svg").read_text()
+    boxes = re.findall(r"<title>([a-z]+)</title>\n<path", picture)
+    assert sorted(boxes) == sorted({*ROOMS, "notebook"} - {"files"})
+
+
+def test_every_file_and_folder_that_the_page_names_exists() -> None:
     named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+(?:\.py)?|[a-z_]+\.py)`", PAGE)
     assert len(named) > 30
-    missing = [
-        name for name in named if not any((base / name).exists() for base in (*SOURCES, TOP))
-    ]
+    missing = [name for name in named if not any((base / name).exists() for base in (ENGINE, TOP))]
     assert missing == []
 
 
