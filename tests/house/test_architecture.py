@@ -1,4 +1,4 @@
-"""docs/architecture.md has the rooms in the order of their imports, and names files that exist."""
+"""The architecture page: the rooms are in the order of their imports, and named files exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code of README, the front page and the how-to pages runs, in the order of the page.
+"""The code on pages: the front page and the how-to pages run, in the order of each page.
 
 A fence `python` is a cell of the notebook that `title="job.ipynb"` names (`flights.ipynb` without
 one). With `title="load.py"` it is a script, which the page runs by a `bash` fence. Fences `sh` need
@@ -22,11 +22,7 @@ from jupyter.kernels import Kernel, package_path
 from machines.object_server import ObjectServer
 
 TOP = Path(__file__).resolve().parents[2]
-PAGES = [
-    TOP / "README.md",
-    TOP / "docs" / "index.md",
-    *sorted((TOP / "docs" / "howto").glob("*.md")),
-]
+PAGES = [TOP / "docs" / "index.md", *sorted((TOP / "docs" / "howto").glob("*.md"))]
 NEED_SPARK = {"cluster"}
 FENCE = re.compile(r"^```(python|bash)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S)
 BUCKET = re.compile(r"replicas add s3://([a-z-]+)/")
@@ -98,8 +94,14 @@ def follow(
             yield source, *reader.run(kind, title, source)
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.spark] if page.stem in NEED_SPARK else [])
+        for page in PAGES
+    ],
+    ids=lambda page: page.stem,
+)
 def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

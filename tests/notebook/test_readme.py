@@ -1,4 +1,4 @@
-"""The README keeps its word: its quick start runs without Java, and dies and comes back."""
+"""The README: its first five minutes run without Java, and again after a kill."""
 
 from __future__ import annotations
 

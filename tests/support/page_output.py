@@ -1,7 +1,7 @@
 """Writes into the pages what their code prints: `python tests/support/page_output.py [PAGE ...]`.
 
-Runs the pages as `tests/notebook/test_pages.py` does, and replaces the `text` fence that follows a
-code fence by the output. A code fence that no `text` fence follows shows none.
+Runs README and the pages as `tests/notebook/test_pages.py` does, and replaces the `text` fence
+that follows a code fence by the output. A code fence without such a fence shows none.
 """
 
 from __future__ import annotations
@@ -56,5 +56,5 @@ def refresh(page: Path) -> None:
 if __name__ == "__main__":
     from test_pages import PAGES
 
-    for each in [Path(name) for name in sys.argv[1:]] or PAGES:
+    for each in [Path(name) for name in sys.argv[1:]] or [TOP / "README.md", *PAGES]:
         refresh(each)
