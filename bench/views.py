@@ -112,7 +112,7 @@ def pages(rows: int) -> dict[str, list[float]]:
 
 
 def _summaries(session: Any) -> None:
-    owners_of(session).paging.look(session["edges"]).profiles()
+    session.cursor(session["edges"]).profiles()
 
 
 def r1(edges: int, epochs: int, blocks: int) -> dict[str, dict[str, list[list[float]]]]:

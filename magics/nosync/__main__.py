@@ -42,13 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _key(chosen: argparse.Namespace) -> int:
     """Exports or imports the key; prints an error in a line or two."""
     from nosync_nb.errors import TrustError
-    from nosync_nb.store.catalog import signature
+    from nosync_nb.log_folders import export_user_key, import_user_key
 
     try:
         if chosen.way == "export":
-            message = f"exported key {signature.export_user_key(chosen.file)} to '{chosen.file}'"
+            message = f"exported key {export_user_key(chosen.file)} to '{chosen.file}'"
         else:
-            name, backup = signature.import_user_key(chosen.file, replace=chosen.replace)
+            name, backup = import_user_key(chosen.file, replace=chosen.replace)
             message = (
                 f"key {name} is yours now{f'; the one before is {backup!r}' if backup else ''}"
             )

@@ -31,12 +31,8 @@ def config_budget(budget: str, session: Session | None) -> None:
     """
     if not budget:
         return
-    from nosync_nb.session.session import owners_of
-    from nosync_nb.store.retention_policy import parse_budget
+    from nosync_nb.frontend import parse_budget
 
-    size = parse_budget(budget)
-    if session is None or owners_of(session).publisher.store.log.mode == "r":
-        return
-    retaining = owners_of(session).retaining
-    if size != retaining.retention.budget:
-        retaining.bound(budget)
+    parse_budget(budget)
+    if session is not None and session.mode == "w":
+        session.budget = budget

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from nosync.notebook import Notebook
     from nosync_nb import Collection
-    from nosync_nb.session.report import StageReport
+    from nosync_nb.frontend import StageReport
 
 _MISSING = object()
 _END = " \t \n"
@@ -40,15 +40,13 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
     """Runs a `%%dd` cell and returns the value of its last expression, if it has one.
 
     Args:
-        options: as `DefinitionService.define` takes them.
+        options: as `Session.define` takes them.
 
     Raises:
         Exception: the error of the body; then its names have their previous values and no stage
             changed.
     """
     __tracebackhide__ = True
-    from nosync_nb.session.session import owners_of
-
     shell = notebook.shell
     notebook.reopen()
     notebook.errors.install()
@@ -71,9 +69,8 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
             _report_hidden(notebook, body.names)
             return value
         session = notebook.session()
-        definitions = owners_of(session).definitions
         try:
-            reports = definitions.define(named, **options) if named else []
+            reports = session.define(named, **options) if named else []
         except Exception as error:
             place = body.bound(error, named)
             if place is not None:

@@ -98,10 +98,10 @@ class NoSync(Magics):
     def _placed(self, proposal: Any) -> str:
         """Checks that a URL is valid before it is set."""
         from nosync_nb import NosyncError
-        from nosync_nb.spark.staging.location import checked_url
+        from nosync_nb.frontend import check_staging_url
 
         try:
-            return checked_url(proposal["value"]) if proposal["value"] else ""
+            return check_staging_url(proposal["value"]) if proposal["value"] else ""
         except NosyncError as error:
             raise traitlets.TraitError(f"{error}; {error.hint}") from None
 

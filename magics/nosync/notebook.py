@@ -9,7 +9,6 @@ Failure
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -196,26 +195,23 @@ class Notebook:
 
     def _adopt(self, session: Session, place: LogPlace, memo: NotebookMemo | None) -> None:
         """Makes a session the notebook's; without a memo it is only read."""
-        from nosync_nb.session.session import owners_of
-
         is_own = memo is None or self.binding.adopt(place)
         folder, names = None if memo is None else place.path, self.shell.user_ns
         self.recollection.take(
             memo or NotebookMemo.read(place.path), folder, own=is_own, there=names
         )
         self.opened, self.place, self._has_looked = session, place, True
-        owners_of(session).listeners.hear(self.cells.hear)
+        session.on_notice(self.cells.hear)
         self.configure()
         self.cells.begin()
 
     def reset(self) -> Path:
         """Closes the session and forgets the replicas of its log; returns its folder."""
-        from nosync_nb.files.filesystem import Files
-        from nosync_nb.store.replication import registry
+        from nosync_nb.log_folders import LogFolder
 
         place = self._place()
         self.close()
-        registry.unregister_replicas(Files(), os.path.realpath(place.path))
+        LogFolder(place.path).forget_replicas()
         return place.path
 
     def switch(self, name: str | None) -> Session:
@@ -268,15 +264,13 @@ class Notebook:
         The folder of a branch may have been moved away from the log that it was forked from.
         """
         from nosync_nb.errors import SchemaError
-        from nosync_nb.session.session import owners_of
-        from nosync_nb.store.timetravel.branches import branch_origin
 
-        store, above = (owners_of(each).publisher.store for each in (self.session(), main))
-        fork = branch_origin(store.meta)
+        session = self.session()
+        parent = session.info.forked_from
         nested = self.branch is not None and "/" in self.branch
-        if fork is not None and not nested and fork.of != above.log.id.hex():
+        if parent is not None and not nested and parent != main.info.log_id:
             raise SchemaError(
-                f"'{store.path}' was forked from a log that is not in the folder above it",
+                f"'{session.path}' was forked from a log that is not in the folder above it",
                 hint="name that log: main = nosync.open(FOLDER, mode='r'), then"
                 " nosync.session().follow(main), or nosync.session().compare(main['x'], x)",
             )
@@ -366,9 +360,7 @@ class Notebook:
     def cancel_spark(self) -> None:
         """Cancels the Spark jobs of an interrupted cell: Ctrl-C alone leaves them running."""
         if self.opened is not None:
-            from nosync_nb.session.session import owners_of
-
-            owners_of(self.opened).link.cancel()
+            self.opened.spark_control.cancel()
 
     def forget(self, *names: str) -> None:
         """Closes the views of dropped stages, and removes their variables."""
@@ -457,7 +449,7 @@ class Notebook:
             if self.opened is not None:
                 self.opened.close()
         if temporary and self.place is not None:
-            from nosync_nb.files.filesystem import Files
+            from nosync_nb.log_folders import Files
 
             Files().remove_folder(str(self.place.path))
 

@@ -15,7 +15,6 @@ from nosync_widgets import formats
 if TYPE_CHECKING:
     from nosync.protocols import Settings
     from nosync_nb import Collection, Session
-    from nosync_nb.session.services import Services
     from nosync_widgets.data.tables import Table
     from nosync_widgets.live.overview_poller import OverviewPoller
     from nosync_widgets.live.throttle import ThreadBudget
@@ -154,9 +153,8 @@ class OpenViews:
         """Returns the table of a collection for a saved notebook: the current rows, dated."""
         from nosync_widgets.data.tables import collection_table
 
-        owners = _owners_of(collection, notebook)
-        paging = None if owners is None else owners.paging
-        return collection_table(collection, limit=notebook.settings.limit, paging=paging)
+        session = _session_of(collection, notebook)
+        return collection_table(collection, limit=notebook.settings.limit, session=session)
 
     def grid_of(self, collection: Collection, notebook: ViewHost) -> dict[str, Any] | None:
         """Returns the display bundle of the grid of a stage or input; None for other collections.
@@ -165,8 +163,8 @@ class OpenViews:
         shows no widgets and nothing in their place. So the current rows are shown above it, folded
         up.
         """
-        owners, session, name = _owners_of(collection, notebook), notebook.opened, collection.name
-        if owners is None or session is None or name is None:
+        session, name = _session_of(collection, notebook), collection.name
+        if session is None or name is None:
             return None
         grid = self.grid(session, name, notebook.settings.limit, notebook.branch)
         text, rows = grid.static()
@@ -207,10 +205,7 @@ class OpenViews:
                 each.close()
 
 
-def _owners_of(collection: Collection, notebook: ViewHost) -> Services | None:
-    """Returns the services of the notebook's session, if the collection belongs to it."""
-    from nosync_nb.collections.session_protocol import session_of
-    from nosync_nb.session.session import owners_of
-
-    owners = None if notebook.opened is None else owners_of(notebook.opened)
-    return owners if owners is not None and session_of(collection) is owners.host else None
+def _session_of(collection: Collection, notebook: ViewHost) -> Session | None:
+    """Returns the notebook's session, if the collection belongs to it."""
+    session = notebook.opened
+    return session if session is not None and session.owns(collection) else None

@@ -1,7 +1,7 @@
 """Shows the progress of long work in the running cell, with its steps, its time and its Spark jobs.
 
-A thread per cell polls the activity of the session (nosync_nb/dataflow/runtime/activity.py) and the
-running Spark jobs, from half a second on, and shows them: a bar in a notebook, a line in a
+A thread per cell polls the activity of the session (`session.info.activity`) and the running Spark
+jobs, from half a second on, and shows them: a bar in a notebook, a line in a
 terminal. Working threads never wait for it. The display is removed when the cell ends.
 """
 
@@ -98,10 +98,7 @@ def seen_in(session: Session | None, began: int) -> ProgressState | None:
     """
     if session is None or session.closed:
         return None
-    from nosync_nb.session.session import owners_of
-
-    owners = owners_of(session)
-    activity, jobs, now = owners.works.doing.now, owners.link.running(), owners.publisher.now
+    activity, jobs, now = session.info.activity, session.spark_control.jobs, session.now
     parts = []
     done = total = 0
     if activity is not None:

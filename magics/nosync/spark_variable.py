@@ -41,19 +41,12 @@ class NotebookSpark:
         if session is not None:
             session.spark_off = settings.spark == "off"
             if settings.bulk and session.mode == "w":
-                from nosync_nb.session.session import owners_of
-
-                owners_of(session).carrier.name(settings.bulk)
+                session.spark_control.use_staging_area(settings.bulk)
             session.spark_conf.update({**self._restart_conf(memo, session), **settings.spark_conf})
 
     def _restart_conf(self, memo: NotebookMemo, session: Session) -> dict[str, str]:
         """Returns the recorded settings, overridden by those of the log's definitions."""
-        if not memo.conf:
-            return {}
-        from nosync_nb.session.session import owners_of
-        from nosync_nb.spark.spark_session import conf_of
-
-        return {**memo.conf, **conf_of(owners_of(session).link.types.recorded())}
+        return {**memo.conf, **session.spark_control.recorded_conf} if memo.conf else {}
 
     def before_cell(
         self,
@@ -70,16 +63,12 @@ class NotebookSpark:
         if session is None or not (restorable and self._variables.lacks_spark(cell)):
             return
         from nosync_nb.errors import NosyncError
-        from nosync_nb.session.session import owners_of
-        from nosync_nb.spark.spark_session import conf_of
 
-        link = owners_of(session).link
         # A memo is lost with its disk, but the settings that definitions depend on are in the log.
-        if not (memo.spark or conf_of(link.types.recorded())):
+        if not (memo.spark or session.spark_control.recorded_conf):
             return
         try:
-            self._variables.bind_spark(link.require("`spark`"))
-            link.follow()
+            self._variables.bind_spark(session.spark_control.start("`spark`"))
         except NosyncError as error:
             say(f"NoSync: {error}")
 
@@ -91,16 +80,14 @@ class NotebookSpark:
         if session is None:
             self._variables.bind_spark(self._eager.spark)
             return
-        from nosync_nb.session.session import owners_of
-
-        owners_of(session).link.follow_new()
+        session.spark_control.follow()
         spark = session.spark
         self._variables.bind_spark(spark or self._eager.spark)
         if spark is not None and (spark is not self._recorded_session or "spark" in source):
-            from nosync_nb.spark.spark_session import is_session, restart_conf
+            from nosync_nb.frontend import is_spark_session, restart_conf
 
             with suppress(Exception):  # its JVM may be gone
-                is_bound = is_session(self._namespace.get("spark"))
+                is_bound = is_spark_session(self._namespace.get("spark"))
                 memo.used_spark(restart_conf(spark) if is_bound else {})
                 self._recorded_session = spark
 
@@ -133,16 +120,16 @@ class EagerSpark:
 
     def users(self) -> Any:
         """Returns the user's variable `spark` if it is a Spark session; else None."""
-        from nosync_nb.spark import is_session
+        from nosync_nb.frontend import is_spark_session
 
         spark = self._namespace.get("spark")
-        return spark if is_session(spark) else None
+        return spark if is_spark_session(spark) else None
 
     def _run(self, conf: Mapping[str, str]) -> None:
         from nosync_nb.errors import warn
-        from nosync_nb.spark import require_session
+        from nosync_nb.frontend import start_spark
 
         try:
-            self.spark = require_session(None, self._namespace, conf=conf)
+            self.spark = start_spark(None, self._namespace, conf=conf)
         except Exception as error:
             warn(f"Spark did not start: {error}", stacklevel=2)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import builtins
 import keyword
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import ModuleType
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nosync_nb import Session
-    from nosync_nb.collections.session_protocol import SessionProtocol
 
 _SHELL = ("In", "Out", "get_ipython", "exit", "quit", "open", "nosync")
 _LOOKED_BACK = 200
@@ -42,16 +40,14 @@ class Variables:
         self._shell = shell
         self._ours: dict[str, Any] = {}
         self._last_ids: dict[str, int] = {}
-        self._host: SessionProtocol | None = None  # of the notebook's session, while it has one
+        self._session: Session | None = None
 
     def bind(self, session: Session, memo: NotebookMemo) -> list[str]:
         """Binds all collections of a session; returns the names that other values keep.
 
         A Python built-in name, such as `print`, is never bound by a log.
         """
-        from nosync_nb.session.session import owners_of
-
-        self._host = owners_of(session).host
+        self._session = session
         refused = []
         for name in [*session.inputs, *session.stages]:
             if not self.set(name, session[name]):
@@ -69,16 +65,14 @@ class Variables:
             not exist.
         """
         from nosync_nb import Collection
-        from nosync_nb.collections.session_protocol import session_of
-        from nosync_nb.session.session import owners_of
 
-        unbound, host, names = [], owners_of(before).host, self._shell.user_ns
+        unbound, names = [], self._shell.user_ns
         for name, value in list(names.items()):
             if name.startswith("_"):
                 continue
             if value is before:
                 names[name] = session
-            elif isinstance(value, Collection) and session_of(value) is host:
+            elif isinstance(value, Collection) and before.owns(value):
                 stage = value.name
                 if stage is not None and stage in session:
                     names[name] = session[stage]
@@ -105,7 +99,7 @@ class Variables:
                 self._shell.drop_by_id({name: names[name]})
             self._ours.pop(name, None)
         if not only:
-            self._host = None
+            self._session = None
 
     def _is_ours(self, name: str, value: Any) -> bool:
         """True if we bound it, or if it is our session's collection of that name."""
@@ -113,14 +107,12 @@ class Variables:
 
     def name_of(self, value: Any) -> str | None:
         """Returns the name of a collection of the notebook's session; None for anything else."""
-        if self._host is None or "nosync_nb.collections.collection" not in sys.modules:
+        if self._session is None:
             return None
         from nosync_nb import Collection
-        from nosync_nb.collections.session_protocol import session_of
 
-        if not isinstance(value, Collection) or session_of(value) is not self._host:
-            return None
-        return value.name
+        owned = isinstance(value, Collection) and self._session.owns(value)
+        return value.name if owned else None
 
     def bind_spark(self, spark: Any) -> None:
         """Binds the current Spark session as `spark`, if that name is free or ours."""

@@ -13,7 +13,7 @@ from nosync_nb.collections.arrow_stream import ArrowStream
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explain_output import ExplainOutput
 from nosync_nb.collections.expression_compiler import ordered_by
-from nosync_nb.collections.session_protocol import SessionBound
+from nosync_nb.collections.session_protocol import SessionBound, Stopped
 from nosync_nb.errors import (
     NegativeMultiplicityError,
     StageError,
@@ -54,6 +54,16 @@ class Readable(SessionBound, ArrowStream):
     def name(self) -> str | None:
         """The name, if it has one."""
         return self._host.name_of(self._definition)
+
+    @property
+    def stale(self) -> Stopped | None:
+        """Why the collection is stale or reads a stage that is, with its last epoch; else None.
+
+        Example:
+            >>> if late.stale is not None:
+            ...     print(late.stale.reason, late.stale.epoch)
+        """
+        return self._host.stopped(self._definition)
 
     @enough_memory(_failed_read_text, _FEWER)
     def rows(self, at: Any = None, limit: int | None = None) -> list[Any]:

@@ -103,7 +103,7 @@ class Services:
         readers = publisher, reader, follower, frames
         self.host = SessionHost(gate, *readers, names, listeners, types, limits)
         self.comparing = CompareService(publisher, self.host)
-        self.paging = PagingService(publisher, reader, follower, names, types)
+        self.paging = PagingService(publisher, reader, follower, names, types, self.comparing)
         installation = CatalogInstaller(gate, publisher, link, types, signer, self.upkeep, limits)
         self.retaining = RetentionService(gate, publisher, installation, self.upkeep)
         self.scaling = BacklogPolicy(

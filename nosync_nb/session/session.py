@@ -25,11 +25,16 @@ from typing import Any, Literal, cast
 from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.comparison import Comparison
 from nosync_nb.collections.definition import check_name, reference_to
-from nosync_nb.errors import FencedError, one_line
+from nosync_nb.collections.session_protocol import session_of
+from nosync_nb.errors import FencedError, StageError, one_line
 from nosync_nb.session.feeds.stream import StreamFeed
+from nosync_nb.session.info import Replicas, SessionInfo, SparkControl
+from nosync_nb.session.planning.replay import earliest_replay_epoch
+from nosync_nb.session.reads.paging import Cursor
 from nosync_nb.session.report import StageReport
 from nosync_nb.session.services import Services
 from nosync_nb.session.state.pending_changes import PendingInputChanges
+from nosync_nb.session.state.transactions import Transaction
 from nosync_nb.session.timetravel.branch import Opens
 from nosync_nb.session.timetravel.rewind import RewindReport
 from nosync_nb.session.writes.epoch_block import EpochBlock
@@ -125,6 +130,26 @@ class Session:
         """Drops the pending changes; returns the number of updates dropped."""
         return self._owners.commits.discard(self._owners.transactions.current)
 
+    def begin(self) -> Transaction:
+        """Begins a transaction for calls of all threads until its `commit` or `discard`.
+
+        A notebook begins one for each cell. Code in an `epoch` block is not part of it.
+
+        Example:
+            >>> transaction = session.begin()
+            >>> flights.insert([("UA", 75.0)])
+            >>> transaction.commit()
+        """
+        return self._owners.commits.begin()
+
+    def declared_from_data(self) -> list[str]:
+        """Returns the inputs declared from data since the last call: they took none of its rows.
+
+        Example:
+            >>> session.declared_from_data()  # ['flights'] after session.input("flights", frame)
+        """
+        return self._owners.declarations.from_data()
+
     def stream(self, frame: Any, into: Input, **options: Any) -> StreamFeed:
         """Commits the micro-batches of a streaming DataFrame as epochs; see `StreamFeeds.start`."""
         return self._owners.streams.start(frame, into, **options)
@@ -189,6 +214,23 @@ class Session:
         """
         return self._owners.definitions.define(collections, **options)
 
+    def replay(self, stage: str) -> int:
+        """Computes a stage for the past, as far back as its inputs can be read.
+
+        Returns:
+            the first epoch at which the stage can be read now.
+
+        Example:
+            >>> session.replay("late")  # 1: late was defined at epoch 40
+        """
+        own, snapshot = self._owners, self._owners.publisher.snapshot
+        current = snapshot.stage(stage)
+        if current.definition is None:
+            raise StageError(f"'{stage}' is an input, and cannot be replayed", stage=stage)
+        same = {stage: Collection(own.host, current.definition)}
+        own.definitions.put(same, current.options, replay=earliest_replay_epoch(snapshot, [stage]))
+        return own.publisher.snapshot.stage(stage).begin
+
     def drop(self, *names: str, cascade: bool = False) -> None:
         """Drops stages or inputs; with `cascade`, also the stages that read them."""
         self._owners.definitions.drop(names, cascade=cascade)
@@ -229,6 +271,33 @@ class Session:
         catalog = self._owners.publisher.snapshot.catalog
         return {name: self._input(name) for name, stage in catalog.items() if stage.is_input}
 
+    def owns(self, collection: Collection) -> bool:
+        """Returns True if a collection belongs to this session: `session.owns(late)`."""
+        return session_of(collection) is self._owners.host
+
+    def cursor(
+        self, collection: str | Collection, at: Any = None, previous: Cursor | None = None
+    ) -> Cursor:
+        """Returns a cursor over the rows at an epoch: for pages, summaries, changes and downloads.
+
+        A stale stage is shown at its last epoch, and without rows if none is retained.
+
+        Args:
+            at: the epoch; None: the last one.
+            previous: an earlier cursor over the collection, at any epoch. Unchanged data is taken
+                from it, and only changes are read.
+
+        Raises:
+            TimeError: the epoch is not readable.
+            StageError: the collection does not exist, or was edited.
+
+        Example:
+            >>> cursor = session.cursor("flights")
+            >>> cursor.page([(1, True)], 0, 20)  # by the second column, descending
+        """
+        read = self[collection] if isinstance(collection, str) else collection
+        return self._owners.paging.cursor(read, at, previous)
+
     def compare(
         self,
         a: str | Collection,
@@ -263,6 +332,28 @@ class Session:
     def now(self) -> int:
         """The last epoch; epoch 0 is empty, before any change."""
         return self._owners.publisher.now
+
+    def refresh(self) -> int:
+        """Reads what the owner of the log has committed meanwhile; returns the last epoch.
+
+        Without `mode="r"` it only returns the last epoch.
+
+        Example:
+            >>> reader = nosync.open("flights.nosync", mode="r")
+            >>> reader.refresh()
+        """
+        return self._owners.follower.refresh()
+
+    def resolve(self, at: Any) -> int:
+        """Returns the number of an epoch, label, datetime, or negative offset from the last epoch.
+
+        Raises:
+            TimeError: no epoch matches; the hint lists existing ones.
+
+        Example:
+            >>> session.resolve("January")  # 31
+        """
+        return self._owners.publisher.ledger.resolve(at, self.now)
 
     def epochs(self) -> EpochSequence:
         """Returns the epochs readable for all live stages, with time and label."""
@@ -314,6 +405,15 @@ class Session:
         """
         return cast(Session, self._owners.branching.branch(name, at, definitions=definitions))
 
+    def fork(self, name: str, at: Any = None, *, definitions: str = "now") -> str:
+        """Creates a branch as `branch` does, without opening it; returns its folder.
+
+        Example:
+            >>> session.fork("idea", at=7)
+        """
+        name = check_name(name, "branch")
+        return self._owners.branching.make(name, at, definitions=definitions)
+
     def follow(self, parent: Session, upto: Any = None) -> int:
         """Takes over the epochs that the parent has committed since, up to `upto`."""
         follow = partial(self._owners.following.follow, parent._owners.publisher, upto)
@@ -335,6 +435,41 @@ class Session:
     def verify(self) -> VerificationReport:
         """Reads every byte of the log; reports damaged files. Commits continue meanwhile."""
         return self._owners.verification.verify()
+
+    # -- for front ends ----------------------------------------------------------------------
+
+    @property
+    def info(self) -> SessionInfo:
+        """The facts that status lines and views show: `session.info.overview()`."""
+        return SessionInfo(self._owners)
+
+    @property
+    def replicas(self) -> Replicas:
+        """The replicas of the log, and their state: `session.replicas.status()`."""
+        return Replicas(self._owners)
+
+    @property
+    def spark_control(self) -> SparkControl:
+        """Starts, follows and cancels the Spark session: `session.spark_control.cancel()`."""
+        return SparkControl(self._owners)
+
+    def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Calls a function with the number of each new epoch; returns a function that ends it.
+
+        It is called by the committing thread, and must not change the session.
+
+        Example:
+            >>> unsubscribe = session.subscribe(lambda epoch: print(f"epoch {epoch}"))
+        """
+        return self._owners.listeners.subscribe(callback)
+
+    def on_notice(self, handler: Callable[[str], None] | None) -> None:
+        """Sets the function that gets each notice for the user; None: the program's log gets them.
+
+        Example:
+            >>> session.on_notice(print)
+        """
+        self._owners.listeners.hear(handler)
 
     @property
     def path(self) -> str:

@@ -6,14 +6,16 @@ user's own cell, and a log through the key that signed it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions import signing
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import one_line
-from nosync_nb.session.session import Session, owners_of
 from nosync_nb.store.catalog import signature
+
+if TYPE_CHECKING:
+    from nosync_nb.session.services import Services
 
 _SHOWN_MAX = 400
 
@@ -43,10 +45,9 @@ class TrustReport(NamedTuple):
         return "\n".join(lines)
 
 
-def trust_report(session: Session) -> TrustReport:
+def trust_report(services: Services) -> TrustReport:
     """Returns the origin of a session's log and of its stages. Runs nothing."""
-    owners = owners_of(session)
-    publisher, signer = owners.publisher, owners.signer
+    publisher, signer = services.publisher, services.signer
     key, unfit = signature.own_key()
     origin, written = signer.origin, signer.said
     log = publisher.store.log

@@ -90,6 +90,8 @@ NOTEBOOK_ASSIGNED = {
     "daemon": "of threading.Timer: documented, and no argument of it",
     "replay_rows": "of a session: users set it",
     "backlog_bytes": "likewise",
+    "budget": "likewise",
+    "retain": "likewise",
     "spark_off": "likewise",
 }
 """The attributes of others that magics and widgets assign."""

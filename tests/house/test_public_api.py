@@ -16,6 +16,8 @@ PROMISED = {
     *("branch", "branches", "drop_branch", "follow", "rewind"),
     *("spark", "spark_rows", "spark_off", "spark_conf", "collect_rows", "replay_rows"),
     "backlog_bytes",
+    *("info", "replicas", "spark_control", "cursor", "begin", "declared_from_data", "subscribe"),
+    *("on_notice", "refresh", "resolve", "owns", "fork", "replay"),
 }
 """What README and the arguments of `open` and the magics' settings promise of a session."""
 
@@ -26,8 +28,7 @@ BEYOND = {
     "stale": "which stages have stopped, and why, while a program runs: the report of an opening"
     " and notices tell it once",
 }
-"""What a user of the library needs beside that, of which the contract is silent; what a view, a
-measurement or a test wants is asked of the owner that does it (`owners_of`)."""
+"""What a user of the library needs beside that, of which the contract is silent."""
 
 NOT_BUILT: set[str] = set()
 """Promised, and not there yet."""

@@ -33,7 +33,6 @@ from nosync_nb import (
 )
 from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.rows import objects
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state import pending_changes
 from nosync_nb.trace.batch import Updates
 
@@ -404,7 +403,7 @@ def test_error_of_a_count_below_0_ends_with_the_command_that_repairs_it(
         lambda: lacking.count(),
         lambda: over.to_arrow(),
         lambda: over.filter("true").to_pandas(),
-        lambda: owners_of(session).paging.look(over).count(),
+        lambda: session.cursor(over).count(),
     ):
         with pytest.raises(NegativeMultiplicityError, match=f"at epoch {below}") as caught:
             read()

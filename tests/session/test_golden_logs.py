@@ -26,7 +26,6 @@ from nosync_nb import Session
 from nosync_nb.collections.functions import signing
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.trust_report import trust_report
 from nosync_nb.store.log import owner
 
 EXPECTED = json.loads(golden.EXPECTED.read_text())
@@ -211,7 +210,7 @@ def test_another_user_reads_the_rows_and_gets_no_function(
     stages = {name for name in expected["reads"] if expected["reads"][name] and "@" not in name}
     with nosync_nb.open(log, mode="r") as reader:
         assert list(held_against(reader, expected))
-        told = trust_report(reader)
+        told = reader.info.trust()
     assert EXPECTED["key"] in told.whose
     assert "is not believed" in told.whose
     assert {each.whose for each in told.stages} == {f"of key {EXPECTED['key']}"}

@@ -10,8 +10,6 @@ from internals import inside
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.session.overview import build_overview, overview_mark
-from nosync_nb.session.session import owners_of
 from nosync_nb.trace import stats
 
 
@@ -27,7 +25,7 @@ def filled(session: Session, epochs: int = 3) -> None:
 def test_an_overview_tells_what_each_stage_is_and_how_far(session: Session) -> None:
     filled(session)
     session.sync()
-    seen = build_overview(owners_of(session))
+    seen = session.info.overview()
     assert [each.name for each in seen.collections] == ["flights", "late", "counts"]
     flights, late, counts = seen.collections
     assert (flights.is_input, late.is_input) == (True, False)
@@ -50,7 +48,7 @@ def test_an_overview_tells_what_each_failure_would_cost(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", replicas=urls) as session:
         filled(session)
         session.sync("replicas")
-        seen = build_overview(owners_of(session))
+        seen = session.info.overview()
         assert [(cost.failure, cost.lost) for cost in seen.costs] == [
             ("kernel", None),
             ("power", None),
@@ -70,7 +68,7 @@ def test_an_overview_tells_what_each_failure_would_cost(tmp_path: Path) -> None:
 
 def test_a_lost_disk_without_replicas_costs_every_epoch_since_the_first(session: Session) -> None:
     filled(session)
-    cost = build_overview(owners_of(session)).costs[-1]
+    cost = session.info.overview().costs[-1]
     assert (cost.failure, cost.epoch, cost.epochs) == ("disk", 0, 3)
     assert cost.since == session.epochs()[1].committed_at
 
@@ -83,7 +81,7 @@ def test_what_replicas_do_not_owe_is_not_counted_as_theirs(tmp_path: Path) -> No
         session["flights"].insert([("B6", 90)])
         session.commit()
         session.sync("replicas")
-        seen = build_overview(owners_of(session))
+        seen = session.info.overview()
         copies = {each.name: each.copies for each in seen.collections}
         assert copies == {
             "flights": (4,),
@@ -99,7 +97,7 @@ def test_what_replicas_do_not_owe_is_not_counted_as_theirs(tmp_path: Path) -> No
 def test_looking_puts_no_layer_in_order(session: Session) -> None:
     """Who commits would have to, each time a layer that is young grows."""
     filled(session)
-    build_overview(owners_of(session))
+    session.info.overview()
     trace = inside(session).publisher.snapshot.contents("flights")
     assert [layer.is_young for layer in trace.layers] == [True]
     assert stats.row_sums(trace) == 6
@@ -111,17 +109,16 @@ def test_a_mark_moves_with_epochs_definitions_and_disk_and_not_by_itself(session
     filled(session)
     session.sync()
     inside(session).worker.drain()
-    owners = owners_of(session)
-    before = overview_mark(owners)
-    assert before.is_like(overview_mark(owners))
+    before = session.info.mark()
+    assert before.is_like(session.info.mark())
     assert not before.is_like(None)
     session["flights"].insert([("B6", 1)])
-    assert overview_mark(owners).is_like(before), "what waits is not seen"
+    assert session.info.mark().is_like(before), "what waits is not seen"
     session.commit()
-    after = overview_mark(owners)
+    after = session.info.mark()
     assert not after.is_like(before)
     session.stage("more", session["late"].filter("delay > 99"))
-    assert not overview_mark(owners).is_like(after)
+    assert not session.info.mark().is_like(after)
 
 
 def test_a_stage_that_cannot_be_read_says_so_and_hides_no_other(tmp_path: Path) -> None:
@@ -139,7 +136,7 @@ def test_a_stage_that_cannot_be_read_says_so_and_hides_no_other(tmp_path: Path) 
         for layer in inside(session).publisher.snapshot.contents("numbers").layers:
             for ref in layer.files:
                 (log / "layers" / ref.path).unlink()
-        broken, odd = build_overview(owners_of(session)).collections
+        broken, odd = session.info.overview().collections
         assert broken.rows is None
         assert broken.why.endswith("is damaged: it is missing")
         assert (odd.rows, odd.why) == (50_000, "")
@@ -149,7 +146,7 @@ def test_a_stage_that_has_stopped_says_why(session: Session) -> None:
     filled(session)
     session.stage("early", session["late"].filter("delay < 18"))
     session.stage("late", session["flights"].select("carrier"))
-    seen = build_overview(owners_of(session))
+    seen = session.info.overview()
     early = seen.named("early")
     assert early is not None
     assert early.why == session.stale["early"]
@@ -159,9 +156,8 @@ def test_a_stage_that_has_stopped_says_why(session: Session) -> None:
 def test_a_reader_sees_what_its_owner_has_committed_since(session: Session) -> None:
     filled(session)
     with nosync_nb.open(session.path, mode="r") as reader:
-        owners = owners_of(reader)
-        before = overview_mark(owners)
+        before = reader.info.mark()
         session["flights"].insert([("B6", 90)])
         session.commit()
-        assert not overview_mark(owners).is_like(before)
-        assert build_overview(owners).epoch == 4
+        assert not reader.info.mark().is_like(before)
+        assert reader.info.overview().epoch == 4

@@ -16,11 +16,22 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import nosync_nb
+from nosync_nb import frontend, log_folders
 
 RECORD = Path(__file__).resolve().parents[1] / "data" / "public_api.json"
+FRONT_END_OBJECTS = (
+    frontend.Cursor,
+    frontend.Replicas,
+    frontend.SessionInfo,
+    frontend.SparkControl,
+    frontend.Transaction,
+    log_folders.LogFolder,
+)
+"""The classes for front ends whose members are part of the surface; of the others only the name."""
+
 _KEY = re.compile(rb'"([A-Za-z_][\w-]*)":')
 
 
@@ -57,11 +68,17 @@ def _names() -> Iterator[tuple[str, tuple[str, str]]]:
     """Each public name, with its members: signature and summary."""
     import nosync
 
-    for name in sorted({*nosync.__all__, *nosync_nb.__all__}):
-        value = getattr(nosync, name)
+    named = {name: getattr(nosync, name) for name in {*nosync.__all__, *nosync_nb.__all__}}
+    for module in (frontend, log_folders):
+        short = module.__name__.rpartition(".")[2]
+        named |= {f"{short}.{name}": getattr(module, name) for name in module.__all__}
+    for name, value in sorted(named.items()):
         if inspect.isclass(value) or inspect.ismodule(value):
             yield name, (type(value).__name__, _summary(value))
-            yield from _members(name, value)
+            if "." not in name or value in FRONT_END_OBJECTS:
+                yield from _members(name, value)
+        elif get_origin(value) is Literal:
+            yield name, (str(value), "")
         else:
             yield name, (_signature(value), _summary(value))
 

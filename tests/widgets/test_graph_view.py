@@ -14,8 +14,6 @@ from internals import asked, inside
 from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
-from nosync_nb.session.overview import build_overview
-from nosync_nb.session.session import owners_of
 from nosync_widgets.live import overview_poller
 from nosync_widgets.live.overview_poller import OverviewPoller
 from nosync_widgets.views.graph_view import FrontierView, overview_table
@@ -227,7 +225,7 @@ def test_the_fallback_is_lines_of_text_and_a_table(view: FrontierView) -> None:
 
 
 def test_the_table_says_what_the_view_says(session: Any) -> None:
-    text = overview_table(build_overview(owners_of(session))).text()
+    text = overview_table(session.info.overview()).text()
     assert "carrier string, delay int" in text
     assert "live" in text
 

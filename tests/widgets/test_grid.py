@@ -449,7 +449,7 @@ with tempfile.TemporaryDirectory() as folder, nosync_nb.open(folder + "/log") as
     rows.remove([(7, "x")])
     session.commit()
     Trace.consolidated = None
-    found = owners_of(session).paging.look(rows).profiles()
+    found = session.cursor(rows).profiles()
     assert [each[:2] for each in found] == [(0, 4), (3, 4)], found
     assert "pandas" not in sys.modules
 """

@@ -17,8 +17,7 @@ from nosync_widgets import formats
 
 if TYPE_CHECKING:
     from nosync_nb import Session
-    from nosync_nb.session.state.pending_changes import PendingInputChanges
-    from nosync_nb.session.state.transactions import Transaction
+    from nosync_nb.frontend import PendingInputChanges, Transaction
 
 _CELLS_MAX = 256
 _EPOCHS_MAX = 64
@@ -76,9 +75,9 @@ class UnchangedNotice:
 
     def hear(self, notice: str) -> bool:
         """Keeps the notice of a load that is recorded already until the cell ends."""
-        from nosync_nb.session.writes.idempotency import ALREADY
+        from nosync_nb.frontend import is_skipped_load
 
-        if notice.endswith(ALREADY):
+        if is_skipped_load(notice):
             self._skipped.append(notice)
             return True
         return False
@@ -108,10 +107,8 @@ class UnchangedNotice:
             del self._commits[next(iter(self._commits))]
         if path != session.path or len(before) != len(epochs) or before.stop > epochs.start:
             return ""
-        from nosync_nb.session.session import owners_of
-
-        loads = owners_of(session).loads
-        same = {frozenset(loads.alike(*pair)) for pair in zip(before, epochs, strict=True)}
+        info = session.info
+        same = {frozenset(info.repeated_inputs(*pair)) for pair in zip(before, epochs, strict=True)}
         names = sorted(frozenset.intersection(*same))
         if not names:
             return ""

@@ -179,7 +179,7 @@ def _render_misuse(
 def _signature_hint(shell: InteractiveShell, error: TypeError, trace: TracebackType | None) -> str:
     """Returns the signature of our method that the user called with wrong arguments; or ""."""
     import nosync_nb
-    from nosync_nb.collections.collection import Grouped
+    from nosync_nb.frontend import Grouped
 
     call = _CALL.match(str(error))
     steps = [step for step in _steps(trace) if not _is_wrapper(step)]

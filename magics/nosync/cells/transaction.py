@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
     from nosync.protocols import CellOwner
     from nosync_nb import Session
-    from nosync_nb.session.report import StageReport
-    from nosync_nb.session.state.transactions import Transaction
+    from nosync_nb.frontend import StageReport, Transaction
 
 _END = "__nosync_end__"
 _LOADING = object()
@@ -149,11 +148,9 @@ class CellTransactions(ast.NodeTransformer):
         session = self._owner.opened
         if session is None or self.transaction is not None or self._cell is None:
             return
-        from nosync_nb.session.session import owners_of
-
         ready = not session.closed and self._owner.settings.autocommit
         if ready and self._commit_between(session):
-            self.transaction = owners_of(session).commits.begin()
+            self.transaction = session.begin()
         self._reported = self._start = session.now
 
     def _commit_between(self, session: Session) -> bool:
@@ -318,9 +315,7 @@ class CellTransactions(ast.NodeTransformer):
 
     def _report_without_rows(self, session: Session) -> None:
         """Reports the inputs that an earlier cell made from data, if they still have no rows."""
-        from nosync_nb.session.session import owners_of
-
-        declared, self._declared = self._declared, owners_of(session).declarations.from_data()
+        declared, self._declared = self._declared, session.declared_from_data()
         for name in declared:
             collection = session.inputs.get(name)
             if collection is not None and name not in session.pending and not collection.count():

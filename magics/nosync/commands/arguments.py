@@ -57,16 +57,14 @@ def epoch_of(session: Session, at: int | str) -> int:
         TimeError: if no epoch matches; its hint lists the existing ones.
     """
     from nosync_nb.errors import TimeError
-    from nosync_nb.session.session import owners_of
 
-    ledger, now = owners_of(session).publisher.ledger, session.now
     try:
-        return ledger.resolve(at, now)
+        return session.resolve(at)
     except TimeError:
         when = _datetime(at)
         if when is None:
             raise
-        return ledger.resolve(when, now)
+        return session.resolve(when)
 
 
 def _datetime(text: int | str) -> datetime | None:

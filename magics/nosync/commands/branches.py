@@ -15,7 +15,7 @@ from nosync_widgets.data.tables import Table
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
-    from nosync_nb.store.timetravel.branches import BranchInfo
+    from nosync_nb.frontend import BranchInfo
 
 
 _SHOWN_FACTS = ("lost", "uncertain", "extend", "recompute", "stale", "note")
@@ -49,8 +49,7 @@ def fork(notebook: Notebook, given: str, at: int | None, *, then: bool = False) 
         then: with the definitions of that epoch.
     """
     __tracebackhide__ = True
-    from nosync_nb.collections.definition import check_name
-    from nosync_nb.session.session import owners_of
+    from nosync_nb.frontend import check_name
 
     session = notebook.session()
     name = check_name(given, "branch")
@@ -64,7 +63,7 @@ def fork(notebook: Notebook, given: str, at: int | None, *, then: bool = False) 
         )
     epoch = session.now if at is None else at
     definitions = "then" if then else "now"
-    owners_of(session).branching.make(name, epoch, definitions=definitions)
+    session.fork(name, epoch, definitions=definitions)
     cells = " with its definitions" if then else ""
     name = _full_name(notebook, name)
     return (
@@ -94,30 +93,20 @@ def _list_branches(notebook: Notebook) -> Table | None:
 
 def _replica_warning(session: Session) -> str:
     """Returns a warning that a new branch is not at the replicas yet, if its log has some."""
-    from nosync_nb.session.session import owners_of
-
-    has = owners_of(session).replication.settings.replicas
-    return "; until then it is on this disk alone" if has else ""
+    return "; until then it is on this disk alone" if session.replicas.urls else ""
 
 
 def _walk_branches(
     branches: Mapping[str, BranchInfo], above: str
 ) -> Iterator[tuple[str, BranchInfo]]:
     """Yields branches and the branches below them, by their names in a notebook of the log."""
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.session.timetravel import remote_branches
-    from nosync_nb.store.timetravel.branches import list_branches
+    from nosync_nb.log_folders import LogFolder
 
     for each in branches.values():
         name = above + each.name
         yield name, each
         if not each.replicas:
-            path = each.path
-            below = {
-                **remote_branches.remote_branch_list(Files(), path),
-                **list_branches(Files(), path),
-            }
-            yield from _walk_branches(below, f"{name}/")
+            yield from _walk_branches(LogFolder(each.path).list_branches(), f"{name}/")
 
 
 def _full_name(notebook: Notebook, name: str) -> str:
@@ -195,19 +184,8 @@ class NotebookForks:
 
     def replay(self, stage: str) -> str:
         """Backfills a stage that was defined late, as far back as its inputs are readable."""
-        from nosync_nb import Collection
-        from nosync_nb.session.planning.replay import earliest_replay_epoch
-        from nosync_nb.session.session import owners_of
-
-        owners = owners_of(self._notebook.session())
-        snapshot = owners.publisher.snapshot
-        current = snapshot.stage(stage)
-        assert current.definition is not None, stage
-        same = Collection(owners.host, current.definition)
-        first = earliest_replay_epoch(snapshot, [stage])
-        owners.definitions.put({stage: same}, current.options, replay=first)
+        begin = self._notebook.session().replay(stage)
         self._notebook.views.refresh()
-        begin = owners.publisher.snapshot.stage(stage).begin
         return f"{stage} can be read from epoch {begin} on"
 
 

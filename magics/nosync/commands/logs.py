@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
 from argparse import Namespace
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +17,7 @@ from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
-    from nosync_nb.store.verification.report import DamagedRange, VerificationReport
-
-_DEPTH_MAX = 64
-"""The depth to which files below a log are counted: branches have branches."""
+    from nosync_nb.frontend import DamagedRange, VerificationReport
 
 
 def _logs(notebook: Notebook, arguments: Namespace) -> Table:
@@ -33,11 +27,13 @@ def _logs(notebook: Notebook, arguments: Namespace) -> Table:
         paths += [path for path in map(Path, registered_logs()) if path not in paths]
     if notebook.place is not None and notebook.place.path not in paths:
         paths.append(notebook.place.path)
+    from nosync_nb.log_folders import LogFolder
+
     rows, idle = [], False
     for path in paths:
         if not LogPlace(path, "").has_log:
             continue
-        size, used = _disk_usage(path)
+        size, used = LogFolder(path).disk_usage()
         own = notebook.place is not None and path == notebook.place.path
         process = open_in(path)
         whose = "this notebook" if own else _notebook_of(path, lives=process is not None)
@@ -76,37 +72,6 @@ def _notebook_of(log: Path, *, lives: bool) -> str:
     return f"{shown_path(Path(found or record.notebook))}{suffix}"
 
 
-def _disk_usage(log: Path) -> tuple[int, datetime | None]:
-    """Returns the bytes of a log on the disk, each file once, and the time of the last write."""
-    sizes, last = {}, 0.0
-    for status in _files_below(str(log), 0):
-        sizes[status.st_dev, status.st_ino] = status.st_size
-        last = max(last, status.st_mtime)
-    return sum(sizes.values()), datetime.fromtimestamp(last, UTC) if last else None
-
-
-def _files_below(folder: str, depth: int) -> Iterator[os.stat_result]:
-    """Yields every file below a folder; skips files that are deleted meanwhile."""
-    from nosync_nb.errors import DurabilityError
-    from nosync_nb.files.filesystem import Files
-
-    files = Files()
-    try:
-        names = files.names(folder)
-    except DurabilityError:
-        return
-    for name in names:
-        path = os.path.join(folder, name)
-        try:
-            status = files.status(path)
-        except DurabilityError:
-            continue
-        if not stat.S_ISDIR(status.st_mode):
-            yield status
-        elif depth < _DEPTH_MAX:
-            yield from _files_below(path, depth + 1)
-
-
 def _open(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
     options: dict[str, Any] = {
@@ -135,23 +100,22 @@ def _branch(notebook: Notebook, path: str, name: str) -> str:
     """Returns the folder of a branch of the log at a path; forks a new one at the last epoch."""
     __tracebackhide__ = True
     import nosync_nb
-    from nosync_nb.collections.definition import check_name
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.session.session import owners_of
-    from nosync_nb.store.timetravel import branches
+    from nosync_nb.frontend import check_name
+    from nosync_nb.log_folders import LogFolder
 
     name = check_name(name, "branch")
     log = str(Path(path).expanduser().resolve())
     if not LogPlace(Path(log), "").has_log:
         raise UsageError(f"%dd open: there is no log at {path}")
-    place = branches.branch_folder(log, name)
-    if name in branches.branch_names(Files(), log):
+    folder = LogFolder(log)
+    place = folder.branch(name).path
+    if name in folder.local_branches:
         return place
     if notebook.opened is not None and Path(notebook.opened.path) == Path(log):
         raise UsageError(f"%dd open: {path} is open here: `%dd branch {name}` forks it")
     try:
         with nosync_nb.open(log) as main:
-            owners_of(main).branching.make(name, main.now)
+            main.fork(name)
     except nosync_nb.FencedError as error:
         error.add_note(
             f"Hint: while its notebook has it open, fork it there: `%dd branch {name}`; then here:"
@@ -181,7 +145,7 @@ def _damage_table(verified: VerificationReport) -> Table:
 
 
 def _damage_row(each: DamagedRange) -> list[str | None]:
-    from nosync_nb.store.verification.report import findings_text
+    from nosync_nb.frontend import findings_text
 
     return [each.file, formats.value(each.stage), findings_text(each.epochs), each.what]
 

@@ -15,8 +15,7 @@ from nosync_widgets.data.tables import Table
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
-    from nosync_nb.session.durability.replication_lag import ReplicaStatus
-    from nosync_nb.store.replication.config import ReplicaConfig
+    from nosync_nb.frontend import Replicas, ReplicaStatus
 
 _COLUMNS = ("replica", "state", "epoch", "epochs behind", "lacks", "since", "sent", "later", "why")
 _TYPES = ("string", "string", "bigint", "bigint", *["string"] * 5)
@@ -33,11 +32,8 @@ def _replicas(notebook: Notebook, arguments: Namespace) -> Table | None:
 def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
     """Adds or removes a replica, or changes the quorum."""
     __tracebackhide__ = True
-    from nosync_nb.session.session import owners_of
-    from nosync_nb.store.replication.config import checked_config
-
-    replication = owners_of(session).replication
-    before = [address.url for address in replication.settings.replicas]
+    replicas = session.replicas
+    before = replicas.urls
     named = [_url(text) for text in arguments.urls]
     if arguments.act is not None and not named:
         raise UsageError(f"%dd replicas {arguments.act}: name its folder, or its URL")
@@ -49,19 +45,16 @@ def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
         urls = [url for url in before if url not in named]
     else:  # an existing replica stays, so that the line can be run again
         urls = [*before, *missing]
-    if urls != before or arguments.quorum not in (None, replication.settings.quorum):
-        was = replication.settings
-        replication.change(checked_config(urls, arguments.quorum, log=session.path))
+    if urls != before or arguments.quorum not in (None, replicas.quorum):
+        least = replicas.read_quorum
+        replicas.change(urls, arguments.quorum)
         if before:
-            _warn_larger_quorum(notebook, was, replication.settings)
+            _warn_larger_quorum(notebook, least, replicas)
 
 
-def _warn_larger_quorum(notebook: Notebook, before: ReplicaConfig, now: ReplicaConfig) -> None:
-    """Warns if more replicas than before must answer to read every safe epoch."""
-    from nosync_nb.store.replication.config import read_quorum
-
-    count, least = len(now.replicas), read_quorum(len(before.replicas), before.quorum)
-    needed = read_quorum(count, now.quorum)
+def _warn_larger_quorum(notebook: Notebook, least: int, replicas: Replicas) -> None:
+    """Warns if more replicas than before, `least`, must answer to read every safe epoch."""
+    count, needed = len(replicas), replicas.read_quorum
     if count and needed > least:
         keeping = count - least + 1
         notebook.say(
@@ -76,18 +69,15 @@ def _url(text: str) -> str:
 
 
 def _table(notebook: Notebook, session: Session) -> Table | None:
-    from nosync_nb.session.durability.replication_lag import demotion_text
-    from nosync_nb.session.session import owners_of
-
-    replication = owners_of(session).replication
-    copies, quorum = replication.status(), replication.settings.quorum
+    replicas = session.replicas
+    copies, quorum = replicas.status(), replicas.quorum
     if not copies:
         notebook.say("the log has no replicas: %dd replicas add FOLDER")
         return None
-    owed = replication.owed
+    owed = replicas.unconfirmed
     more = f"; the lower quorum counts when {owed} more of them know it" if owed else ""
     return Table(
-        caption=f"replicas: epoch {replication.safe()} is on {quorum} of {len(copies)}{more}",
+        caption=f"replicas: epoch {replicas.safe} is on {quorum} of {len(copies)}{more}",
         columns=_COLUMNS,
         types=_TYPES,
         rows=[
@@ -104,7 +94,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
             ]
             for each in copies
         ],
-        notes=demotion_text(owners_of(session).publisher.snapshot.catalog),
+        notes=replicas.demotions,
     )
 
 

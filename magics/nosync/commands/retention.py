@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 
 def _retain(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
-    from nosync_nb.session.session import owners_of
-
     session = notebook.session()
     if arguments.budget:
-        owners_of(session).retaining.bound(" ".join(arguments.budget))
+        session.budget = " ".join(arguments.budget)
     if arguments.asked:
-        owners_of(session).retaining.set(" ".join(arguments.asked))
+        session.retain = " ".join(arguments.asked)
     notebook.say(_retention_text(session))
 
 

@@ -20,24 +20,21 @@ MAIN = "main"
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Collection, Session
-    from nosync_nb.store.durability.recovery_frontier import FailureName
+    from nosync_nb.frontend import FailureName
 
 
 def _status(notebook: Notebook, _arguments: Namespace) -> Table:
-    from nosync_nb.session.durability.replication_lag import demotion_text
-    from nosync_nb.session.session import owners_of
-
     session = notebook.session()
-    frontiers, upkeep = session.frontiers, owners_of(session).upkeep
+    frontiers, info = session.frontiers, session.info
     levels_shown = ["epoch", "on disk", "on replicas"]
-    if not owners_of(session).replication.settings.replicas:
+    if not session.replicas.urls:
         levels_shown.pop()
     rows, cut, stale = [], [], []
     for name in [*session.inputs, *session.stages]:
         frontier = frontiers[name]
         kind = "input" if name in session.inputs else "stage"
         count, state = rows_now(session, name)
-        if state == "live" and {each["persistence"] for each in upkeep.layers(name)} == {"memory"}:
+        if state == "live" and {each["persistence"] for each in info.layers(name)} == {"memory"}:
             state = "live, in memory alone"
         if name in session.stale:
             stale.append(f"{name}: {state}")
@@ -53,10 +50,10 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     notes += cut
     notes += _repairs(session)
     notes.append(_failures(session))
-    notes += [f"background: {each}" for each in owners_of(session).worker.failures.listed()]
+    notes += [f"background: {each}" for each in info.background_failures]
     notes.append(_disk_usage_text(session))
     notes += _scrub_text(session)
-    notes += demotion_text(owners_of(session).publisher.snapshot.catalog)
+    notes += session.replicas.demotions
     notes += _missing_data(session)
     columns = ("name", "kind", "rows", *levels_shown, "state")
     types = ("string", "string", "bigint", *["bigint"] * len(levels_shown), "string")
@@ -66,9 +63,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
 
 def _watched(session: Session) -> tuple[list[str], list[str]]:
     """Returns the watched folders, and the files that were refused."""
-    from nosync_nb.session.session import owners_of
-
-    watches = owners_of(session).watches.status()
+    watches = session.info.watches
     return [str(each) for each in watches], [text for each in watches for text in each.told]
 
 
@@ -89,9 +84,7 @@ def _repairs(session: Session) -> list[str]:
 
 def _missing_data(session: Session) -> list[str]:
     """Reports data of the log that may be lost, and data that is not on this disk yet."""
-    from nosync_nb.session.session import owners_of
-
-    doubt, remaining = session.recovery.doubt, owners_of(session).fetching.left
+    doubt, remaining = session.recovery.doubt, session.info.missing_files
     notes = [f"may be lost: {doubt}"] if doubt else []
     if remaining.files:
         size, why = (
@@ -105,11 +98,7 @@ def _missing_data(session: Session) -> list[str]:
 
 def _disk_usage_text(session: Session) -> str:
     """Describes the disk usage of the log, by purpose."""
-    from nosync_nb.session.maintenance.disk_usage import measure_disk_usage, over_budget
-    from nosync_nb.session.session import owners_of
-
-    publisher = owners_of(session).publisher
-    usage = measure_disk_usage(publisher)
+    usage = session.info.disk_usage()
     purposes = ("live", "history", "log", "branches", "garbage")
     parts = [
         f"{formats.size(getattr(usage, name))} {name}" for name in purposes if getattr(usage, name)
@@ -120,7 +109,7 @@ def _disk_usage_text(session: Session) -> str:
         over = ": from the next checkpoint on less of the past is kept, if there is some"
         used, most = formats.size(usage.own), formats.size(session.budget)
         bound = f"; {used} count for the budget of {most}"
-        bound += over if over_budget(publisher) else ""
+        bound += over if session.info.over_budget else ""
     return f"on this disk {formats.size(usage.total)} in {file_count}: {', '.join(parts)}{bound}"
 
 
@@ -146,9 +135,7 @@ def _cost_text(session: Session, failure: FailureName) -> str:
 
 def _scrub_text(session: Session) -> list[str]:
     """Describes what the replication agent has scrubbed and repaired."""
-    from nosync_nb.session.session import owners_of
-
-    scrubbed = owners_of(session).replication.scrubbed
+    scrubbed = session.replicas.scrubbed
     if not scrubbed.files:
         return []
     often = formats.count(scrubbed.rounds, "time")
@@ -160,33 +147,26 @@ def _scrub_text(session: Session) -> list[str]:
 
 def rows_now(session: Session, name: str) -> tuple[int | None, str]:
     """Returns the row count of a collection, and "live" or the reason why it is not."""
-    from nosync_nb.session.session import owners_of
-
     try:
-        look = owners_of(session).paging.look(session[name])
-        count = len(session[name]) if look.stopped is None else look.count()
+        cursor = session.cursor(name)
+        count = len(session[name]) if cursor.stopped is None else cursor.count()
     except Exception as error:
         return None, str(error)
-    if look.stopped is not None:
-        return count, str(look.stopped)
-    return count, "taken over by another process" if owners_of(session).publisher.fenced else "live"
+    if cursor.stopped is not None:
+        return count, str(cursor.stopped)
+    return count, "taken over by another process" if session.info.fenced else "live"
 
 
 def _show(notebook: Notebook, arguments: Namespace) -> Table:
-    from nosync_nb.session.session import owners_of
-
     collection = collection_of(notebook, arguments.stage)
     at, most = epoch_asked(notebook, arguments.at), _limit(notebook, arguments)
-    paging = owners_of(notebook.session()).paging
-    return collection_table(collection, at=at, limit=most, paging=paging)
+    return collection_table(collection, at=at, limit=most, session=notebook.session())
 
 
 def _diff(notebook: Notebook, arguments: Namespace) -> Table:
-    from nosync_nb.collections.session_protocol import stopped
-
     session = notebook.session()
     collection = collection_of(notebook, arguments.stage)
-    ended = stopped(collection)
+    ended = collection.stale
     last = session.now if ended is None or ended.epoch is None else ended.epoch
     upto = last if arguments.upto is None else epoch_of(session, arguments.upto)
     after = epoch_asked(notebook, arguments.after)
@@ -282,9 +262,7 @@ AT = (["--at"], {"type": moment, "help": MOMENT})
 
 def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
     """Shows whose key signed the log, and what its cells would define; nothing is run."""
-    from nosync_nb.session.trust_report import trust_report
-
-    report = trust_report(notebook.session())
+    report = notebook.session().info.trust()
     rows = [[s.name, s.whose, s.held or "runs", s.text] for s in report.stages]
     return Table(
         caption=f"log {report.log[:16]} · {report.whose} · your key: {report.yours}",

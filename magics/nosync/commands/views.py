@@ -58,8 +58,6 @@ def has_widgets(notebook: Notebook) -> bool:
 
 
 def _layers(notebook: Notebook, arguments: Namespace) -> Table | None:
-    from nosync_nb.session.session import owners_of
-
     session = notebook.session()
     if arguments.stage is not None:
         collection_of(notebook, arguments.stage)
@@ -70,14 +68,11 @@ def _layers(notebook: Notebook, arguments: Namespace) -> Table | None:
         return None
     from nosync_widgets.views.layers_view import layers_table
 
-    upkeep = owners_of(session).upkeep
     shown = [arguments.stage] if arguments.stage else names
-    return layers_table({name: upkeep.layers(name) for name in shown}, epoch=session.now)
+    return layers_table({name: session.info.layers(name) for name in shown}, epoch=session.now)
 
 
 def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture | None:
-    from nosync_nb.session.session import owners_of
-
     session = notebook.session()
     if has_widgets(notebook):
         view = notebook.views.graph(session, notebook.branch)
@@ -85,8 +80,7 @@ def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture | None:
         return None
     names = [*session.inputs, *session.stages]
     details = {name: _node_detail(session, name) for name in names}
-    reads = owners_of(session).publisher.snapshot.reads
-    reads = {name: reads[name] for name in names}
+    reads = {name: session.info.reads[name] for name in names}
     return GraphPicture(reads, inputs=session.inputs, details=details)
 
 

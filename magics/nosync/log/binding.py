@@ -87,8 +87,7 @@ class Binding:
         due, self._rename = self._rename, None
         if due is None or due[0] != place.path or not prepare_folder(place):
             return place
-        from nosync_nb.files.filesystem import Files
-        from nosync_nb.store.relocate import move
+        from nosync_nb.log_folders import LogFolder
 
         def name_both(folders: Sequence[tuple[str, str]]) -> None:
             for old, new in folders:
@@ -96,7 +95,7 @@ class Binding:
                     NotebookMemo.read(Path(old)).write(Path(old), moves=Path(new))
             _list_moved(*due)
 
-        if not move(Files(), str(due[0]), str(due[1]), name_both):
+        if not LogFolder(due[0]).move(due[1], name_both):
             return place
         self._news = (
             f"the log {shown_path(due[0])} was renamed after its notebook: {shown_path(due[1])}"
@@ -217,12 +216,11 @@ def _list_moved(old: Path, new: Path) -> None:
 def _update_registries(old: Path, new: Path) -> None:
     """Updates this user's files after the folder of a log was renamed."""
     from nosync_nb.errors import NosyncError
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.store.replication import registry
+    from nosync_nb.log_folders import LogFolder
 
     _list_moved(old, new)
     with suppress(NosyncError):  # opening must succeed even if the home folder cannot be written
-        registry.moved(Files(), str(old), str(new))
+        LogFolder(new).record_move(old)
 
 
 def _quoted_path(path: Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +94,7 @@ def _notebook_path(value: Any, folder: Path) -> Path | None:
 
 def temporary_place() -> LogPlace:
     """Creates a place that is not tied to the notebook."""
-    from nosync_nb.files.filesystem import Files
+    from nosync_nb.log_folders import Files
 
     path = Files().temporary_folder("nosync-")
     return LogPlace(Path(path).resolve(), "a temporary folder", temporary=True)
@@ -102,17 +102,16 @@ def temporary_place() -> LogPlace:
 
 def current_log_folder(place: LogPlace) -> Path:
     """Returns the folder that cells use: the log at a place, or its branch in use."""
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.store.timetravel import branches
+    from nosync_nb.log_folders import LogFolder
 
-    return folder_of(place.path, branches.notebook_branch(Files(), str(place.path)))
+    return folder_of(place.path, LogFolder(place.path).notebook_branch)
 
 
 def folder_of(log: Path, name: str | None) -> Path:
     """Returns the folder of a branch of a log, None: the log itself; `A/B` is branch B of A."""
-    from nosync_nb.store.timetravel import branches
+    from nosync_nb.log_folders import LogFolder
 
-    return log if name is None else Path(branches.branch_folder(str(log), name))
+    return log if name is None else Path(LogFolder(log).branch(name).path)
 
 
 def main_of(log: Path) -> tuple[Path, str | None]:
@@ -120,10 +119,10 @@ def main_of(log: Path) -> tuple[Path, str | None]:
 
     The name is `A/B` for branch B of branch A, and None for a log that is no branch of another.
     """
-    from nosync_nb.store.timetravel.branches import FOLDER
+    from nosync_nb.log_folders import BRANCHES
 
     names: list[str] = []
-    while log.parent.name == FOLDER and LogPlace(log.parent.parent, "").has_log:
+    while log.parent.name == BRANCHES and LogPlace(log.parent.parent, "").has_log:
         names.insert(0, log.name)
         log = log.parent.parent
     return log, "/".join(names) or None
@@ -131,10 +130,9 @@ def main_of(log: Path) -> tuple[Path, str | None]:
 
 def set_current_log(place: LogPlace, name: str | None) -> None:
     """Records beside the log that cells use a branch of it; None: the log itself."""
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.store.timetravel import branches
+    from nosync_nb.log_folders import LogFolder
 
-    branches.set_notebook_branch(Files(), str(place.path), name)
+    LogFolder(place.path).set_notebook_branch(name)
 
 
 def branches_of(main: Path) -> list[str]:
@@ -142,17 +140,9 @@ def branches_of(main: Path) -> list[str]:
 
     A branch of a branch is `A/B`.
     """
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.store.replication import registry
-    from nosync_nb.store.timetravel import branches
+    from nosync_nb.log_folders import LogFolder
 
-    def below(log: str) -> Iterator[str]:
-        for name in branches.branch_names(Files(), log):
-            yield name
-            yield from (f"{name}/{each}" for each in below(branches.branch_folder(log, name)))
-        yield from registry.logs_below(Files(), log)
-
-    return [*below(str(main.resolve()))]
+    return LogFolder(main).branches
 
 
 def check_branch(main: Path, name: str) -> Path:
@@ -161,13 +151,9 @@ def check_branch(main: Path, name: str) -> Path:
     Raises:
         SchemaError: there is no such branch; its hint lists the branches.
     """
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.store.timetravel import branches
+    from nosync_nb.log_folders import LogFolder
 
-    names = branches.all_branches(Files(), str(main))
-    if name not in names:
-        raise branches.unknown_branch_error(name, names)
-    return folder_of(main, name)
+    return Path(LogFolder(main).existing_branch(name).path)
 
 
 def fetch(main: Path, name: str) -> None:
@@ -175,17 +161,9 @@ def fetch(main: Path, name: str) -> None:
 
     For `A/B`, A goes first.
     """
-    import nosync_nb
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.store.replication import registry
-    from nosync_nb.store.timetravel import branches
+    from nosync_nb.log_folders import LogFolder
 
-    log = str(main.resolve())
-    for part in name.split("/"):
-        replicas = registry.logs_below(Files(), log).get(part)
-        log = branches.branch_folder(log, part)
-        if replicas is not None:
-            nosync_nb.open(log, replicas=replicas[0], quorum=replicas[1]).close()
+    LogFolder(main).restore_branch(name)
 
 
 def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
@@ -199,17 +177,16 @@ def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
         DurabilityError: a folder cannot be made; its hint names another place for the log.
     """
     from nosync_nb.errors import DurabilityError
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.store.log import folder
+    from nosync_nb.log_folders import Files, LogFolder, admit_folder
 
     files, parent = Files(), place.path.parent
     is_default = parent.name == ".nosync"
     try:
         if is_default:
-            folder.path_inside(files, str(parent), write=write)
+            admit_folder(parent, write=write)
         elif write:
             files.make_folder(str(parent))
-        has_log = folder.holds_log(files, str(place.path), write=write)
+        has_log = LogFolder(place.path).has_log(write=write)
     except DurabilityError as error:
         error.add_note("Hint: `%dd open PATH` keeps the log in another folder")
         raise
@@ -224,10 +201,9 @@ def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
 
 def is_log_lost(place: LogPlace) -> str:
     """Returns a message if the log at a place is gone and has replicas; else empty."""
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.store.replication import registry
+    from nosync_nb.log_folders import LogFolder
 
-    if place.has_log or registry.registered_replicas(Files(), os.path.realpath(place.path)) is None:
+    if place.has_log or LogFolder(place.path).replicas is None:
         return ""
     return (
         f"the log {shown_path(place.path)} is gone, and its replicas have it: `%dd recover` or any"
@@ -244,17 +220,12 @@ def restored_place(place: LogPlace, options: dict[str, Any]) -> str:
     Returns:
         a message if only another log that was beside it had replicas; else empty.
     """
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.store.replication import registry
+    from nosync_nb.log_folders import LogFolder, lost_logs
 
-    files, where = Files(), os.path.realpath(place.path)
-    if (
-        "replicas" not in options
-        and (replicas := registry.registered_replicas(files, where)) is not None
-    ):
+    if "replicas" not in options and (replicas := LogFolder(place.path).replicas) is not None:
         options["replicas"], options["quorum"] = replicas
         return ""
-    for lost in registry.is_log_gone(files, os.path.dirname(where)):
+    for lost in lost_logs(os.path.dirname(os.path.realpath(place.path))):
         path = shown_path(Path(lost))
         return f"the log {path} is gone, and its replicas have it: `%dd open {path}`"
     return ""

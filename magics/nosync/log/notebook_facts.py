@@ -64,7 +64,7 @@ class NotebookFile:
         """Reads a notebook file. Cost: parses the file, 64 MiB of it at most."""
         if path is None:
             return cls()
-        from nosync_nb.files.filesystem import Files
+        from nosync_nb.log_folders import Files
 
         files, where = Files(), os.path.realpath(path)
         file = file_id(where)
@@ -112,7 +112,7 @@ def _text(source: Any) -> str:
 
 def file_id(path: str) -> FileId | None:
     """Returns device and number of a file; None if it does not exist."""
-    from nosync_nb.files.filesystem import Files
+    from nosync_nb.log_folders import Files
 
     with suppress(OSError):
         status = Files().status(path)
@@ -152,7 +152,7 @@ def notebook_facts(
 
 def read_record(folder: Path) -> LogRecord | None:
     """Reads the record that a log has of its notebook; None if it is missing or invalid."""
-    from nosync_nb.files.filesystem import Files
+    from nosync_nb.log_folders import Files
 
     with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
         data = json.loads(Files().read(str(folder / RECORD), most=_RECORD_BYTES_MAX))
@@ -205,7 +205,7 @@ def write_record(folder: Path, record: LogRecord) -> None:
     """
     from dataclasses import asdict
 
-    from nosync_nb.files.filesystem import Files
+    from nosync_nb.log_folders import Files
 
     data = {**asdict(record), "cells": record.cells[-_CELLS_MAX:]}
     with suppress(OSError):
@@ -214,22 +214,9 @@ def write_record(folder: Path, record: LogRecord) -> None:
 
 def open_in(folder: Path) -> str | None:
     """Returns the process that has a log, or one of its branches, open for writing; else None."""
-    from nosync_nb.errors import NosyncError
-    from nosync_nb.files.filesystem import Files
-    from nosync_nb.store.log import owner
-    from nosync_nb.store.timetravel import branches
-    from nosync_nb.store.timetravel.branches import open_by
+    from nosync_nb.log_folders import LogFolder
 
-    files = Files()
-    with suppress(NosyncError):
-        log = str(folder)
-        for path in (
-            log,
-            *(branches.branch_folder(log, name) for name in branches.all_branches(files, log)),
-        ):
-            if (process := open_by(owner.read_owner(files, path))) is not None:
-                return process
-    return None
+    return LogFolder(folder).owner
 
 
 def known_logs(here: NotebookFacts) -> list[KnownLog]:
@@ -243,7 +230,7 @@ def known_logs(here: NotebookFacts) -> list[KnownLog]:
 
 def logs_in(folder: Path) -> Iterator[Path]:
     """Yields the folders in a folder, each of which may be a log; no links."""
-    from nosync_nb.files.filesystem import Files
+    from nosync_nb.log_folders import Files
 
     files = Files()
     with suppress(OSError):
@@ -282,7 +269,7 @@ def find_notebook(record: LogRecord) -> str:
             return record.notebook
     if record.file is None:
         return ""
-    from nosync_nb.files.filesystem import Files
+    from nosync_nb.log_folders import Files
 
     folder = os.path.dirname(record.notebook)
     with suppress(OSError):
@@ -303,7 +290,7 @@ def renamed(notebook: Path, file: FileId | None, cell: str) -> Path:
     Cost: nothing while the file exists; else lists the folder, and parses notebooks if the file is
     unknown.
     """
-    from nosync_nb.files.filesystem import Files
+    from nosync_nb.log_folders import Files
 
     if file_id(os.path.realpath(notebook)) is not None:
         return notebook
@@ -325,7 +312,7 @@ def registered_logs() -> list[str]:
 
     The file must be private to the user.
     """
-    from nosync_nb.files.filesystem import Files
+    from nosync_nb.log_folders import Files
 
     files, where = Files(), _list_path()
     with suppress(OSError, ValueError, TypeError, RecursionError):
@@ -337,7 +324,7 @@ def registered_logs() -> list[str]:
 
 def register_log(*folders: Path) -> None:
     """Registers logs, so that they are found from another folder; deleted ones make room."""
-    from nosync_nb.files.filesystem import Files
+    from nosync_nb.log_folders import Files
 
     files, where, paths = Files(), _list_path(), [str(each) for each in folders]
     if set(paths) <= {*registered_logs()[-LOGS_MAX // 2 :]}:
@@ -359,6 +346,6 @@ def register_log(*folders: Path) -> None:
 
 
 def _list_path() -> str:
-    from nosync_nb.collections.functions import signing
+    from nosync_nb.log_folders import key_path
 
-    return os.path.join(os.path.dirname(signing.key_path()), "logs.json")
+    return os.path.join(os.path.dirname(key_path()), "logs.json")

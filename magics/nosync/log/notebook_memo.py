@@ -77,7 +77,7 @@ class NotebookMemo:
     @classmethod
     def read(cls, folder: Path) -> NotebookMemo:
         """Reads the file; a missing, damaged or irregular one is an empty memo."""
-        from nosync_nb.files.filesystem import Files
+        from nosync_nb.log_folders import Files
 
         with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
             known = json.loads(Files().read(str(folder / MEMO), most=_MOST_BYTES))
@@ -106,7 +106,7 @@ class NotebookMemo:
             moves: the path to which the folder will be renamed. The memo is signed for both, so
                 that it is valid before and after the rename.
         """
-        from nosync_nb.files.filesystem import Files
+        from nosync_nb.log_folders import Files
 
         for names in (self.names, self.aliases, self.imports):
             while len(names) > _MOST_NAMES:
@@ -180,11 +180,11 @@ class NotebookMemo:
 
 def _signature(folder: Path, imports: Mapping[str, str], conf: Mapping[str, str]) -> str:
     """Signs the entries for their folder with the user's key; empty without a key."""
-    from nosync_nb.collections.functions import signing
     from nosync_nb.errors import NosyncError
+    from nosync_nb.log_folders import existing_user_key
 
     try:
-        key = signing.existing_user_key() if imports or conf else None
+        key = existing_user_key() if imports or conf else None
     except NosyncError:
         key = None
     if key is None:

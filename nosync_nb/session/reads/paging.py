@@ -1,6 +1,6 @@
-"""Immutable views of collections for pages, summaries and downloads.
+"""Cursors: immutable views of collections for pages, summaries, changes and downloads.
 
-A view belongs to one snapshot: its rows stay the same, whatever is committed meanwhile, and each
+A cursor belongs to one snapshot: its rows stay the same, whatever is committed meanwhile, and each
 order is sorted once. It costs nothing before its first use, and keeps the layers that it reads
 alive. A commit does none of this work.
 """
@@ -14,13 +14,16 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.collections import row_expressions
+from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.readable import Readable, refuse_negative, result_title
+from nosync_nb.collections.readable import refuse_negative, result_title
+from nosync_nb.collections.row_changes import RowChanges
 from nosync_nb.collections.session_protocol import Stopped, definition_of
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.state_reader import trace_at
 from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Schema
+from nosync_nb.session.reads.compare import CompareService
 from nosync_nb.session.reads.log_follower import LogFollower
 from nosync_nb.session.reads.reader import SnapshotReader, same_columns_definition
 from nosync_nb.session.state.definition_names import DefinitionNames
@@ -36,7 +39,7 @@ from nosync_nb.trace.paging import Order, OrderedRows
 
 
 class PagingService:
-    """Makes views; has no state."""
+    """Makes cursors; has no state."""
 
     def __init__(
         self,
@@ -45,39 +48,33 @@ class PagingService:
         follower: LogFollower,
         names: DefinitionNames,
         types: SparkTypes,
+        comparing: CompareService,
     ) -> None:
         self._publisher = publisher
         self._reader = reader
         self._follower = follower
         self._names = names
         self._types = types
+        self._comparing = comparing
 
-    @property
-    def latest(self) -> int:
-        """The last epoch that a view can show."""
-        return self._follower.refresh()
-
-    def look(
-        self, collection: Readable, at: Any = None, before: CollectionView | None = None
-    ) -> CollectionView:
-        """Returns a view of a collection, current or at an epoch.
-
-        A stale stage is shown at its last epoch, and without rows if none is retained.
-
-        Args:
-            before: an earlier view of the collection, at any epoch. Unchanged data is taken from
-                it, and only changes are read.
+    def cursor(
+        self, collection: Collection, at: Any = None, previous: Cursor | None = None
+    ) -> Cursor:
+        """Returns a cursor over a collection, at the last epoch or another; see `Session.cursor`.
 
         Raises:
             TimeError: the epoch is not readable.
             StageError: the collection does not exist, or was edited.
         """
-        definition = definition_of("look", collection)
-        return self._follower.following(lambda: self._build_view(definition, at, before))
+        definition_of("cursor", collection)
+        return self._follower.following(lambda: self._build_cursor(collection, at, previous))
 
-    def _build_view(
-        self, definition: Definition, at: Any, before: CollectionView | None
-    ) -> CollectionView:
+    def changes(self, collection: Collection, after: int | None, upto: int, n: int) -> RowChanges:
+        """Returns the first `n` changes of a collection in `(after, upto]`."""
+        return self._comparing.changes(collection, after, upto, limit=n)
+
+    def _build_cursor(self, collection: Collection, at: Any, previous: Cursor | None) -> Cursor:
+        definition = definition_of("cursor", collection)
         since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
         snapshot, name = self._publisher.snapshot, self._names.of(definition)
         stopped = self._reader.stopped(snapshot, definition)
@@ -92,49 +89,54 @@ class PagingService:
         else:
             same_columns_definition(snapshot, name, definition.schema)
             log, numbering = snapshot.graph.named[name].log, self._publisher.ledger.numbering
-            near = () if before is None else before.near(self, log, numbering)
+            near = () if previous is None else previous.near(self, log, numbering)
             epoch, trace = trace_at(snapshot, name, number, near)
-        view = CollectionView(self, snapshot, definition, epoch, trace, name, since, stopped)
-        if before is not None and name is not None:
-            view.take_over(before)
-        return view
+        cursor = Cursor(self, snapshot, collection, epoch, trace, name, since, stopped)
+        if previous is not None and name is not None:
+            cursor.take_over(previous)
+        return cursor
 
     def repair(self, definition: Definition) -> str:
         """Returns the command that adds the missing rows of a collection's inputs."""
         return missing_rows.repair(self._publisher.snapshot, self._names.read_by(definition))
 
-    def filtered(self, view: CollectionView, where: str) -> OrderedRows:
-        """Returns the rows of a view that satisfy a predicate.
+    def filtered(self, cursor: Cursor, where: str) -> OrderedRows:
+        """Returns the rows of a cursor that satisfy a predicate.
 
         Raises:
             ExpressionError: the predicate is invalid, or is not boolean.
         """
-        definition = row_expressions.filter_definition(view.definition, where, self._types)
-        if view.stopped is not None and view.stopped.epoch is None:
-            return OrderedRows(view.trace, view.check)
+        definition = row_expressions.filter_definition(cursor.definition, where, self._types)
+        if cursor.stopped is not None and cursor.stopped.epoch is None:
+            return OrderedRows(cursor.trace, cursor.check)
         batch = self._follower.following(
-            lambda: self._reader.scratch(view.seen, definition, view.epoch)
+            lambda: self._reader.scratch(cursor.seen, definition, cursor.epoch)
         )
-        return OrderedRows(Trace.of(batch, view.epoch), view.check)
+        return OrderedRows(Trace.of(batch, cursor.epoch), cursor.check)
 
 
-class CollectionView:
-    """A collection at an epoch.
+class Cursor:
+    """The rows of a collection at one epoch, for pages in any order; made by `Session.cursor`.
 
     Threads: any number may call it at once; see `OrderedRows`.
 
     Attributes:
         epoch: the epoch that it shows.
         schema: the columns.
-        order: the order of the collection itself, such as that of a `top`; else empty.
+        order: the order of the collection itself, such as that of a `top`; else empty. An order is
+            a sequence of pairs: the position of a column, and True if it descends.
         stopped: why it is stale, or reads a stage that is; None if neither.
+
+    Example:
+        >>> cursor = session.cursor("flights")
+        >>> cursor.page([(1, True)], 0, 20, where="dep_delay > 60")
     """
 
     def __init__(
         self,
         paging: PagingService,
         seen: Snapshot,
-        definition: Definition,
+        collection: Collection,
         epoch: int,
         trace: Trace,
         name: str | None,
@@ -142,7 +144,9 @@ class CollectionView:
         stopped: Stopped | None,
     ) -> None:
         self.stopped = stopped
+        definition = definition_of("cursor", collection)
         self.seen, self.definition, self.epoch = seen, definition, epoch
+        self._collection = collection
         self.schema: Schema = definition.schema
         self.order = () if name is None else stage_order(seen.stage(name).definition)
         self.trace = trace
@@ -151,15 +155,24 @@ class CollectionView:
         self._ordered: dict[str, OrderedRows] = {"": OrderedRows(trace, self.check)}
         self._profiles: dict[str, list[Profile]] = {}
 
-    def take_over(self, before: CollectionView) -> None:
-        """Takes the sorted rows and profiles of an earlier view, if the rows are the same."""
-        if before.trace is self.trace and before.schema == self.schema:
-            self._ordered, self._profiles = before._ordered, before._profiles
+    def take_over(self, previous: Cursor) -> None:
+        """Takes the sorted rows and profiles of an earlier cursor, if the rows are the same."""
+        if self.has_rows_of(previous) and previous.schema == self.schema:
+            self._ordered, self._profiles = previous._ordered, previous._profiles
+
+    def has_rows_of(self, other: Cursor) -> bool:
+        """Returns True if both certainly have the same rows, which may be of different epochs.
+
+        Example:
+            >>> if not cursor.has_rows_of(previous):
+            ...     draw(cursor.page((), 0, 20))
+        """
+        return other.trace is self.trace
 
     def near(
         self, paging: PagingService, log: int | None, numbering: EpochNumbering
     ) -> Sequence[NearbyState]:
-        """Returns this view as a cached state of a log, for an incremental seek.
+        """Returns this cursor as a cached state of a log, for an incremental seek.
 
         Empty if it shows another log, or if a rewind has undone its epoch.
         """
@@ -178,29 +191,55 @@ class CollectionView:
         )
 
     def count(self, where: str = "") -> int:
-        """Returns the number of rows, copies counted."""
+        """Returns the number of rows, copies counted: `cursor.count("dep_delay > 60")`."""
         return self._rows(where).count()
 
     def page(self, order: Order, offset: int, limit: int, *, where: str = "") -> list[Any]:
-        """Returns the rows `[offset, offset + limit)` of an order as named tuples."""
+        """Returns the rows `[offset, offset + limit)` of an order as named tuples.
+
+        Args:
+            where: a predicate in SQL; empty: all rows.
+
+        Example:
+            >>> cursor.page(cursor.order, 20, 20)  # the second page
+        """
         columns = self._rows(where).page(order, offset, limit)
         n = len(columns[0]) if columns else 0
         return named_tuples(columns, self.schema, n)
 
     def table(self, order: Order, *, where: str = "") -> pa.Table:
-        """Returns all rows in an order, as an Arrow table."""
+        """Returns all rows in an order, as an Arrow table: `cursor.table(cursor.order)`."""
         columns = self._rows(where).all(order)
         types = self.schema.types
         arrays = [rows.to_arrow(c, t) for c, t in zip(columns, types, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self.schema.arrow)
 
     def profiles(self, where: str = "") -> list[Profile]:
-        """Returns a summary of each column; computed once."""
+        """Returns a summary of each column: `cursor.profiles()[0].distinct`. Computed once."""
         profiles = self._profiles.get(where)
         if profiles is None:
             profiles = self._rows(where).profiles()
             self._profiles = {where: profiles}
         return profiles
+
+    def changes(self, after: int | None, limit: int) -> RowChanges:
+        """Returns the first changes of the collection from an epoch on, up to this one.
+
+        A changed row of a collection with a key is a pair of its old and its new values.
+
+        Args:
+            after: the epoch before the changes; None: from the beginning.
+            limit: the most changes to return.
+
+        Raises:
+            TimeError: an epoch is not readable.
+
+        Example:
+            >>> session.cursor("daily", at=7).changes(after=6, limit=20).came
+
+        Cost: one vectorised pass over the changes.
+        """
+        return self._paging.changes(self._collection, after, self.epoch, limit)
 
     def _rows(self, where: str) -> OrderedRows:
         ordered = self._ordered.get(where)

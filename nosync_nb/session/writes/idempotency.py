@@ -55,6 +55,16 @@ ALREADY = "is there already, nothing to do"
 COMPARED_MAX = 128
 """Epochs at either end of the recovered history that inserts are compared with."""
 
+
+def is_skipped_load(notice: str) -> bool:
+    """Returns True if a notice of a session reports a load that was skipped.
+
+    Example:
+        >>> skipped = [each for each in notices if is_skipped_load(each)]
+    """
+    return notice.endswith(ALREADY)
+
+
 _CALLER = 4  # frames from the warning to the user's insert
 
 

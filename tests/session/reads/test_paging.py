@@ -41,7 +41,7 @@ def session(session: Session) -> Session:
 
 
 def look(session: Session, name: str = "rows", **options: Any) -> Any:
-    return owners_of(session).paging.look(session[name], **options)
+    return session.cursor(session[name], **options)
 
 
 def by(order: tuple[tuple[int, bool], ...], rows: Any) -> list[Any]:
@@ -128,11 +128,11 @@ def test_an_order_is_made_once_for_all_pages_far_from_its_beginning(
         assert [row.n for row in seen.page(((1, True),), at, 2)] == [n - 1 - at, n - 2 - at]
     assert len(made) == 1
     session.commit()
-    assert look(session, before=seen).page(((1, True),), n - 1, 5)[0].n == 0
+    assert look(session, previous=seen).page(((1, True),), n - 1, 5)[0].n == 0
     assert len(made) == 1, "an epoch that changes nothing keeps it"
     session["rows"].insert([("x", -1)])
     session.commit()
-    again = look(session, before=seen)
+    again = look(session, previous=seen)
     assert again.page(((1, True),), n, 5)[0].n == -1
     assert len(made) == 2
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_looked_at_says_why(session: Session) -> None:
     gone = session["gone"]
     session.drop("gone")
     with pytest.raises(StageError, match="no stage or input 'gone'"):
-        owners_of(session).paging.look(gone)
+        session.cursor(gone)
 
 
 def test_a_reader_looks_at_what_the_owner_has_committed(session: Session) -> None:
@@ -207,13 +207,13 @@ def test_a_reader_looks_at_what_the_owner_has_committed(session: Session) -> Non
         session["rows"].insert([("a", 1)])
         session.commit()
         seen = look(reader)
-        assert (owners_of(reader).paging.latest, seen.page((), 0, 9)) == (1, [("a", 1)])
+        assert (reader.refresh(), seen.page((), 0, 9)) == (1, [("a", 1)])
 
 
 def test_an_unnamed_collection_is_looked_at_too(session: Session) -> None:
     session["rows"].insert([("a", 1), ("b", 2)])
     session.commit()
-    seen = owners_of(session).paging.look(session["rows"].filter("n > 1"))
+    seen = session.cursor(session["rows"].filter("n > 1"))
     assert (seen.epoch, seen.order, seen.page((), 0, 9)) == (1, (), [("b", 2)])
 
 

@@ -147,7 +147,7 @@ def test_a_stage_of_many_small_loads_is_put_in_order_once(session: Session) -> N
     owners_of(session).worker.settle()
     look: Any = None
     for at in [1, 59, 2, 57, *range(3, 57, 2)]:
-        look = owners_of(session).paging.look(session["rows"], at, look)
+        look = session.cursor(session["rows"], at, look)
         assert look.count() == at * 1000
         assert len(look.trace.layers) <= incremental_seek.MANY_LAYERS + 4
     view = TravelView(session, "rows")
@@ -193,8 +193,8 @@ def test_what_was_seen_in_a_branch_is_not_what_its_parent_has(large: Session) ->
     for _ in range(10):
         branch["rows"].insert([(-1, 0)])
         branch.commit()
-    seen = owners_of(large).paging.look(large["known"], 12)
-    assert owners_of(branch).paging.look(branch["known"], 11, seen).count() == N + 6
+    seen = large.cursor(large["known"], 12)
+    assert branch.cursor(branch["known"], 11, seen).count() == N + 6
     view = TravelView(large, "known")
     view.travel(12)
     view.move(branch, "other")
@@ -256,7 +256,7 @@ def walk_over(session: Session, states: list[Counter[Any]], random: Random) -> N
     for at in random.choices(range(len(states)), k=12):
         for name, before in seen.items():
             state, collection = states[at], session[name]
-            look = owners_of(session).paging.look(collection, at, before)
+            look = session.cursor(collection, at, before)
             seen[name] = look
             if min(state.values(), default=0) < 0:
                 for read in (look.count, lambda c=collection, e=at: c.rows(at=e, limit=3)):

@@ -11,7 +11,6 @@ import nosync_nb
 from nosync.__main__ import main
 from nosync_nb.collections.functions import signing
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.trust_report import trust_report
 from nosync_nb.store.catalog import signature
 
 
@@ -94,11 +93,11 @@ def test_the_report_of_trust_tells_whose_a_log_is_and_what_it_computes(
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "x int")
         session.stage("big", numbers.filter("x > 1 and '\u202e\x1b' <> '<b>'"))
-        assert "signed with your key" in str(trust_report(session))
+        assert "signed with your key" in str(session.info.trust())
     mine = signing.key_id(signing.user_key())
     become(monkeypatch, tmp_path / "there" / "key")
     with nosync_nb.open(tmp_path / "log", mode=mode) as session:  # type: ignore[arg-type]
-        told = trust_report(session)
+        told = session.info.trust()
     assert mine in told.whose
     assert told.yours == "there is none"
     (big,) = told.stages
@@ -118,8 +117,8 @@ def test_the_report_of_a_reader_is_of_what_the_owner_has_defined_since(
         session.stage("big", session.input("numbers", "x int").filter("x > 1"))
         mine = signing.key_id(signing.user_key())
         assert owners_of(reader).follower.refresh() == 0
-        assert trust_report(reader).whose == "signed with your key"
+        assert reader.info.trust().whose == "signed with your key"
         become(monkeypatch, tmp_path / "there" / "key")
-        told = trust_report(reader)
+        told = reader.info.trust()
     assert told.whose == f"signed with key {mine}, or so it says; it is not believed"
     assert [(each.name, each.whose) for each in told.stages] == [("big", f"of key {mine}")]

@@ -28,7 +28,6 @@ from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.rows import Schema
 from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.signer import CatalogSigner
-from nosync_nb.session.trust_report import trust_report
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.store.records import payloads
 
@@ -205,7 +204,7 @@ def test_our_own_cells_make_a_strangers_stages_ours_from_the_rows_alone(hostile:
     assert values(session["counts@1"], 2) == [(1, 1), (2, 1)]
     assert REFLECT not in hostile.compiled
     assert set(session.stale) == {"late"}
-    assert "not believed" in trust_report(session).whose
+    assert "not believed" in session.info.trust().whose
     with pytest.raises(StageError, match="it reads 'late', which is stale"):
         session.stage("more", session["late"].filter("x > 1"))
     session.close()
@@ -215,7 +214,7 @@ def test_our_own_cells_make_a_strangers_stages_ours_from_the_rows_alone(hostile:
     session.commit()
     assert values(session["big"]) == [2, 3, 4, 5, 6]
     session.drop("late")
-    assert trust_report(session).whose == "signed with your key"
+    assert session.info.trust().whose == "signed with your key"
     assert REFLECT not in hostile.compiled
 
 

@@ -18,7 +18,7 @@ from nosync_widgets import formats
 from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
-    from nosync_nb.collections.comparison import Comparison, DifferenceCounts, RowPair
+    from nosync_nb.frontend import Comparison, DifferenceCounts, RowPair
 
 WIDTH, HEIGHT = 560, 150
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 24

@@ -16,10 +16,8 @@ from nosync_widgets import formats
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from nosync_nb import Collection
-    from nosync_nb.collections.session_protocol import Stopped
-    from nosync_nb.rows import Schema
-    from nosync_nb.session.reads.paging import CollectionView, PagingService
+    from nosync_nb import Collection, Session
+    from nosync_nb.frontend import Cursor, Schema, Stopped
 
 WIDEST = 40
 """The most characters of a value in a text table."""
@@ -121,21 +119,19 @@ def _tooltip(kind: str) -> str:
 
 
 def collection_table(
-    collection: Collection, *, at: Any = None, limit: int = 20, paging: PagingService | None = None
+    collection: Collection, *, at: Any = None, limit: int = 20, session: Session | None = None
 ) -> Table:
     """Shows the first rows of a collection; a stale one is shown at its last epoch, with a mark.
 
     Args:
-        paging: of its session. With it a stage or input shows its epoch, and its own order if it
-            has one, as a `top` has; else the canonical order.
+        session: its session. With it a stage or input shows its epoch, and its own order if it has
+            one, as a `top` has; else the canonical order.
 
     Cost: one read of `limit + 1` rows; the total is counted only when more rows are left.
     """
-    from nosync_nb.collections.session_protocol import stopped
-
-    if paging is not None and collection.name is not None:
-        return look_table(collection.name, paging.look(collection, at), limit)
-    ended, title = stopped(collection), collection_title(collection, at=at)
+    if session is not None and collection.name is not None:
+        return cursor_table(collection.name, session.cursor(collection, at), limit)
+    ended, title = collection.stale, collection_title(collection, at=at)
     if ended is not None and at is None:
         at = ended.epoch
         title += " has no rows left" if at is None else f", as of epoch {at}"
@@ -145,12 +141,12 @@ def collection_table(
     return _first(title, collection.schema, rows, limit, total, ended)
 
 
-def look_table(name: str, look: CollectionView, limit: int) -> Table:
-    """Shows the first rows of a view of a stage or input, with its epoch, in its own order."""
-    rows = look.page(look.order, 0, limit + 1)
-    total = look.count() if len(rows) > limit else None
-    title = f"{name} at epoch {look.epoch}{ordered_by(look.schema.names, look.order)}"
-    return _first(title, look.schema, rows, limit, total, look.stopped)
+def cursor_table(name: str, cursor: Cursor, limit: int) -> Table:
+    """Shows the first rows of a stage or input, with their epoch, in its own order."""
+    rows = cursor.page(cursor.order, 0, limit + 1)
+    total = cursor.count() if len(rows) > limit else None
+    title = f"{name} at epoch {cursor.epoch}{ordered_by(cursor.schema.names, cursor.order)}"
+    return _first(title, cursor.schema, rows, limit, total, cursor.stopped)
 
 
 def changed_rows(

@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nosync_nb import Session
-    from nosync_nb.session.overview import Overview, OverviewMark
-    from nosync_nb.session.services import Services
-    from nosync_nb.store.background_thread import SingleThread
+    from nosync_nb.frontend import Overview, OverviewMark, SingleThread
 
 LOOK_S = 0.2
 """The seconds between two polls."""
@@ -59,13 +57,6 @@ class OverviewPoller:
         self.error, self.over = "", False
         self.overview: Overview = self._build()
 
-    @property
-    def owners(self) -> Services:
-        """The services of the session."""
-        from nosync_nb.session.session import owners_of
-
-        return owners_of(self.session)
-
     def name(self, stage: str) -> str:
         """Returns the full name of a stage, with its branch."""
         return stage if self.branch is None else f"{self.branch}/{stage}"
@@ -79,7 +70,7 @@ class OverviewPoller:
                 if not self._views:
                     self._stop.set()
 
-        from nosync_nb.store.background_thread import SingleThread
+        from nosync_nb.frontend import SingleThread
 
         with self._views_lock:
             self._views = (*self._views, show)
@@ -101,7 +92,9 @@ class OverviewPoller:
             try:
                 reason = self._end_reason()
                 self.over = bool(reason)
-                new = not reason and (always or not self._current_mark().is_like(self._last_mark))
+                new = not reason and (
+                    always or not self.session.info.mark().is_like(self._last_mark)
+                )
                 if new:
                     self.overview = self._build()
             except Exception as error:
@@ -128,7 +121,7 @@ class OverviewPoller:
         session = self.session
         if session.closed:
             return "the session was closed, what is shown is of then; to go on,"
-        if self.owners.publisher.fenced:
+        if session.info.fenced:
             takes = f"`%dd open {quote(session.path)} --takeover`"
             return (
                 "another process has taken this log over, what is shown is of then; to go on here"
@@ -136,17 +129,10 @@ class OverviewPoller:
             )
         return ""
 
-    def _current_mark(self) -> OverviewMark:
-        from nosync_nb.session.overview import overview_mark
-
-        return overview_mark(self.owners)
-
     def _build(self) -> Overview:
         """Builds an overview. A change during that counts as new."""
-        from nosync_nb.session.overview import build_overview
-
-        self._last_mark = self._current_mark()
-        return build_overview(self.owners)
+        self._last_mark = self.session.info.mark()
+        return self.session.info.overview()
 
     def _notify(self) -> None:
         for show in self._views:

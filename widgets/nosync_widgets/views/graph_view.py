@@ -24,8 +24,7 @@ from nosync_widgets.live.live_view import LiveView, error_text, script
 
 if TYPE_CHECKING:
     from nosync_nb import Session
-    from nosync_nb.session.overview import FailureCost, Overview, StageOutline
-    from nosync_nb.session.services import Services
+    from nosync_nb.frontend import FailureCost, Overview, StageOutline
     from nosync_widgets.live.overview_poller import OverviewPoller
 
 _ROWS = 20
@@ -108,13 +107,13 @@ class FrontierView(LiveView):
             "epoch": session.now if shown.live else shown.last,
             "version": shown.version,
             "branch": branch,
-            "incarnation": self._pulse.owners.publisher.ledger.incarnation,
+            "incarnation": session.info.rewinds,
             "stale": formats.visible(shown.told) if shown.stale else "",
         }
         if all(self.page.get(key) == page[key] for key in page):
             return dict(self.page)
         try:
-            page["epoch"], rows = _read(self._pulse.owners, session, shown)
+            page["epoch"], rows = _read(session, shown)
         except Exception as error:
             return {**page, "error": error_text(error), "columns": [], "rows": [], "more": False}
         return {
@@ -142,7 +141,7 @@ class FrontierView(LiveView):
         return picture.text(), overview_table(overview).html()
 
 
-def _read(owners: Services, session: Session, shown: StageOutline) -> tuple[int, list[Any]]:
+def _read(session: Session, shown: StageOutline) -> tuple[int, list[Any]]:
     """Reads the first rows of a stage, and their epoch.
 
     The current rows are read without an epoch, and belong to one if none was committed meanwhile.
@@ -150,8 +149,8 @@ def _read(owners: Services, session: Session, shown: StageOutline) -> tuple[int,
     """
     collection = session[shown.name]
     if shown.stale:
-        look = owners.paging.look(collection)
-        return look.epoch, look.page((), 0, _ROWS + 1)
+        cursor = session.cursor(collection)
+        return cursor.epoch, cursor.page((), 0, _ROWS + 1)
     for _ in range(_TRIES):
         if not shown.live:
             break

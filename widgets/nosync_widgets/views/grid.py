@@ -4,8 +4,8 @@ Design
     The kernel owns the state: `page` is the shown rows, `latest` the last epoch. The front end
     sends messages (which page, order and filter; to freeze; for a file), and the next page is the
     reply, one question at a time. Commits notify a `Throttle`, which reads again in a thread of its
-    own. Another one computes the summaries, because they take longest. A frozen grid keeps its view
-    (session/reads/paging.py) and shows how far it is behind.
+    own. Another one computes the summaries, because they take longest. A frozen grid keeps its
+    cursor, and shows how far it is behind.
     A page is a small dict of strings and numbers with at most 200 rows; a whole collection is sent
     to the browser only as a requested file.
 
@@ -14,8 +14,8 @@ Design
     own language, whose order and decimals differ from ours.
 
 Failure
-    One lock guards all state that messages, cells and commits change; a collection view never
-    changes. An error becomes a line in the view, beside the rows that were shown last.
+    One lock guards all state that messages, cells and commits change; a cursor never changes. An
+    error becomes a line in the view, beside the rows that were shown last.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nosync_nb import Session
-    from nosync_nb.session.reads.paging import CollectionView
-    from nosync_nb.session.services import Services
-    from nosync_nb.trace.column_profiles import Profile
+    from nosync_nb.frontend import Cursor, Profile
 
 _PIECE_BYTES = 1 << 22
 
@@ -106,7 +104,7 @@ class GridView(AnsweringWidget):
         self._lock = threading.RLock()
         self._session = session
         self._branch = branch
-        self._collection_view: CollectionView | None = None
+        self._cursor: Cursor | None = None
         self._request = GridRequest(limit=min(max(limit, 1), ROWS_MAX))
         self._pages = 0
         self._closed = False
@@ -117,13 +115,13 @@ class GridView(AnsweringWidget):
         self.summing = Throttle(self._summarise, budget)
         super().__init__(stage=stage)
         self.refresh()
-        self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
+        self._unsubscribe = session.subscribe(self._committed)
         self.on_msg(self._on_message)
 
     @property
     def epoch(self) -> int | None:
         """The epoch shown; None if nothing could be read yet."""
-        return None if self._collection_view is None else self._collection_view.epoch
+        return None if self._cursor is None else self._cursor.epoch
 
     def refresh(self, *, reload: bool = False) -> None:
         """Shows the last epoch; a frozen grid only shows how far it is behind.
@@ -134,24 +132,24 @@ class GridView(AnsweringWidget):
         with self._lock:
             if self._closed:
                 return
-            before, shown = self._collection_view, dict(self.page)
+            before, shown = self._cursor, dict(self.page)
             try:
-                self.latest = _owners(self._session).paging.latest
+                self.latest = self._session.refresh()
                 stale = self._stale()
                 if self.frozen and not reload:
                     if before is not None and stale != shown.get("stale"):
                         self._publish_page({**shown, "stale": stale, "asked": 0})
                     return
-                look = self._reopen_view()
+                cursor = self._reopen_cursor()
             except Exception as error:
                 self._fail(error, 0)
                 return
-            if before is None or before.trace is not look.trace or "error" in shown or reload:
+            if before is None or not cursor.has_rows_of(before) or "error" in shown or reload:
                 self._show(0)
-            elif (before.epoch, shown.get("stale")) != (look.epoch, stale):
+            elif (before.epoch, shown.get("stale")) != (cursor.epoch, stale):
                 # the rows are the same at another epoch
-                self._publish_page({**shown, "epoch": look.epoch, "stale": stale, "asked": 0})
-                self.summary = {**self.summary, "epoch": look.epoch} if self.summary else {}
+                self._publish_page({**shown, "epoch": cursor.epoch, "stale": stale, "asked": 0})
+                self.summary = {**self.summary, "epoch": cursor.epoch} if self.summary else {}
 
     def follow(self) -> None:
         """Requests a `refresh` in another thread."""
@@ -180,9 +178,9 @@ class GridView(AnsweringWidget):
             if self._closed:
                 return
             self._unsubscribe()
-            self._session, self._branch, self._collection_view = session, branch, None
+            self._session, self._branch, self._cursor = session, branch, None
             self.frozen = False
-            self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
+            self._unsubscribe = session.subscribe(self._committed)
             self.refresh(reload=True)
 
     def download(self, kind: str) -> None:
@@ -192,21 +190,21 @@ class GridView(AnsweringWidget):
             kind: csv or parquet.
         """
         with self._lock:
-            look, wanted = self._collection_view, self._request
-            if self._closed or look is None or kind not in ("csv", "parquet"):
+            cursor, wanted = self._cursor, self._request
+            if self._closed or cursor is None or kind not in ("csv", "parquet"):
                 return
         try:
-            total, most = look.count(wanted.where), self._session.collect_rows
+            total, most = cursor.count(wanted.where), self._session.collect_rows
             if total > most:
                 raise ValueError(
                     f"{formats.count(total, 'row')}: session.collect_rows = {most:,} is less"
                 )
-            data, media = download_file(look.table(wanted.order, where=wanted.where), kind)
+            data, media = download_file(cursor.table(wanted.order, where=wanted.where), kind)
         except Exception as error:
             self.send({"kind": "failed", "error": error_text(error)})
             return
         pieces = [data[i : i + _PIECE_BYTES] for i in range(0, len(data), _PIECE_BYTES)]
-        name = f"{self.stage}-epoch-{look.epoch}.{kind}"
+        name = f"{self.stage}-epoch-{cursor.epoch}.{kind}"
         for number, piece in enumerate(pieces):
             about = {"kind": "file", "name": name, "media": media, "last": len(pieces) - 1}
             self.send({**about, "piece": number}, buffers=[piece])
@@ -221,7 +219,7 @@ class GridView(AnsweringWidget):
             self._closed = True
             self._unsubscribe()
             self.on_msg(self._on_message, remove=True)
-            self._collection_view = None
+            self._cursor = None
         self.layout.close()
         super().close()
 
@@ -230,7 +228,7 @@ class GridView(AnsweringWidget):
         self.answer()
         kind = content.get("kind")
         if kind == "show":
-            width = len(self._collection_view.schema) if self._collection_view is not None else 0
+            width = len(self._cursor.schema) if self._cursor is not None else 0
             self.show(GridRequest.of(content, width), asked=int(content.get("asked", 0)))
         elif kind == "freeze":
             self.freeze(bool(content.get("on")))
@@ -240,22 +238,22 @@ class GridView(AnsweringWidget):
     def _committed(self, _epoch: int) -> None:
         self.follow()
 
-    def _reopen_view(self) -> CollectionView:
-        """Opens the current view of the stage; changed columns reset order and filter."""
-        before = self._collection_view
-        look = _owners(self._session).paging.look(self._session[self.stage], before=before)
-        if before is None or before.schema != look.schema:
-            self._request = GridRequest(look.order, limit=self._request.limit)
-        self._collection_view = look
-        return look
+    def _reopen_cursor(self) -> Cursor:
+        """Opens a cursor at the last epoch; changed columns reset order and filter."""
+        before = self._cursor
+        cursor = self._session.cursor(self.stage, previous=before)
+        if before is None or before.schema != cursor.schema:
+            self._request = GridRequest(cursor.order, limit=self._request.limit)
+        self._cursor = cursor
+        return cursor
 
     def _show(self, asked: int) -> bool:
         """Reads the requested page; returns True if it succeeded."""
-        look = self._collection_view
-        if look is None:
+        cursor = self._cursor
+        if cursor is None:
             return False
         try:
-            page = {**read_page(look, self._request), "stale": self._stale()}
+            page = {**read_page(cursor, self._request), "stale": self._stale()}
         except Exception as error:
             self._fail(error, asked)
             return False
@@ -265,9 +263,7 @@ class GridView(AnsweringWidget):
 
     def _stale(self) -> str:
         """Returns the mark of a stale stage, `stale: ...`; else empty."""
-        from nosync_nb.collections.session_protocol import stopped
-
-        return formats.visible(str(stopped(self._session[self.stage]) or ""))
+        return formats.visible(str(self._session[self.stage].stale or ""))
 
     def _fail(self, error: Exception, asked: int) -> None:
         self._publish_page({**self.page, "error": error_text(error), "asked": asked})
@@ -279,11 +275,11 @@ class GridView(AnsweringWidget):
     def _summarise(self) -> None:
         """Computes the summaries of the shown rows, without blocking reads of pages."""
         with self._lock:
-            look, where = self._collection_view, self._request.where
-        if look is None or self._closed:
+            cursor, where = self._cursor, self._request.where
+        if cursor is None or self._closed:
             return
         try:
-            summary = read_summary(look, where)
+            summary = read_summary(cursor, where)
         except Exception as error:
             summary = {"error": error_text(error)}
         with self._lock:
@@ -318,32 +314,25 @@ class GridView(AnsweringWidget):
         return self._name if "error" in self.page else grid_title(self._name, self.page)
 
 
-def _owners(session: Session) -> Services:
-    """Returns the services of a session; the engine is loaded when a view is made."""
-    from nosync_nb.session.session import owners_of
-
-    return owners_of(session)
-
-
-def read_page(look: CollectionView, wanted: GridRequest) -> dict[str, Any]:
+def read_page(cursor: Cursor, wanted: GridRequest) -> dict[str, Any]:
     """Reads a page; an offset beyond the end gives the last page.
 
     Returns:
         `epoch columns rows offset limit total order where`; a row is a list of strings with None
         for null.
     """
-    total = look.count(wanted.where)
+    total = cursor.count(wanted.where)
     offset = min(wanted.offset, max(total - 1, 0) // wanted.limit * wanted.limit)
-    found = look.page(wanted.order, offset, wanted.limit, where=wanted.where)
+    found = cursor.page(wanted.order, offset, wanted.limit, where=wanted.where)
     return {
-        "epoch": look.epoch,
+        "epoch": cursor.epoch,
         "columns": [
             {
                 "name": formats.one_line(name),
                 "type": formats.one_line(kind),
                 "right": formats.is_numeric(kind),
             }
-            for name, kind in zip(look.schema.names, look.schema.types, strict=True)
+            for name, kind in zip(cursor.schema.names, cursor.schema.types, strict=True)
         ],
         "rows": [*map(formats.like(found), found)],
         "offset": offset,
@@ -354,10 +343,10 @@ def read_page(look: CollectionView, wanted: GridRequest) -> dict[str, Any]:
     }
 
 
-def read_summary(look: CollectionView, where: str) -> dict[str, Any]:
+def read_summary(cursor: Cursor, where: str) -> dict[str, Any]:
     """Reads the summaries of the columns: `epoch where columns`, figures as they are shown."""
-    columns = [_summary(each) for each in look.profiles(where)]
-    return {"epoch": look.epoch, "where": where, "columns": columns}
+    columns = [_summary(each) for each in cursor.profiles(where)]
+    return {"epoch": cursor.epoch, "where": where, "columns": columns}
 
 
 def _summary(profile: Profile) -> dict[str, Any]:

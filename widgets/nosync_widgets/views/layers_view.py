@@ -16,7 +16,7 @@ from nosync_widgets.live.comm_replies import AGAIN
 from nosync_widgets.live.live_view import LiveView, script
 
 if TYPE_CHECKING:
-    from nosync_nb.session.overview import Overview, StageOutline
+    from nosync_nb.frontend import Overview, StageOutline
     from nosync_widgets.live.overview_poller import OverviewPoller
 
 
@@ -66,7 +66,7 @@ class LayersView(LiveView):
         if shown is None:
             message = f"there is no stage '{self._stage}' any more" if self._stage else ""
             return {**state, "why": formats.visible(message or "no inputs and no stages yet")}
-        layers = self._pulse.owners.upkeep.layers(self._stage)
+        layers = self._pulse.session.info.layers(self._stage)
         return {
             **state,
             "why": "" if shown.stale else formats.visible(shown.why),
@@ -91,7 +91,7 @@ class LayersView(LiveView):
     def static(self) -> tuple[str, str]:
         """Returns the layers as a table."""
         name = self._stage
-        layers = self._pulse.owners.upkeep.layers(name) if self.state["layers"] else []
+        layers = self._pulse.session.info.layers(name) if self.state["layers"] else []
         table = layers_table({self._pulse.name(name): layers}, epoch=self.state["epoch"])
         return table.text(), table.html()
 

@@ -11,8 +11,7 @@ from nosync_widgets.live.comm_replies import AGAIN
 from nosync_widgets.live.live_view import LiveView, script
 
 if TYPE_CHECKING:
-    from nosync_nb.session.durability.replication_lag import ReplicaStatus
-    from nosync_nb.session.overview import Overview, StageOutline
+    from nosync_nb.frontend import Overview, ReplicaStatus, StageOutline
     from nosync_widgets.live.overview_poller import OverviewPoller
 
 COLUMNS = ("name", "columns", "rows", "size", "epoch", "state")

@@ -36,18 +36,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nosync_nb import Collection, Session
-    from nosync_nb.collections.row_changes import RowChange
-    from nosync_nb.session.reads.paging import CollectionView
-    from nosync_nb.session.services import Services
-    from nosync_nb.store.catalog.epoch_index import EpochInfo
+    from nosync_nb.frontend import Cursor, EpochInfo, RowChange
 
 _ROWS_MAX = 100
 """The most rows, and the most changes, that are sent."""
 
 POINTS_MAX = 200
 
-Looks: TypeAlias = "dict[str | None, CollectionView]"
-"""The last view of each collection, by name."""
+Cursors: TypeAlias = "dict[str | None, Cursor]"
+"""The last cursor of each collection, by name."""
 
 
 class ForkActions(Protocol):
@@ -114,7 +111,7 @@ class TravelView(AnsweringWidget):
         # own.
         self.pace = Throttle(self._refresh_now, budget or ThreadBudget())
         self._closed = False
-        self._looks: Looks = {}
+        self._cursors: Cursors = {}
         self._stopped: list[str] = []
         self._pages = 0
         self._course = RowCountSeries()
@@ -123,7 +120,7 @@ class TravelView(AnsweringWidget):
         self._forks = forks
         super().__init__(stage=stage, forks=forks is not None)
         self.travel(at)
-        self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
+        self._unsubscribe = session.subscribe(self._committed)
         self.on_msg(self._on_message)
 
     @property
@@ -151,7 +148,7 @@ class TravelView(AnsweringWidget):
         with self._lock:
             if self._closed:
                 return
-            incarnation = _owners(self._session).publisher.ledger.incarnation
+            incarnation = self._session.info.rewinds
             reload |= incarnation != self._incarnation
             self._incarnation = incarnation
             ends = bool(self.page) and self.epoch == Timeline(self.steps).latest
@@ -177,8 +174,8 @@ class TravelView(AnsweringWidget):
                 return
             ends = self.epoch >= (Timeline(self.steps).latest or 0)
             self._unsubscribe()
-            self._session, self._branch, self.steps, self._looks = session, branch, [], {}
-            self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
+            self._session, self._branch, self.steps, self._cursors = session, branch, [], {}
+            self._unsubscribe = session.subscribe(self._committed)
             self.refresh(reload=True)
             if ends:
                 self.travel()
@@ -189,7 +186,7 @@ class TravelView(AnsweringWidget):
         with self._lock:
             if self._closed:
                 return
-            self._closed, self._looks = True, {}
+            self._closed, self._cursors = True, {}
             self._unsubscribe()
             self.on_msg(self._on_message, remove=True)
         self.layout.close()
@@ -294,20 +291,20 @@ class TravelView(AnsweringWidget):
         return page
 
     def _page(self, stage: str, timeline: Timeline, epoch: int) -> dict[str, Any]:
-        collection, owners = self._session[stage], _owners(self._session)
+        collection = self._session[stage]
         stale = self._stale(stage)
         if stale and timeline.latest is None:
             return {**empty_page(collection, epoch), "stale": stale}
         if stale:
             epoch = timeline.nearest(epoch) or 0
-        page = read_page(collection, owners, timeline, epoch, limit=self._limit, looks=self._looks)
+        page = read_page(
+            self._session, collection, timeline, epoch, limit=self._limit, cursors=self._cursors
+        )
         return {**page, "stale": stale, "past": past_of(self._session, stage)}
 
     def _stale(self, stage: str) -> str:
         """Returns the mark of a stale stage, `stale: ...`; else empty."""
-        from nosync_nb.collections.session_protocol import stopped
-
-        return formats.visible(str(stopped(self._session[stage]) or ""))
+        return formats.visible(str(self._session[stage].stale or ""))
 
     def _marks(self) -> list[str]:
         """Returns the marks of all stages; empty if one was dropped, as reading a page reports."""
@@ -357,13 +354,6 @@ def _static(name: str, page: dict[str, Any]) -> tuple[str, str]:
     return table.text(), table.html()
 
 
-def _owners(session: Session) -> Services:
-    """Returns the services of a session; the engine is loaded when a view is made."""
-    from nosync_nb.session.session import owners_of
-
-    return owners_of(session)
-
-
 def epoch_info(session: Session, epoch: int) -> EpochInfo | None:
     """Finds label and time of an epoch, or None; `O(log epochs)`."""
     epochs = session.epochs()
@@ -378,18 +368,18 @@ def epoch_info(session: Session, epoch: int) -> EpochInfo | None:
 
 
 def read_page(
+    session: Session,
     collection: Collection,
-    owners: Services,
     timeline: Timeline,
     epoch: int,
     *,
     limit: int,
-    looks: Looks,
+    cursors: Cursors,
 ) -> dict[str, Any]:
     """Reads a collection at `epoch`.
 
     Args:
-        looks: the views read before, from which the next epoch is read; it is changed.
+        cursors: the cursors of earlier pages, from which the next epoch is read; it is changed.
 
     Returns:
         `epoch before columns rows more ordered fresh by changes changes_more added removed`; a row
@@ -403,10 +393,10 @@ def read_page(
     """
     before = timeline.before(epoch)
     schema = collection.schema
-    look = owners.paging.look(collection, epoch, looks.get(collection.name))
-    found = look.page(look.order, 0, limit + 1)
-    looks[collection.name] = look
-    changed = owners.comparing.changes(collection, before, epoch, limit=limit)
+    cursor = session.cursor(collection, epoch, previous=cursors.get(collection.name))
+    found = cursor.page(cursor.order, 0, limit + 1)
+    cursors[collection.name] = cursor
+    changed = cursor.changes(before, limit)
     show = formats.like(found)
     rows = [*map(show, found)]
     signs = {tuple(show(row)): "+" for row in changed.arrived}
@@ -418,7 +408,7 @@ def read_page(
         "columns": _columns(collection),
         "rows": rows[:limit],
         "more": len(rows) > limit,
-        "ordered": formats.one_line(ordered_by(schema.names, look.order)),
+        "ordered": formats.one_line(ordered_by(schema.names, cursor.order)),
         "fresh": [signs.get(tuple(row), "") for row in rows[:limit]],
         "by": [formats.one_line(name) for name in changed.by],
         "changes": [_change(each, show) for each in changed.first],
@@ -581,33 +571,24 @@ def marks_of(session: Session, stage: str) -> list[list[Any]]:
 
     Cost: that of listing the branches, a file each.
     """
-    from nosync_nb.session.session import owners_of
-
-    snapshot = owners_of(session).publisher.snapshot
     marks = [
         [each.at, f"branch {formats.one_line(each.name)} forked"]
         for each in session.branches.values()
         if not each.damaged and not each.replicas
     ]
     marks += [
-        [snapshot.last(each), f"version {each.version} of {formats.one_line(stage)} ended"]
-        for name, each in snapshot.catalog.items()
-        if each.frozen and name.rpartition("@")[0] == stage
+        [last, f"version {version} of {formats.one_line(stage)} ended"]
+        for version, last in session.info.earlier_versions(stage).items()
     ]
     return sorted(marks)
 
 
 def past_of(session: Session, stage: str) -> str:
     """Returns what to type if a stage was defined late and has no history before; else empty."""
-    from nosync_nb.session.planning.replay import first_unread_epoch
-    from nosync_nb.session.session import owners_of
-
-    snapshot = owners_of(session).publisher.snapshot
-    entry = snapshot.catalog.get(stage)
-    first = None if entry is None else first_unread_epoch(snapshot, stage)
-    if entry is None or first is None:
+    missing = session.info.missing_past(stage)
+    if not missing:
         return ""
     return (
-        f"{formats.one_line(stage)} begins at epoch {entry.begin}, when it was defined:"
-        f" %%dd --replay {first} as the first line of its cell computes what it was before"
+        f"{formats.one_line(stage)} begins at epoch {missing.stop}, when it was defined:"
+        f" %%dd --replay {missing.start} as the first line of its cell computes what it was before"
     )

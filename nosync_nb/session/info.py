@@ -1,0 +1,360 @@
+"""What a session shows of itself and lets a front end control, as three objects.
+
+    session.info.watches              # facts for status lines and views
+    session.replicas.status()         # the copies of the log
+    session.spark_control.cancel()    # the Spark session in use
+
+Each object only calls the services of its session, at the moment of the call. It has no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nosync_nb.dataflow.runtime.activity import Activity
+from nosync_nb.session.durability.replication_lag import ReplicaStatus, demotion_text
+from nosync_nb.session.feeds.folder_watch import WatchStatus
+from nosync_nb.session.maintenance.disk_usage import (
+    DiskUsage,
+    measure_disk_usage,
+    over_budget,
+)
+from nosync_nb.session.overview import Overview, OverviewMark, build_overview, overview_mark
+from nosync_nb.session.planning.replay import first_unread_epoch
+from nosync_nb.session.trust_report import TrustReport, trust_report
+from nosync_nb.spark.spark_session import RunningJobs, conf_of
+from nosync_nb.store.replication.agent.scrub import ScrubReport
+from nosync_nb.store.replication.config import checked_config, read_quorum
+from nosync_nb.store.replication.restore.lazy_fetch import MissingSummary
+from nosync_nb.store.retention_policy import Retention
+from nosync_nb.store.timetravel.branches import branch_origin
+
+if TYPE_CHECKING:
+    from nosync_nb.session.services import Services
+
+
+class SessionInfo:
+    """The facts of a session for status lines, views and reports; reads only.
+
+    Example:
+        >>> for stage in session.info.overview().collections:
+        ...     print(stage.name, stage.rows, stage.frontier.disk)
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    # -- the log -----------------------------------------------------------------------------
+
+    @property
+    def log_id(self) -> str:
+        """The id of the log, in hex: `session.info.log_id[:16]`. A copy of a log has another id."""
+        return self._services.publisher.store.log.id.hex()
+
+    @property
+    def forked_from(self) -> str | None:
+        """The id of the log that this branch was forked from; None if the log is no branch.
+
+        Example:
+            >>> branch.info.forked_from == session.info.log_id
+        """
+        origin = branch_origin(self._services.publisher.store.meta)
+        return None if origin is None else origin.of
+
+    @property
+    def fenced(self) -> bool:
+        """True if another process has taken over the log: `if session.info.fenced: ...`."""
+        return self._services.publisher.fenced
+
+    @property
+    def rewinds(self) -> int:
+        """The number of rewinds of the log. An epoch number may mean another epoch after each.
+
+        Example:
+            >>> if session.info.rewinds != rewinds_before:
+            ...     cache.clear()
+        """
+        return self._services.publisher.ledger.incarnation
+
+    @property
+    def retention(self) -> Retention:
+        """The retained history, the pins and the disk budget: `session.info.retention.budget`."""
+        return self._services.retaining.retention
+
+    def disk_usage(self) -> DiskUsage:
+        """Returns the bytes and files of the log by purpose: `session.info.disk_usage().total`.
+
+        Cost: some microseconds for each file.
+        """
+        return measure_disk_usage(self._services.publisher)
+
+    @property
+    def over_budget(self) -> bool:
+        """True if the log exceeds its disk budget: `session.info.over_budget`.
+
+        Cost: as `disk_usage`, if the log has a budget.
+        """
+        return bool(over_budget(self._services.publisher))
+
+    @property
+    def missing_files(self) -> MissingSummary:
+        """The files that are still at replicas only: `session.info.missing_files.files`."""
+        return self._services.fetching.left
+
+    def trust(self) -> TrustReport:
+        """Returns whose key signed the log and its stages: `print(session.info.trust())`."""
+        return trust_report(self._services)
+
+    # -- work --------------------------------------------------------------------------------
+
+    @property
+    def activity(self) -> Activity | None:
+        """The long operation that runs now, for a progress display; None: nothing runs.
+
+        Example:
+            >>> if (activity := session.info.activity) is not None:
+            ...     print(activity.what, activity.done, activity.total)
+        """
+        return self._services.works.doing.now
+
+    @property
+    def background_failures(self) -> list[str]:
+        """The background tasks that failed and have not succeeded since, as lines of text.
+
+        Example:
+            >>> print("; ".join(session.info.background_failures))
+        """
+        return [str(each) for each in self._services.worker.failures.listed()]
+
+    @property
+    def watches(self) -> tuple[WatchStatus, ...]:
+        """The watched folders: `[(each.pattern, each.loaded) for each in session.info.watches]`."""
+        return self._services.watches.status()
+
+    # -- stages ------------------------------------------------------------------------------
+
+    @property
+    def reads(self) -> dict[str, tuple[str, ...]]:
+        """By stage and input, the names that it reads: `session.info.reads["late"]`."""
+        return dict(self._services.publisher.snapshot.reads)
+
+    def layers(self, name: str) -> list[dict[str, Any]]:
+        """Returns the layers of a stage, oldest first: `session.info.layers("late")[0]["rows"]`.
+
+        Each has its epochs `[lower, upper)`, its rows, bytes, level and storage, and whether it is
+        being merged.
+        """
+        return self._services.upkeep.layers(name)
+
+    def earlier_versions(self, stage: str) -> dict[int, int]:
+        """Returns the replaced versions of a stage, each with its last epoch.
+
+        Example:
+            >>> session.info.earlier_versions("late")  # {1: 40}: late@1 ended at epoch 40
+        """
+        snapshot = self._services.publisher.snapshot
+        return {
+            each.version: snapshot.last(each)
+            for name, each in snapshot.catalog.items()
+            if each.frozen and name.rpartition("@")[0] == stage
+        }
+
+    def missing_past(self, stage: str) -> range:
+        """Returns the epochs before its definition that `session.replay` would add to a stage.
+
+        Example:
+            >>> if session.info.missing_past("late"):  # range(1, 40)
+            ...     session.replay("late")
+        """
+        snapshot = self._services.publisher.snapshot
+        first = first_unread_epoch(snapshot, stage) if stage in snapshot.catalog else None
+        return range(0) if first is None else range(first, snapshot.stage(stage).begin)
+
+    def repeated_inputs(self, before: int, now: int) -> list[str]:
+        """Returns the inputs without a key to which two epochs have added the same rows.
+
+        Example:
+            >>> session.info.repeated_inputs(3, 4)  # ['flights']: epoch 4 repeats epoch 3
+
+        Cost: proportional to the rows of both epochs.
+        """
+        return self._services.loads.alike(before, now)
+
+    # -- all of it ---------------------------------------------------------------------------
+
+    def overview(self) -> Overview:
+        """Returns all facts of this moment as one immutable value, for a view.
+
+        Example:
+            >>> session.info.overview().costs[0].epochs  # lost if the kernel died now
+
+        Cost: proportional to stages x (layers + replicas); each layer's rows are counted once.
+        """
+        return build_overview(self._services)
+
+    def mark(self) -> OverviewMark:
+        """Returns a token of this moment, which tells cheaply whether an overview has changed.
+
+        Example:
+            >>> if not session.info.mark().is_like(mark_before):
+            ...     draw(session.info.overview())
+
+        Cost: some microseconds.
+        """
+        return overview_mark(self._services)
+
+
+class Replicas:
+    """The replicas of a session's log: their state, and their settings.
+
+    Example:
+        >>> session.replicas.change(["file:///mnt/backup", "s3://bucket/flights"], quorum=1)
+        >>> [(each.url, each.state, each.behind) for each in session.replicas.status()]
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._replication = services.replication
+        self._publisher = services.publisher
+
+    def __len__(self) -> int:
+        return len(self._replication.settings.replicas)
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs of the replicas: `session.replicas.urls`."""
+        return [address.url for address in self._replication.settings.replicas]
+
+    @property
+    def quorum(self) -> int:
+        """The number of replicas that must have an epoch before it is safe; 0 without replicas.
+
+        Example:
+            >>> session.replicas.change(session.replicas.urls, quorum=2)
+        """
+        return self._replication.settings.quorum
+
+    @property
+    def read_quorum(self) -> int:
+        """The number of replicas that must answer after the loss of the disk.
+
+        Example:
+            >>> session.replicas.read_quorum  # 2 of 3 replicas if the quorum is 2
+        """
+        return read_quorum(len(self), self.quorum)
+
+    @property
+    def safe(self) -> int:
+        """The last epoch that a quorum of replicas has: `session.replicas.safe`."""
+        return self._replication.safe()
+
+    @property
+    def unconfirmed(self) -> int:
+        """The number of replicas that must still learn of a lowered quorum before it counts.
+
+        Example:
+            >>> while session.replicas.unconfirmed:
+            ...     time.sleep(1)
+        """
+        return self._replication.owed
+
+    @property
+    def scrubbed(self) -> ScrubReport:
+        """The last scrub by the replication agent: `session.replicas.scrubbed.repaired`."""
+        return self._replication.scrubbed
+
+    @property
+    def demotions(self) -> list[str]:
+        """A line on the stages that are replicated last because of the backlog; else empty.
+
+        Example:
+            >>> print(*session.replicas.demotions)
+        """
+        return demotion_text(self._publisher.snapshot.catalog)
+
+    def status(self) -> list[ReplicaStatus]:
+        """Returns the status of each replica: `session.replicas.status()[0].behind_bytes`.
+
+        It comes from the last messages of the replication agent; no replica is contacted.
+        """
+        return self._replication.status()
+
+    def change(self, urls: Sequence[str], quorum: int | None = None) -> None:
+        """Replaces the list of replicas, and the quorum.
+
+        Args:
+            urls: of all replicas from now on; new ones are filled in the background.
+            quorum: how many replicas make an epoch safe; None: a majority.
+
+        Raises:
+            SchemaError: a URL or the quorum is invalid.
+
+        Example:
+            >>> session.replicas.change([*session.replicas.urls, "file:///mnt/usb"])
+        """
+        log = self._publisher.store.path
+        self._replication.change(checked_config(urls, quorum, log=log))
+
+
+class SparkControl:
+    """Starts, follows and cancels the Spark session that a session uses.
+
+    Example:
+        >>> spark = session.spark_control.start("this notebook")
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._link = services.link
+
+    @property
+    def recorded_conf(self) -> dict[str, str]:
+        """The Spark settings that the definitions of the log depend on.
+
+        Example:
+            >>> session.spark_control.recorded_conf.get("spark.sql.session.timeZone")
+        """
+        return conf_of(self._link.types.recorded())
+
+    @property
+    def jobs(self) -> RunningJobs | None:
+        """The progress of the running jobs; None without any: `session.spark_control.jobs.done`."""
+        return self._link.running()
+
+    def start(self, purpose: str) -> Any:
+        """Returns the user's Spark session, or starts one; stages become temporary views in it.
+
+        Args:
+            purpose: for the error message.
+
+        Raises:
+            NosyncError: Spark cannot be started.
+
+        Example:
+            >>> spark = session.spark_control.start("a report")
+        """
+        spark = self._link.require(purpose)
+        self._link.follow()
+        return spark
+
+    def follow(self) -> None:
+        """Uses a Spark session that the user has started meanwhile, if there is one.
+
+        Example:
+            >>> session.spark_control.follow()  # after each cell
+        """
+        self._link.follow_new()
+
+    def cancel(self) -> None:
+        """Cancels the running jobs of the session: `session.spark_control.cancel()`."""
+        self._link.cancel()
+
+    def use_staging_area(self, url: str) -> None:
+        """Sets where executors read and write if they cannot see the folder of the log.
+
+        Raises:
+            SchemaError: the URL is invalid.
+
+        Example:
+            >>> session.spark_control.use_staging_area("s3://bucket/staging")
+        """
+        self._link.carrier.name(url)
