@@ -22,13 +22,15 @@ def main(arguments: list[str] | None = None) -> int:
     where.add_argument("--user", action="store_true", help="for this user (default)")
     where.add_argument("--sys-prefix", action="store_true", help="into this environment")
     where.add_argument("--prefix", help="into another prefix")
-    key = commands.add_parser("key", help="the key that signs your logs, to or from a file")
+    key = commands.add_parser("key", help="export or import the key that signs your logs")
     ways = key.add_subparsers(dest="way", required=True)
-    ways.add_parser("export", help="writes it to a new file: keep that secret").add_argument("file")
-    importer = ways.add_parser("import", help="makes the key in a file yours")
+    ways.add_parser(
+        "export", help="write the key to a new file, which must stay secret"
+    ).add_argument("file")
+    importer = ways.add_parser("import", help="use the key in a file as your key")
     importer.add_argument("file")
     importer.add_argument(
-        "--replace", action="store_true", help="keeps a key that you have beside it, as key.ID"
+        "--replace", action="store_true", help="replace your key; it is saved as key.ID"
     )
     chosen = parser.parse_args(arguments)
     if chosen.command == "key":
@@ -49,9 +51,7 @@ def _key(chosen: argparse.Namespace) -> int:
             message = f"exported key {export_user_key(chosen.file)} to '{chosen.file}'"
         else:
             name, backup = import_user_key(chosen.file, replace=chosen.replace)
-            message = (
-                f"key {name} is yours now{f'; the one before is {backup!r}' if backup else ''}"
-            )
+            message = f"imported key {name}{f'; the previous key is {backup!r}' if backup else ''}"
     except TrustError as error:
         sys.stderr.write(f"{error}\n" + (f"Hint: {error.hint}\n" if error.hint else ""))
         return 1

@@ -158,10 +158,10 @@ class Body:
         except BaseException as error:
             undone = [n for n in self.names if names.get(n, _MISSING) is not before[n]]
             if undone and not self._completed:
-                are = "is as it was" if len(undone) == 1 else "are as they were"
-                error.add_note(
-                    f"The cell defines no stage; {formats.listing(undone)} {are} before it"
+                have = (
+                    "has its previous value" if len(undone) == 1 else "have their previous values"
                 )
+                error.add_note(f"The cell defines no stage; {formats.listing(undone)} {have}")
             for name, value in before.items():
                 if value is _MISSING:
                     names.pop(name, None)
@@ -213,8 +213,8 @@ def _report_hidden(notebook: Notebook, names: Sequence[str]) -> None:
     for name in names:
         if name in collections and name in values and not isinstance(values[name], Collection):
             notebook.say(
-                f"NoSync: {name} holds a value of type {type(values[name]).__name__}; the log's is"
-                f" still there: {name} = nosync.session()[{name!r}]"
+                f"NoSync: {name} holds a value of type {type(values[name]).__name__}; the"
+                f" collection still exists: {name} = nosync.session()[{name!r}]"
             )
 
 
@@ -257,7 +257,7 @@ def _show(
         return
     table = Table(
         caption="",
-        columns=("stage", "", "rows", "epoch", "time", "ran", "kept"),
+        columns=("stage", "", "rows", "epoch", "time", "ran", "durability"),
         rows=rows,
         types=("string", "string", "bigint", "bigint", "bigint", "string", "string"),
         notes=notes,

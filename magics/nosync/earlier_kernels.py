@@ -86,10 +86,8 @@ class EarlierKernels:
         spark = ""
         if self.memo.spark and session.spark is None:
             views = formats.count(len(session.stages), "view")
-            spark = f"starts again when a cell needs it, as it was set up, with {views} of stages"
+            spark = f"starts again with its settings when a cell needs it, with {views} of stages"
             if not self.memo.conf and "spark" in self.memo.names:
-                spark = (
-                    f"runs elsewhere: with the cell that makes `spark` {views} of stages are back"
-                )
+                spark = f"runs elsewhere: the cell that makes `spark` restores {views} of stages"
         report.lacks(missed, running=running, spark=spark)
         self.memo.missed(missed)

@@ -38,7 +38,7 @@ class NoSync(Magics):
     backlog_bytes = traitlets.Int(
         256 << 20,
         allow_none=True,
-        help="While replicas lack more bytes, stages that can be computed again are sent last.",
+        help="Above this replication backlog, stages that can be recomputed are sent last.",
     ).tag(config=True)
     budget = traitlets.Unicode(
         "",
@@ -51,28 +51,29 @@ class NoSync(Magics):
     spark = traitlets.Enum(
         ["auto", "eager", "off"],
         "auto",
-        help="When to use Spark: once it is worth it, started at once, or never started: what the"
-        " notebook's process cannot do is an error then.",
+        help="When to use Spark: auto: when it is faster; eager: it starts at once; off: never, and"
+        " an operation that needs it is an error.",
     ).tag(config=True)
     bulk = traitlets.Unicode(
         "",
-        help="Where executors that do not see the log's folder read and write: file:///mnt/shared,"
-        " s3://bucket/prefix. Default: as the log was opened.",
+        help="Staging area for executors that cannot see the log's folder: file:///mnt/shared,"
+        " s3://bucket/prefix. Default: that of the opening.",
     ).tag(config=True)
     progress = traitlets.Enum(
         ["on", "off"], "on", help="Show a line per commit and the progress of long work."
     ).tag(config=True)
     short_errors = traitlets.Bool(
-        True, help="Show errors of NoSync without frames, yours without NoSync's; %tb shows all."
+        True,
+        help="Show errors of NoSync without frames, yours without NoSync's frames; %tb shows all.",
     ).tag(config=True)
     show = traitlets.Enum(
         ["figures", "rows"],
         "figures",
-        help="What a %%dd cell shows of its stages: a line of figures each, or their rows as well.",
+        help="What a %%dd cell shows of each stage: one line of figures, or also its rows.",
     ).tag(config=True)
-    limit = traitlets.Int(20, min=1, help="Rows shown of a collection. Default: 20.").tag(
-        config=True
-    )
+    limit = traitlets.Int(
+        20, min=1, help="The number of rows shown of a collection. Default: 20."
+    ).tag(config=True)
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
@@ -114,24 +115,30 @@ class NoSync(Magics):
         "--on",
         choices=["auto", "local", "spark"],
         default="auto",
-        help="where the stages run; auto goes by estimated cost: see explain()",
+        help="where the stages run; auto: by estimated cost, see explain()",
     )
     @argument(
         "--persist",
         choices=["memory", "disk", "replicas"],
         default=None,
-        help="where these stages are kept; memory: nothing is written, and after a restart they are"
-        " computed again; default: as they are, new ones in the log",
+        help="durability level of these stages; memory: nothing is written, and they are recomputed"
+        " after a restart; default: unchanged, for new stages the safest that is possible",
     )
     @argument(
-        "--replay", type=int, metavar="EPOCH", default=None, help="compute an edit from this epoch"
+        "--replay",
+        type=int,
+        metavar="EPOCH",
+        default=None,
+        help="compute the edited stage from this epoch on",
     )
     @argument(
         "--nondeterministic",
         action="store_true",
-        help="functions may give another result next time: keep what they gave",
+        help="functions may return another result next time: memoise their results",
     )
-    @argument("--again", action="store_true", help="compute anew although nothing was edited")
+    @argument(
+        "--again", action="store_true", help="recompute from scratch although nothing was edited"
+    )
     @output_can_be_silenced
     @line_cell_magic
     def dd(self, line: str, cell: str | None = None) -> Any:

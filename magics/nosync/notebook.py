@@ -173,10 +173,10 @@ class Notebook:
         self._begin(session)
         if before is not None and (old := self.variables.lead(before, session)):
             names = formats.listing(old)
-            self.say(f"NoSync: still of the session before, run their cells again: {names}")
+            self.say(f"NoSync: still of the previous session, run their cells again: {names}")
         if branch is not None and not brief:
-            back = "is back in" if home is None else "reads"
-            self.say(f"NoSync: cells go on in branch {branch}; `%dd switch` {back} the main log")
+            back = "returns to" if home is None else "reads"
+            self.say(f"NoSync: now on branch {branch}; `%dd switch` {back} the main log")
         for line in filter(None, (offered, news)):
             self.say(f"NoSync: {line}")
         return session
@@ -190,7 +190,7 @@ class Notebook:
             return nosync_nb.open(str(where), spark=self.spark.users, **options)
         except nosync_nb.NosyncError as error:
             if "replicas" in options and not place.has_log:
-                error.add_note("Hint: `%dd reset` forgets these replicas, and begins anew")
+                error.add_note("Hint: `%dd reset` forgets these replicas, and a new log can begin")
             raise
 
     def _adopt(self, session: Session, place: LogPlace, memo: NotebookMemo | None) -> None:
@@ -285,7 +285,9 @@ class Notebook:
         if lost and not (same and where.resolve() == Path(session.path)):
             from nosync_nb.errors import NosyncError
 
-            raise NosyncError(f"the log in use has {lost}", hint="%dd commit or %dd discard first")
+            raise NosyncError(
+                f"the open log has {lost}", hint="run %dd commit or %dd discard first"
+            )
 
     def close(self, *, views: bool = True) -> None:
         """Closes session and `views`, and removes the variables that the session brought."""
@@ -298,7 +300,7 @@ class Notebook:
         self.cells.settle()
         lost = "" if self.opened is None else pending_rows(self.opened)
         if lost:
-            self.say(f"NoSync: dropped, as nothing committed them: {lost}")
+            self.say(f"NoSync: discarded, because nothing committed them: {lost}")
         if views:
             self.views.close()
         self.variables.drop()
@@ -397,8 +399,9 @@ class Notebook:
         if session.recovery.fresh:
             if place.temporary:
                 self.say(
-                    f"NoSync: nobody tells this notebook's name, so its log is temporary "
-                    f"({place.path}); `%dd open PATH` keeps one"
+                    f"NoSync: the notebook's name is unknown, so its log is temporary "
+                    f"({place.path}); use `%dd open PATH`, or set NOSYNC_SESSION=PATH, for a "
+                    "permanent one"
                 )
             else:
                 self.say(f"NoSync: new log {shown_path(place.path)}", progress=True)
@@ -406,8 +409,8 @@ class Notebook:
         if not brief:
             self.show_report()
         for name in unbound:
-            whose = "a name of Python" if taken(name) else "a variable of yours"
-            self.say(f'NoSync: {name} is {whose}; session["{name}"] is the stage')
+            whose = "a name of Python" if taken(name) else "your variable"
+            self.say(f'NoSync: {name} is {whose}; the stage is session["{name}"]')
 
     def configure(self) -> None:
         """Passes the settings that concern the engine to the session."""

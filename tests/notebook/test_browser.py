@@ -171,12 +171,12 @@ def test_a_what_if_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     _several_under_one_slider(view, notebook.page, tmp_path)
 
     said = notebook.run(BRANCH)
-    assert "cells go on in branch what_if, at epoch 2" in said
+    assert "now on branch what_if, at epoch 2" in said
     assert "recovered" not in said
     expect(title).to_have_text("what_if/by_carrier")
     expect(status).to_contain_text("epoch 2, the latest · day 2")
     assert "changed, version 2" in notebook.run(EDIT)
-    assert "2 epochs of the main log taken, now at 4" in notebook.run(FOLLOW)
+    assert "caught up with the main log: 2 epochs, now at 4" in notebook.run(FOLLOW)
     expect(status).to_contain_text("epoch 4, the latest · day 4")
     compared = notebook.run(COMPARE)
     assert "2 changed" in compared
@@ -189,8 +189,8 @@ def test_a_what_if_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     assert "in the main log, at epoch 4" in notebook.run(BACK)
     expect(title).to_have_text("by_carrier")
     dropped = notebook.run(DROP)
-    assert "branch what_if is gone" in dropped
-    assert "went back from epoch 4 to 3" in notebook.run(REWIND)
+    assert "dropped branch what_if" in dropped
+    assert "rewound from epoch 4 to 3" in notebook.run(REWIND)
     expect(status).to_contain_text("epoch 3, the latest · day 3")
     notebook.run(UNDO)
     expect(title).to_have_text("before-rewind-1/by_carrier")
@@ -200,9 +200,9 @@ def test_a_what_if_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     notebook.run(PAST)
     late = notebook.cell(PAST).locator(".nosync-travel")
     expect(late.locator("figcaption")).to_contain_text("most begins at epoch 4")
-    late.get_by_role("button", name="Compute its past").click()
-    expect(late).to_contain_text("most can be read from epoch 0 on")
-    expect(late.get_by_role("button", name="Compute its past")).to_be_hidden()
+    late.get_by_role("button", name="Compute its history").click()
+    expect(late).to_contain_text("most is readable from epoch 0 on")
+    expect(late.get_by_role("button", name="Compute its history")).to_be_hidden()
     late.get_by_role("button", name="Previous").click()
     expect(late.get_by_role("status")).to_contain_text("epoch 3 of 4 · day 3")
     notebook.page.screenshot(path=tmp_path / "past.png")
@@ -244,7 +244,7 @@ def test_a_log_follows_its_notebook_in_a_browser(
     notebook.kill_kernel(int(found.group(1)))
     shown = notebook.run(COUNTS)
     assert "this cell was running" in shown
-    assert "epochs 2 to 6 of it stand: run it again" in shown
+    assert "epochs 2 to 6 are committed: run it again" in shown
     assert "rate" in shown
     assert "6 2" in shown
     notebook.cell(COUNTS).scroll_into_view_if_needed()
@@ -295,7 +295,7 @@ def test_the_story_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     assert "restart automatically" in notebook.kill_kernel(int(found.group(1)))
     for cell, line in ((TRAVEL, ".nosync-status"), (GRAPH, ".nosync-error")):
         shown = notebook.cell(cell).locator(line).first
-        expect(shown).to_contain_text("its kernel was restarted or has ended")
+        expect(shown).to_contain_text("the kernel was restarted or has ended")
     assert notebook.page.locator(".jupyter-widgets-disconnected").count() <= 1
     after = notebook.run(PRINT)
     notebook.cell(PRINT).screenshot(path=picture("recovered.png", tmp_path))
@@ -398,13 +398,13 @@ def test_a_tutorial_and_the_day_after_its_server_was_killed(
     server.begin_next_day()
     notebook = _shown(page, server.url, f"tutorials/{TUTORIAL.name}")
     left = notebook.cell(SOLD)
-    expect(left).to_contain_text("if its view is gone, run this cell again")
+    expect(left).to_contain_text("run this cell again if no view is shown")
     left.scroll_into_view_if_needed()
     page.screenshot(path=tmp_path / "next-day.png")
     said = notebook.run(loop + 1)
     page.screenshot(path=tmp_path / "recovered-next-day.png")
     assert "recovered at epoch 5" in said
-    assert "epochs 4 to 5 of it stand: run it again" in said
+    assert "epochs 4 to 5 are committed: run it again" in said
     assert "('N3', 210) and then: ('N1', 80) ('N2', 120)\n" in said
     assert "computed again: 0" in said
     assert "epoch 6" in notebook.run(loop)
@@ -484,7 +484,7 @@ def test_a_grid_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: P
     rows, status = grid.locator("tbody tr"), grid.get_by_role("status")
     expect(status).to_have_text("epoch 1, the latest · rows 1 to 20 of 558")
     summaries = grid.locator(".nosync-summary td")
-    expect(summaries.first).to_contain_text("3 different")
+    expect(summaries.first).to_contain_text("3 distinct")
     expect(summaries.nth(1)).to_contain_text("30 nulls")
 
     delay = grid.get_by_role("columnheader").nth(1)
@@ -506,7 +506,7 @@ def test_a_grid_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: P
     notebook.run(3)
     expect(status).to_contain_text("epoch 2, the latest · rows 1 to 20 of 559")
     assert rows.first.locator("td").all_inner_texts() == ["ZZ", "999", "<b>EWR</b>"]
-    expect(summaries.first).to_contain_text("4 different")
+    expect(summaries.first).to_contain_text("4 distinct")
     grid.get_by_role("button", name="Freeze").click()
     expect(grid.get_by_role("button", name="Follow")).to_have_attribute("aria-pressed", "true")
     notebook.run(3)
@@ -550,7 +550,7 @@ def test_views_follow_commits_merges_and_replicas_in_a_browser(
     expect(layers.locator(".nosync-layer")).to_have_count(1)
 
     notebook.begin(COMMIT)
-    expect(layers.get_by_role("status")).to_contain_text("layers became one")
+    expect(layers.get_by_role("status")).to_contain_text("layers were merged")
     replica = layers.locator(".nosync-note").nth(2)
     expect(replica).to_contain_text(re.compile(r"epoch [1-9]"))
     expect(layers.locator(".nosync-is-copied.nosync-layer").first).to_be_attached()

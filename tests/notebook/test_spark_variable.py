@@ -63,7 +63,7 @@ def test_after_a_kill_and_after_a_lost_disk_spark_answers_over_every_stage(
         kernel.kill()
         shown = kernel.run(JOBS, timeout=240)
         assert "recovered at epoch 2" in shown
-        assert "starts again when a cell needs it, as it was set up, with 2 views" in shown
+        assert "starts again with its settings when a cell needs it, with 2 views" in shown
         assert "spark —" not in shown
         assert "jobs 0" in shown
         assert VALUES in kernel.run(ASKED, timeout=240)

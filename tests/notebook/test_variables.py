@@ -111,7 +111,7 @@ def test_a_log_says_which_of_its_stages_have_names_that_hold_something_else(
     plain.ok("import nosync" + OTHER)
     shown = plain.ok("%load_ext nosync")
     for name in ("flights", "daily", "total"):
-        assert f'{name} is a variable of yours; session["{name}"] is the stage' in shown
+        assert f'{name} is your variable; the stage is session["{name}"]' in shown
     assert [tuple(row) for row in nosync.session()["daily"].rows()] == [(7,), (8,), (9,)]
 
 

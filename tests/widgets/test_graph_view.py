@@ -64,7 +64,7 @@ def test_each_stage_is_shown_with_columns_rows_where_it_ran_and_how_far_it_is(
 ) -> None:
     assert [each["name"] for each in view.state["nodes"]] == ["flights", "late", "counts"]
     flights, late = node(view, "flights"), node(view, "late")
-    assert (flights["kind"], flights["reads"], flights["ran"]) == ("input", [], "filled by you")
+    assert (flights["kind"], flights["reads"], flights["ran"]) == ("input", [], "changed by you")
     assert (late["kind"], late["reads"], late["version"]) == ("stage", ["flights"], 1)
     assert late["detail"].startswith("2 rows · ")
     assert late["ran"].endswith(" · in process")

@@ -318,7 +318,7 @@ def test_what_is_too_large_is_not_sent(
     grid: GridView, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.collect_rows = 3
-    assert "5 rows: session.collect_rows = 3 is less" in sent(grid, monkeypatch, "csv")[0]
+    assert "5 rows are more than session.collect_rows = 3" in sent(grid, monkeypatch, "csv")[0]
 
 
 def test_the_fallback_is_a_table_with_its_epoch(grid: GridView) -> None:

@@ -165,7 +165,7 @@ def test_the_front_end_asks_for_another_stage_by_message(view: LayersView) -> No
     asked(view, {"stage": "worst"})
     assert view.stage == view.state["stage"] == "worst"
     asked(view, {"stage": "nobody"})
-    assert view.state["why"] == "there is no stage 'nobody' any more"
+    assert view.state["why"] == "stage 'nobody' does not exist any more"
     assert view.state["layers"] == []
     asked(view, {})
     assert view.static()[0]
@@ -225,7 +225,7 @@ def test_of_a_session_that_has_ended_views_say_what_to_do(
     views = [view.listing, view.graph, view.layers] if opens is Panel else [view]
     session.close()
     pulse.refresh()
-    closed = f"the session was closed, what is shown is of then; to go on, {again}"
+    closed = f"the session was closed, and this view is no longer updated; to continue, {again}"
     assert [each.state["error"] for each in views] == [closed] * len(views)
     assert {each.state["epoch"] for each in views} == {2}
     asked(views[0], {"stage": "worst"})
@@ -244,7 +244,9 @@ def test_of_a_log_that_was_taken_over_views_say_what_to_do(
     subprocess.run([sys.executable, "-c", taken, session.path], check=True, timeout=300)
     pulse.refresh()
     said = view.state["error"]
-    assert said.startswith("another process has taken this log over, what is shown is of then")
+    assert said.startswith(
+        "another process has taken over this log, and this view is no longer updated"
+    )
     assert said.endswith(f"`%dd open {session.path} --takeover`, then run this cell again")
     assert view.state["layers"]
 

@@ -90,7 +90,7 @@ def test_selecting_anywhere_selects_everywhere(panel: Panel) -> None:
 def test_a_stage_is_renamed_with_its_variable(panel: Panel, notebook: Notebook) -> None:
     panel.choose("counts")
     click(panel.rename)
-    assert "another name" in panel.said.value
+    assert "a new name" in panel.said.value
     panel.name.set_trait("value", "by_carrier")
     click(panel.rename)
     assert "counts is now by_carrier" in panel.said.value
@@ -103,7 +103,7 @@ def test_a_stage_is_renamed_with_its_variable(panel: Panel, notebook: Notebook) 
 def test_a_stage_is_dropped_at_the_second_click(panel: Panel, notebook: Notebook) -> None:
     panel.choose("counts")
     click(panel.drop)
-    assert "counts and its past would be gone" in panel.said.value
+    assert "this deletes counts and its history" in panel.said.value
     assert "counts" in nosync.session()
     click(panel.keep)
     assert panel.drop.description == "Drop"
@@ -255,7 +255,7 @@ def test_each_view_in_a_kernel_leaves_a_table_and_a_model(tmp_path: Path) -> Non
             assert "<details>" in reply.html
         assert all(said[line].models for line in ("layers late", "graph", "panel --here"))
         assert said["layers late"].models == kernel.run("%dd layers late").models
-        assert "it is at the side" in said["panel"].text
+        assert "opened at the side" in said["panel"].text
         assert kernel.run("%unload_ext nosync").status == "ok"
     finally:
         kernel.close()

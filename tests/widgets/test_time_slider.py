@@ -433,7 +433,7 @@ def test_several_stages_move_under_one_slider(session: Any) -> None:
     assert "worst at epoch 2" in text
     assert "flights at epoch 2" in text
     assert html.count("<table>") == 2
-    assert view.title().endswith("beside it flights, late, gone")
+    assert view.title().endswith("with flights, late, gone")
     session["flights"].insert([(f"{n:03}", 7) for n in range(300)])
     session.commit()
     view.travel()

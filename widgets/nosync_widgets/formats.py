@@ -38,7 +38,7 @@ def folded(title: str, rows: str) -> str:
     Args:
         title: text; rows: HTML.
     """
-    advice = "if its view is gone, run this cell again"
+    advice = "run this cell again if no view is shown"
     return (
         f'<details><summary>{html(title)} <span style="opacity:.6">· {advice}</span></summary>'
         f"{rows}</details>"

@@ -57,8 +57,8 @@ def commit_text(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
     if calls > 1:
         what = "change" if any(removed for *_, removed in pending.values()) else "insert"
         line += (
-            f"\n{formats.count(calls, what)} -> 1 epoch; use `with nosync.epoch():` "
-            "around each that is a step in time of its own"
+            f"\n{formats.count(calls, what)} became one epoch; for one epoch each, wrap them in"
+            " `with nosync.epoch():`"
         )
     return line
 
@@ -89,7 +89,7 @@ class UnchangedNotice:
             return ""
         if len(notices) == 1:
             return f"NoSync: {notices[0]}" + (f"\n{done}" if done else "")
-        count = f"{formats.count(len(notices), 'load')} were there already"
+        count = f"{formats.count(len(notices), 'load')} were already committed"
         return f"NoSync: {count}; {done}" if done else f"NoSync: {count}, nothing to do"
 
     def committed(self, session: Session, source: str, start: int) -> str:
@@ -115,5 +115,5 @@ class UnchangedNotice:
         which = f"epoch {before[0]}" if len(before) == 1 else f"epochs {before[0]} to {before[-1]}"
         return (
             f"NoSync: the same rows as in {which}: {formats.listing(names)} has them twice now;"
-            f" `%dd rewind {start}` takes them out, insert(rows, once=KEY) takes a load once"
+            f" `%dd rewind {start}` removes them, insert(rows, once=KEY) inserts a load only once"
         )

@@ -66,10 +66,10 @@ def frame_note(name: str, source: str, written: Callable[[str], str | None]) -> 
     """
     sql = _sql_of(name, source)
     definition = None if sql is None else _definition(sql, written)
-    way = f"{name} = {definition}" if definition else f"describe it with {_GENERAL}"
+    way = f"{name} = {definition}" if definition else f"define it with {_GENERAL}"
     return (
-        f"NoSync: {name} is a Spark DataFrame of the rows as they are now, and no stage: later"
-        f" epochs do not change it. To keep it up to date: {way}"
+        f"NoSync: {name} is a Spark DataFrame with the current rows, not a stage: later epochs do"
+        f" not change it. To keep it up to date: {way}"
     )
 
 

@@ -143,7 +143,7 @@ class ShortErrors:
         values = self._shell.user_ns
         name = next((n for n in self._names() if values.get(n) is error.obj), None)
         kind = type(error.obj).__name__
-        back = f"the log's is still there: {name} = nosync.session()[{name!r}]"
+        back = f"the collection still exists: {name} = nosync.session()[{name!r}]"
         return f"Hint: {name} holds a value of type {kind}; {back}" if name else ""
 
 

@@ -163,8 +163,8 @@ class CellTransactions(ast.NodeTransformer):
         except Exception as error:
             self._owner.show(error)
             self._owner.say(
-                f"NoSync: inserted outside of a cell and not committed: {pending_rows(session)}; "
-                "until a commit succeeds or `%dd discard`, cells commit nothing at their end"
+                f"NoSync: uncommitted rows from outside a cell: {pending_rows(session)}; cells "
+                "will not commit until `%dd commit` succeeds or you run `%dd discard`"
             )
             return False
         self._owner.say(commit_text(epoch, pending), progress=True)
@@ -320,8 +320,8 @@ class CellTransactions(ast.NodeTransformer):
             collection = session.inputs.get(name)
             if collection is not None and name not in session.pending and not collection.count():
                 self._owner.say(
-                    f"NoSync: {name} has the columns of what it was given, and none of its rows;"
-                    f" `{name}.insert(...)` adds them"
+                    f"NoSync: {name} has the columns of the data, but no rows yet:"
+                    f" `{name}.insert(...)` adds rows"
                 )
 
     def _unreported_epochs(self, upto: int | None = None) -> str:
@@ -355,7 +355,7 @@ class CellTransactions(ast.NodeTransformer):
         if lost:
             done = self._unreported_epochs()
             outcome = f"{done} committed before that" if done else "nothing was committed"
-            self._owner.say(f"NoSync: the cell failed; its {lost} discarded, {outcome}")
+            self._owner.say(f"NoSync: the cell failed; {lost} discarded, {outcome}")
         self._drop_new_stages()
 
     def _drop_new_stages(self) -> None:
@@ -369,11 +369,13 @@ class CellTransactions(ast.NodeTransformer):
         if gone:
             session.drop(*gone)
             self._owner.forget(*gone)
-            self._owner.say(f"NoSync: {formats.listing(gone)} not defined, as the cell failed")
+            self._owner.say(
+                f"NoSync: the cell failed, so it did not define {formats.listing(gone)}"
+            )
         if edited:
             self._owner.say(
-                f"NoSync: the cell failed, but {formats.listing(edited)} stays edited: run the cell"
-                " of before to go back"
+                f"NoSync: the cell failed, but the edit of {formats.listing(edited)} is committed:"
+                " run the previous version of the cell to undo it"
             )
 
 

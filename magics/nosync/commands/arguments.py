@@ -46,7 +46,7 @@ def limit(text: str) -> int:
     """Parses the number of rows to show: 0 or more."""
     rows = int(text)
     if rows < 0:
-        raise ArgumentTypeError(f"{rows} rows cannot be shown, 0 or more can")
+        raise ArgumentTypeError(f"{rows} is not a number of rows: 0 or more")
     return rows
 
 

@@ -30,7 +30,7 @@ def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
         above, name = _split_parent(arguments.drop)
         with notebook.log(above) as parent:
             parent.drop_branch(name)
-        notebook.say(f"branch {arguments.drop} is gone")
+        notebook.say(f"dropped branch {arguments.drop}")
         return None
     if arguments.name is None:
         if arguments.at is not None or arguments.then:
@@ -57,17 +57,17 @@ def fork(notebook: Notebook, given: str, at: int | None, *, then: bool = False) 
         from nosync_nb.errors import FencedError
 
         raise FencedError(
-            f"branch '{name}': this notebook only reads the log, and a branch is made by its owner",
-            hint=f"`%dd branch {name}` in the notebook that writes the log; then here:"
+            f"branch '{name}': this notebook only reads the log, and only its owner can fork it",
+            hint=f"run `%dd branch {name}` in the notebook that writes the log, then here"
             f" `%dd open '{session.path}' --branch {name}`",
         )
     epoch = session.now if at is None else at
     definitions = "then" if then else "now"
     session.fork(name, epoch, definitions=definitions)
-    cells = " with its definitions" if then else ""
+    cells = " with the definitions of that epoch" if then else ""
     name = _full_name(notebook, name)
     return (
-        f"branch {name} forked at epoch {epoch}{cells}: `%dd switch {name}` goes on there"
+        f"branch {name} forked at epoch {epoch}{cells}: `%dd switch {name}` continues there"
         f"{_replica_warning(session)}"
     )
 
@@ -76,7 +76,7 @@ def _list_branches(notebook: Notebook) -> Table | None:
     with notebook.log(mode="r") as main:
         branches = [*_walk_branches(main.branches, "")]
     if not branches:
-        notebook.say("there are no branches: `%dd branch NAME` forks one here")
+        notebook.say("there are no branches: `%dd branch NAME` creates one")
         return None
     rows = [
         [
@@ -93,7 +93,7 @@ def _list_branches(notebook: Notebook) -> Table | None:
 
 def _replica_warning(session: Session) -> str:
     """Returns a warning that a new branch is not at the replicas yet, if its log has some."""
-    return "; until then it is on this disk alone" if session.replicas.urls else ""
+    return "; until then it is on this disk only" if session.replicas.urls else ""
 
 
 def _walk_branches(
@@ -123,22 +123,22 @@ def _split_parent(name: str) -> tuple[str | None, str]:
 def _owner_text(branch: BranchInfo, name: str) -> str:
     """Returns the owner of a branch, or the reason why it cannot be opened."""
     if branch.replicas:
-        return f"at replicas: `%dd switch {name}`"
+        return f"at replicas only: `%dd switch {name}` restores it"
     return branch.damaged or branch.owner or ""
 
 
 def _switch(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
     session = notebook.switch(arguments.name)
-    where, back = "go on in the main log", ""
+    where, back = "on the main log", ""
     if notebook.branch is not None:
-        where, back = f"go on in branch {notebook.branch}", "; `%dd switch` is back in the main log"
+        where, back = f"on branch {notebook.branch}", "; `%dd switch` returns to the main log"
     if notebook.home is not None:
         back = "; `%dd switch` reads the main log"
         if notebook.branch is None:
-            where = "read the main log, which another notebook writes"
-            back = f"; `%dd switch {notebook.home}` is back in this notebook's branch"
-    lines = [f"cells {where}, at epoch {session.now}{back}"]
+            where = "reading the main log, which another notebook writes"
+            back = f"; `%dd switch {notebook.home}` returns to this notebook's branch"
+    lines = [f"now {where}, at epoch {session.now}{back}"]
     lines += [f"{what}: {text}" for what, text in session.recovery.facts() if what in _SHOWN_FACTS]
     notebook.say("\n".join(lines))
 
@@ -156,13 +156,13 @@ def rewind(notebook: Notebook, epoch: int) -> str:
     session = notebook.session()
     outcome = session.rewind(to=epoch)
     if not outcome.branch:
-        return f"the session is at epoch {outcome.epoch} already"
-    groups = {"computed from its inputs": outcome.computed, "not known there": outcome.unknown}
+        return f"already at epoch {outcome.epoch}"
+    groups = {"recomputed": outcome.computed, "undefined at that epoch": outcome.unknown}
     rest = "".join(f"; {what}: {', '.join(names)}" for what, names in groups.items() if names)
     branch = _full_name(notebook, outcome.branch)
     return (
-        f"went back from epoch {outcome.left} to {outcome.epoch}{rest}; what was left is branch"
-        f" {branch}: `%dd switch {branch}` goes on there{_replica_warning(session)}"
+        f"rewound from epoch {outcome.left} to {outcome.epoch}{rest}; the undone epochs remain in"
+        f" branch {branch}: `%dd switch {branch}` returns to them{_replica_warning(session)}"
     )
 
 
@@ -186,7 +186,7 @@ class NotebookForks:
         """Backfills a stage that was defined late, as far back as its inputs are readable."""
         begin = self._notebook.session().replay(stage)
         self._notebook.views.refresh()
-        return f"{stage} can be read from epoch {begin} on"
+        return f"{stage} is readable from epoch {begin} on"
 
 
 def _follow(notebook: Notebook, arguments: Namespace) -> None:
@@ -201,49 +201,60 @@ def _follow(notebook: Notebook, arguments: Namespace) -> None:
         now = session.follow(parent, upto)
     notebook.cells.heard(now)
     which = "the main log" if above is None else f"branch {above}"
-    notebook.say(f"{formats.count(now - before, 'epoch')} of {which} taken, now at {now}")
+    notebook.say(f"caught up with {which}: {formats.count(now - before, 'epoch')}, now at {now}")
 
 
 COMMANDS = (
     Subcommand(
         "branch",
-        "fork the session at an epoch",
+        "fork a branch at an epoch, or list the branches",
         _branch,
         [
-            (["name"], {"nargs": "?", "help": "an identifier; left out: the branches there are"}),
-            (["--at"], {"type": moment, "metavar": "EPOCH", "help": "where it forks; now"}),
-            (["--then"], {"action": "store_true", "help": "with the stages that there were then"}),
-            (["--drop"], {"metavar": "NAME", "help": "delete one that nobody has open"}),
+            (["name"], {"nargs": "?", "help": "an identifier; omitted: lists the branches"}),
+            (
+                ["--at"],
+                {
+                    "type": moment,
+                    "metavar": "EPOCH",
+                    "help": "where it forks; default: the last epoch",
+                },
+            ),
+            (["--then"], {"action": "store_true", "help": "with the definitions of that epoch"}),
+            (["--drop"], {"metavar": "NAME", "help": "delete a branch that is not open"}),
         ],
     ),
     Subcommand(
         "switch",
-        "go on in a branch, or in the main log",
+        "continue in a branch, or in the main log",
         _switch,
         [
             (
                 ["name"],
                 {
                     "nargs": "?",
-                    "help": "a branch, or A/B for one of a branch; left out: the main log",
+                    "help": "a branch; A/B is branch B of branch A; omitted: the main log",
                 },
             )
         ],
     ),
     Subcommand(
         "rewind",
-        "go back to an epoch; what is left stays as a branch",
+        "rewind to an epoch; the undone epochs remain in a branch",
         _rewind,
         [(["epoch"], {"type": moment, "help": "an epoch, or its label"})],
     ),
     Subcommand(
         "follow",
-        "take what the log, or branch, that the branch in use forked from got since",
+        "bring the current branch up to date with its parent",
         _follow,
         [
             (
                 ["--upto"],
-                {"type": moment, "metavar": "EPOCH", "help": "an epoch of what it forked from"},
+                {
+                    "type": moment,
+                    "metavar": "EPOCH",
+                    "help": "an epoch of the parent; default: the last",
+                },
             )
         ],
     ),

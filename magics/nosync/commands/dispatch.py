@@ -110,7 +110,9 @@ def parser_of(command: Subcommand) -> _Parser:
 
 def _unknown(word: str) -> str:
     matches = difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.6)
-    meant = f"did you mean `%dd {matches[0]}`?" if matches else f"there are: {', '.join(COMMANDS)}"
+    meant = (
+        f"did you mean `%dd {matches[0]}`?" if matches else f"subcommands: {', '.join(COMMANDS)}"
+    )
     return f"%dd has no subcommand '{word}'; {meant}"
 
 
@@ -152,7 +154,7 @@ COMMANDS: dict[str, Subcommand] = {
         VERIFY,
         Subcommand(
             "help",
-            "this list, or the options of one subcommand",
+            "list the subcommands, or the options of one",
             _help,
             [(["subcommand"], {"nargs": "?"})],
         ),

@@ -40,7 +40,7 @@ def _logs(notebook: Notebook, arguments: Namespace) -> Table:
         owner = "" if own or process is None else process
         idle |= not own and process is None
         rows.append([str(shown_path(path)), whose, owner, formats.size(size), formats.moment(used)])
-    notes = ["`%dd open LOG` makes a log this notebook's, `--mode r` only reads it"]
+    notes = ["`%dd open LOG` uses a log in this notebook, `--mode r` only reads it"]
     if idle:
         notes.append("to delete a log that is not open and not needed, delete its folder")
     return Table(
@@ -66,9 +66,9 @@ def _notebook_of(log: Path, *, lives: bool) -> str:
     """
     record = read_record(log)
     if record is None or not record.notebook:
-        return "not known"
+        return "unknown"
     found = find_notebook(record)
-    suffix = "" if found or lives else ", which is gone"
+    suffix = "" if found or lives else " (deleted)"
     return f"{shown_path(Path(found or record.notebook))}{suffix}"
 
 
@@ -88,12 +88,12 @@ def _open(notebook: Notebook, arguments: Namespace) -> None:
         log, path = Path(path).expanduser().resolve(), _branch(notebook, path, arguments.branch)
         if log == notebook.main and not arguments.takeover and arguments.mode != "r":
             session = notebook.switch(arguments.branch)
-            notebook.say(f"cells go on in branch {arguments.branch}, at epoch {session.now}")
+            notebook.say(f"now on branch {arguments.branch}, at epoch {session.now}")
             return
     previous = notebook.opened
     session = notebook.open(path, force=True, **options)
     if session is previous:
-        notebook.say(f"{path} is open already, at epoch {session.now}")
+        notebook.say(f"{path} is already open, at epoch {session.now}")
 
 
 def _branch(notebook: Notebook, path: str, name: str) -> str:
@@ -112,13 +112,13 @@ def _branch(notebook: Notebook, path: str, name: str) -> str:
     if name in folder.local_branches:
         return place
     if notebook.opened is not None and Path(notebook.opened.path) == Path(log):
-        raise UsageError(f"%dd open: {path} is open here: `%dd branch {name}` forks it")
+        raise UsageError(f"%dd open: {path} is open in this notebook: use `%dd branch {name}`")
     try:
         with nosync_nb.open(log) as main:
             main.fork(name)
     except nosync_nb.FencedError as error:
         error.add_note(
-            f"Hint: while its notebook has it open, fork it there: `%dd branch {name}`; then here:"
+            f"Hint: its notebook has it open: run `%dd branch {name}` there, then here"
             f" `%dd open {shown_path(Path(place))}`"
         )
         raise
@@ -140,7 +140,7 @@ def _damage_table(verified: VerificationReport) -> Table:
         caption="damaged: restore these files from a copy, or open the log with its replicas",
         columns=("where", "file", "stage", "epochs", "what"),
         types=("string", "string", "string", "string", "string"),
-        rows=[[where or "here", *_damage_row(each)] for where, each in own + copies],
+        rows=[[where or "this disk", *_damage_row(each)] for where, each in own + copies],
     )
 
 
@@ -153,22 +153,25 @@ def _damage_row(each: DamagedRange) -> list[str | None]:
 COMMANDS = (
     Subcommand(
         "logs",
-        "the logs beside this notebook, whose they are, and what they take",
+        "list the logs beside this notebook, their notebooks and sizes",
         _logs,
-        [(["--all"], {"action": "store_true", "help": "and those in other folders"})],
+        [(["--all"], {"action": "store_true", "help": "also those in other folders"})],
     ),
     Subcommand(
         "open",
         "use this folder as the notebook's log, also after a restart",
         _open,
         [
-            (["path"], {"help": "a folder: created, or recovered; or a notebook that has a log"}),
-            (["--branch"], {"metavar": "NAME", "help": "go on in a branch of it; forked if new"}),
+            (
+                ["path"],
+                {"help": "a folder, which is created or recovered; or a notebook that has a log"},
+            ),
+            (["--branch"], {"metavar": "NAME", "help": "use a branch of it; forked if new"}),
             (["--mode"], {"choices": ["r", "w"]}),
-            (["--takeover"], {"action": "store_true", "help": "although another owner lives"}),
+            (["--takeover"], {"action": "store_true", "help": "take it over from another process"}),
         ],
     ),
 )
 
-VERIFY = Subcommand("verify", "read every byte of the log, and tell what is damaged", _verify)
+VERIFY = Subcommand("verify", "read every byte of the log and report damage", _verify)
 """Not in `COMMANDS`, because it is the last in the list of all subcommands."""

@@ -42,7 +42,7 @@ def _copy(notebook: Notebook, arguments: Namespace) -> None:
     epoch = copy(session.path, folder)
     which = "the log" if notebook.branch is None else f"branch {notebook.branch}"
     notebook.say(
-        f"{arguments.folder} has all of {which} up to epoch {epoch}, and is a log of its own:"
+        f"copied {which} up to epoch {epoch} to {arguments.folder}, an independent log:"
         f" nosync.open({folder!r})"
     )
 
@@ -92,22 +92,22 @@ def _reset(notebook: Notebook, _arguments: Namespace) -> None:
     __tracebackhide__ = True
     path = notebook.reset()
     notebook.say(
-        f"NoSync: closed; the replicas of {path} are not asked any more when it is gone: delete"
-        " it to begin anew"
+        f"NoSync: closed; the replicas of {path} are forgotten: delete the folder to begin a new"
+        " log"
     )
 
 
 COMMANDS = (
     Subcommand(
         "commit",
-        "close the epoch now",
+        "commit the pending changes now",
         _commit,
         [
-            (["--wait"], {"choices": ["disk", "replicas"], "help": "until it is safe there"}),
+            (["--wait"], {"choices": ["disk", "replicas"], "help": "wait until it is safe there"}),
             (["--label"], {"help": "a name for the epoch"}),
         ],
     ),
-    Subcommand("discard", "throw pending changes away", _discard),
+    Subcommand("discard", "discard the pending changes", _discard),
     Subcommand(
         "sync",
         "wait until all epochs are safe",
@@ -116,20 +116,23 @@ COMMANDS = (
     ),
     Subcommand(
         "copy",
-        "copy the log, as of its last epoch, to a folder of its own",
+        "copy the log at its last epoch to a new folder",
         _copy,
-        [(["folder"], {"help": "not there yet"})],
+        [(["folder"], {"help": "a folder that does not exist"})],
     ),
     Subcommand(
         "drop",
-        "forget stages, also those whose cell was deleted",
+        "drop stages, also those whose cell was deleted",
         _drop,
         [
             (["names"], {"nargs": "+"}),
-            (["--cascade"], {"action": "store_true", "help": "and those that read them"}),
+            (
+                ["--cascade"],
+                {"action": "store_true", "help": "also drop the stages that read them"},
+            ),
         ],
     ),
-    Subcommand("rename", "give a stage another name", _rename, [(["old"], {}), (["new"], {})]),
-    Subcommand("reset", "close the log and forget its replicas, to begin anew", _reset),
-    Subcommand("recover", "the recovery report; leaves safe mode", _recover),
+    Subcommand("rename", "rename a stage", _rename, [(["old"], {}), (["new"], {})]),
+    Subcommand("reset", "close the log and forget its replicas", _reset),
+    Subcommand("recover", "show the recovery report; leave safe mode", _recover),
 )

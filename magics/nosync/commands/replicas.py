@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from nosync_nb import Session
     from nosync_nb.frontend import Replicas, ReplicaStatus
 
-_COLUMNS = ("replica", "state", "epoch", "epochs behind", "lacks", "since", "sent", "later", "why")
+_COLUMNS = (
+    "replica",
+    "state",
+    "epoch",
+    "epochs behind",
+    "to ship",
+    "behind for",
+    "sent",
+    "deferred",
+    "reason",
+)
 _TYPES = ("string", "string", "bigint", "bigint", *["string"] * 5)
 
 
@@ -36,11 +46,11 @@ def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
     before = replicas.urls
     named = [_url(text) for text in arguments.urls]
     if arguments.act is not None and not named:
-        raise UsageError(f"%dd replicas {arguments.act}: name its folder, or its URL")
+        raise UsageError(f"%dd replicas {arguments.act}: give its folder or its URL")
     missing = [url for url in named if url not in before]
     if arguments.act == "remove" and missing:
         known = formats.listing(before)
-        raise UsageError(f"%dd replicas remove: '{missing[0]}' is none of {known}")
+        raise UsageError(f"%dd replicas remove: '{missing[0]}' is not a replica; replicas: {known}")
     if arguments.act == "remove":
         urls = [url for url in before if url not in named]
     else:  # an existing replica stays, so that the line can be run again
@@ -58,7 +68,7 @@ def _warn_larger_quorum(notebook: Notebook, least: int, replicas: Replicas) -> N
     if count and needed > least:
         keeping = count - least + 1
         notebook.say(
-            f"if the disk is lost, {needed} of the {count} replicas have to answer; with --quorum"
+            f"if the disk is lost, {needed} of the {count} replicas must answer; with --quorum"
             f" {keeping} it is {least} as before, and an epoch is safe when {keeping} have it"
         )
 
@@ -75,7 +85,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
         notebook.say("the log has no replicas: %dd replicas add FOLDER")
         return None
     owed = replicas.unconfirmed
-    more = f"; the lower quorum counts when {owed} more of them know it" if owed else ""
+    more = f"; the lower quorum counts when {owed} more have confirmed it" if owed else ""
     return Table(
         caption=f"replicas: epoch {replicas.safe} is on {quorum} of {len(copies)}{more}",
         columns=_COLUMNS,
@@ -106,7 +116,7 @@ def _unshipped(copy: ReplicaStatus) -> str:
 COMMANDS = (
     Subcommand(
         "replicas",
-        "copies of the log elsewhere: list, add, remove",
+        "list, add or remove replicas of the log",
         _replicas,
         [
             (["act"], {"nargs": "?", "choices": ["add", "remove"]}),
@@ -117,7 +127,10 @@ COMMANDS = (
                     "help": "a folder, or file:///..., grpc://host:port, s3://bucket/prefix",
                 },
             ),
-            (["--quorum"], {"type": int, "help": "how many make an epoch safe; default: most"}),
+            (
+                ["--quorum"],
+                {"type": int, "help": "how many make an epoch safe; default: a majority"},
+            ),
         ],
     ),
 )

@@ -31,13 +31,13 @@ def _retention_text(session: Session) -> str:
     retained, pins = session.retain, len(session.pins)
     pinned = f"; {formats.count(pins, 'epoch')} pinned" if pins else ""
     if session.budget is not None:
-        pinned += f"; less, if the log takes more than {formats.size(session.budget)}"
+        pinned += f"; less, if the log exceeds {formats.size(session.budget)}"
     if retained is None:
-        return f"every epoch of the past is kept{pinned}"
+        return f"every epoch is retained{pinned}"
     long = retained if isinstance(retained, str) else formats.count(retained, "epoch")
     return (
-        f"single epochs are kept for {long}, intervals of 16 for 16 times as long, of 256"
-        f" for 256 times, and so on; the past is thinned out in the background{pinned}"
+        f"single epochs are retained for {long}, every 16th epoch for 16 times as long, every 256th"
+        f" for 256 times, and so on; older history is downsampled in the background{pinned}"
     )
 
 
@@ -48,22 +48,22 @@ def _pin(notebook: Notebook, arguments: Namespace) -> Table | None:
         if arguments.epoch is not None or arguments.name is not None:
             raise UsageError("%dd pin: write `%dd pin EPOCH NAME`, or `%dd pin --drop NAME`")
         session.unpin(arguments.drop)
-        notebook.say(f"'{arguments.drop}' is not pinned any more")
+        notebook.say(f"unpinned '{arguments.drop}'")
         return None
     if arguments.epoch is None:
         rows = [[name, formats.value(at)] for name, at in session.pins.items()]
         return Table("pinned epochs", ("name", "epoch"), rows, ("string", "bigint"))
     if arguments.name is None:
-        raise UsageError("%dd pin: a pin has a name: `%dd pin EPOCH NAME`")
+        raise UsageError("%dd pin: a pin needs a name: `%dd pin EPOCH NAME`")
     epoch = session.pin(epoch_of(session, arguments.epoch), arguments.name)
-    notebook.say(f"epoch {epoch} is kept as '{arguments.name}', whatever is retained")
+    notebook.say(f"pinned epoch {epoch} as '{arguments.name}'")
     return None
 
 
 COMMANDS = (
     Subcommand(
         "retain",
-        "for how long single epochs of the past are kept",
+        "show or set how long single epochs are retained",
         _retain,
         [
             (["asked"], {"nargs": "*", "help": "a number of epochs, `30 days`, or `all`"}),
@@ -75,12 +75,12 @@ COMMANDS = (
     ),
     Subcommand(
         "pin",
-        "keep an epoch as it is, whatever is retained",
+        "pin an epoch, so that it stays readable",
         _pin,
         [
-            (["epoch"], {"nargs": "?", "type": moment, "help": "left out: what is pinned"}),
+            (["epoch"], {"nargs": "?", "type": moment, "help": "omitted: lists the pins"}),
             (["name"], {"nargs": "?"}),
-            (["--drop"], {"metavar": "NAME", "help": "let it go"}),
+            (["--drop"], {"metavar": "NAME", "help": "remove a pin"}),
         ],
     ),
 )

@@ -35,7 +35,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
         kind = "input" if name in session.inputs else "stage"
         count, state = rows_now(session, name)
         if state == "live" and {each["persistence"] for each in info.layers(name)} == {"memory"}:
-            state = "live, in memory alone"
+            state = "live, in memory only"
         if name in session.stale:
             stale.append(f"{name}: {state}")
         elif len(state) > WIDEST:
@@ -92,7 +92,7 @@ def _missing_data(session: Session) -> list[str]:
             f": {remaining.why}" if remaining.why else "",
         )
         files = formats.count(remaining.files, "file")
-        notes.append(f"still with the replicas: {files} of rows, {size}{why}")
+        notes.append(f"only at the replicas so far: {files} of rows, {size}{why}")
     return notes
 
 
@@ -106,20 +106,21 @@ def _disk_usage_text(session: Session) -> str:
     file_count = formats.count(usage.files, "file")
     bound = ""
     if session.budget is not None:
-        over = ": from the next checkpoint on less of the past is kept, if there is some"
+        over = ": the next checkpoint retains less history, if there is some"
         used, most = formats.size(usage.own), formats.size(session.budget)
-        bound = f"; {used} count for the budget of {most}"
+        bound = f"; {used} of the budget of {most}"
         bound += over if session.info.over_budget else ""
     return f"on this disk {formats.size(usage.total)} in {file_count}: {', '.join(parts)}{bound}"
 
 
 def _failures(session: Session) -> str:
     """Describes the current cost of each class of failure."""
-    return (
-        f"a failure now costs {_cost_text(session, 'kernel')} if the kernel dies,"
-        f" {_cost_text(session, 'power')} if the power goes,"
-        f" {_cost_text(session, 'disk')} if the disk is lost"
-    )
+    kernel, power, disk = (_cost_text(session, failure) for failure in ("kernel", "power", "disk"))
+    first = f"if the kernel dies: {kernel} lost; if the power fails: {power} lost"
+    if kernel == power:
+        first = f"if the kernel dies or the power fails: {kernel} lost"
+    replicas = "" if session.replicas.urls else " (no replicas)"
+    return f"{first}; if the disk fails: {disk} lost{replicas}"
 
 
 def _cost_text(session: Session, failure: FailureName) -> str:
@@ -227,7 +228,7 @@ def _side(notebook: Notebook, name: str, opened: ExitStack) -> tuple[Session, Co
         branches = session.branches
         if part not in branches:
             known = ", ".join([MAIN, *branches])
-            raise UsageError(f"%dd compare: there is no branch '{branch}'; there are: {known}")
+            raise UsageError(f"%dd compare: there is no branch '{branch}'; branches: {known}")
         session = opened.enter_context(nosync_nb.open(branches[part].path, mode="r"))
     return session, session[stage]
 
@@ -255,7 +256,7 @@ def collection_of(notebook: Notebook, name: str) -> Collection:
 
 
 _STAGE = (["stage"], {"help": "name of a stage or input"})
-_LIMIT = (["--limit"], {"type": limit, "help": "rows shown, instead of NoSync.limit"})
+_LIMIT = (["--limit"], {"type": limit, "help": "number of rows shown; default: NoSync.limit"})
 MOMENT = "epoch, label (quoted if it is a number), negative offset, or '2026-01-31 18:00'"
 AT = (["--at"], {"type": moment, "help": MOMENT})
 
@@ -266,7 +267,7 @@ def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
     rows = [[s.name, s.whose, s.held or "runs", s.text] for s in report.stages]
     return Table(
         caption=f"log {report.log[:16]} · {report.whose} · your key: {report.yours}",
-        columns=("stage", "described by", "state", "what it computes"),
+        columns=("stage", "signed by", "state", "definition"),
         rows=rows,
         types=("string", "string", "string", "string"),
         notes=["a stage becomes yours when you run a cell that defines it"],
@@ -274,31 +275,40 @@ def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
 
 
 COMMANDS = (
-    Subcommand("status", "inputs and stages: rows, epochs, what is safe", _status),
-    Subcommand("show", "the rows of a stage, now or at an epoch", _show, [_STAGE, AT, _LIMIT]),
+    Subcommand("status", "list inputs and stages: rows, epochs, durability", _status),
+    Subcommand("show", "show the rows of a stage, now or at an epoch", _show, [_STAGE, AT, _LIMIT]),
     Subcommand(
         "diff",
-        "what changed in a stage between two epochs",
+        "show the changes of a stage between two epochs",
         _diff,
         [
             _STAGE,
-            (["after"], {"type": moment, "nargs": "?", "help": "by default the epoch before"}),
-            (["upto"], {"type": moment, "nargs": "?", "help": f"by default now; {MOMENT}"}),
+            (["after"], {"type": moment, "nargs": "?", "help": "default: the previous epoch"}),
+            (
+                ["upto"],
+                {"type": moment, "nargs": "?", "help": f"default: the last epoch; {MOMENT}"},
+            ),
             _LIMIT,
         ],
     ),
     Subcommand(
         "compare",
-        "what differs between two collections, versions or epochs, row beside row",
+        "compare two collections, versions or epochs, row by row",
         _compare,
         [
-            (["a"], {"help": "a stage, an input, delays@1, or of a branch: main/delays"}),
-            (["b"], {"nargs": "?", "help": "another; left out: `a` at two epochs"}),
-            (["--at"], {"type": moment, "nargs": "+", "help": f"of both, or one each; {MOMENT}"}),
-            (["--by"], {"nargs": "+", "help": "columns that say which row became which"}),
-            (["--columns"], {"nargs": "+", "help": "those that are compared"}),
+            (
+                ["a"],
+                {"help": "a stage, an input, a version (delays@1), or of a branch (main/delays)"},
+            ),
+            (["b"], {"nargs": "?", "help": "the other one; omitted: `a` at two epochs"}),
+            (
+                ["--at"],
+                {"type": moment, "nargs": "+", "help": f"one for both, or one for each; {MOMENT}"},
+            ),
+            (["--by"], {"nargs": "+", "help": "columns that match a row with its changed version"}),
+            (["--columns"], {"nargs": "+", "help": "the columns to compare"}),
             _LIMIT,
         ],
     ),
-    Subcommand("trust", "whose key signed the log, and what its stages would compute", _trust),
+    Subcommand("trust", "show whose key signed the log, and the definitions of its stages", _trust),
 )

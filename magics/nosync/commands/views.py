@@ -121,19 +121,19 @@ class PanelActions:
 
 def _panel(notebook: Notebook, arguments: Namespace) -> None:
     if not has_widgets(notebook):
-        raise UsageError("%dd panel: there is no front end for views here; see %dd status")
+        raise UsageError("%dd panel: this front end shows no widgets; use %dd status")
     session = notebook.session()
     panel = notebook.views.panel(session, notebook.branch, PanelActions(notebook))
     if arguments.here or find_spec("sidecar") is None:
         display_view(notebook, panel, panel.title())
         if not arguments.here:
-            notebook.say('NoSync: pip install "nosync[views]" shows the panel at the side')
+            notebook.say('NoSync: to show the panel at the side: pip install "nosync[views]"')
         return
     from IPython.display import display
     from sidecar import Sidecar
 
     _, html = panel.static()
-    title = f"{panel.title()}; it is at the side"
+    title = f"{panel.title()}; opened at the side"
     notebook.say(title, formats.folded(title, html))
     side = Sidecar(title=_PANEL_TITLE, anchor="split-right")
     notebook.views.keep(side)
@@ -144,18 +144,18 @@ def _panel(notebook: Notebook, arguments: Namespace) -> None:
 COMMANDS = (
     Subcommand(
         "travel",
-        "a slider over the epochs of a stage, or of several",
+        "open a time slider over one stage or several",
         _travel,
         [(["stage"], {"nargs": "*"}), AT],
     ),
-    Subcommand("layers", "how a trace is kept", _layers, [(["stage"], {"nargs": "?"})]),
+    Subcommand("layers", "show the layers of a stage", _layers, [(["stage"], {"nargs": "?"})]),
     Subcommand(
-        "graph", "which stage reads which, how far each is, what a failure would cost", _graph
+        "graph", "show the graph of stages, their epochs, and the cost of a failure", _graph
     ),
     Subcommand(
         "panel",
-        "stages, graph, layers, replicas, at the side: drop, rename, travel",
+        "open the panel at the side: stages, graph, layers, replicas",
         _panel,
-        [(["--here"], {"action": "store_true", "help": "below the cell, not at the side"})],
+        [(["--here"], {"action": "store_true", "help": "below the cell instead of at the side"})],
     ),
 )

@@ -243,5 +243,5 @@ def log_owner_notebook(place: LogPlace) -> Iterator[None]:
         notebook = find_notebook(record) or record.notebook
         whose = f"it is the log of {_quoted_path(Path(notebook))}; " if notebook else ""
         opens = f"%dd open {_quoted_path(place.path)}"
-        hint = f"{whose}`{opens} --mode r` reads it, `{opens} --takeover` goes on in it here"
+        hint = f"{whose}`{opens} --mode r` reads it, `{opens} --takeover` takes it over"
         raise nosync_nb.FencedError(str(error), hint=hint) from error

@@ -188,7 +188,7 @@ def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
             files.make_folder(str(parent))
         has_log = LogFolder(place.path).has_log(write=write)
     except DurabilityError as error:
-        error.add_note("Hint: `%dd open PATH` keeps the log in another folder")
+        error.add_note("Hint: `%dd open PATH` uses another folder for the log")
         raise
     ignore = str(parent / ".gitignore")
     if is_default and write and not files.exists(ignore):
@@ -206,8 +206,8 @@ def is_log_lost(place: LogPlace) -> str:
     if place.has_log or LogFolder(place.path).replicas is None:
         return ""
     return (
-        f"the log {shown_path(place.path)} is gone, and its replicas have it: `%dd recover` or any"
-        " use of nosync makes it anew, `%dd reset` forgets it"
+        f"the log {shown_path(place.path)} is missing, but its replicas have it: `%dd recover` or"
+        " any use of nosync restores it, `%dd reset` forgets it"
     )
 
 
@@ -227,7 +227,7 @@ def restored_place(place: LogPlace, options: dict[str, Any]) -> str:
         return ""
     for lost in lost_logs(os.path.dirname(os.path.realpath(place.path))):
         path = shown_path(Path(lost))
-        return f"the log {path} is gone, and its replicas have it: `%dd open {path}`"
+        return f"the log {path} is missing, but its replicas have it: `%dd open {path}`"
     return ""
 
 
@@ -236,7 +236,7 @@ def abandoned_place(place: LogPlace) -> Exception:
     from nosync_nb.errors import NosyncError
 
     return NosyncError(
-        f"recovering {shown_path(place.path)} ended the kernel twice, so it is not tried again "
-        "by itself; the log is as it was",
-        hint="%dd recover tries once more, %dd open OTHER works elsewhere",
+        f"recovering {shown_path(place.path)} ended the kernel twice, so it is not retried "
+        "automatically; the log is unchanged",
+        hint="run %dd recover to try once more, or %dd open OTHER to use another log",
     )

@@ -79,7 +79,7 @@ def log_of(notebook: Path) -> Path:
     missing = "" if file.file else " (there is no such file)"
     beside = f"logs beside it: {listed}" if others else f"there are no logs in '{place.parent}'"
     raise DurabilityError(
-        f"no log of notebook '{notebook}'{missing} is known; {beside}",
+        f"no log of notebook '{notebook}'{missing} was found; {beside}",
         hint=f"nosync.open('{shown_path(others[0])}', mode='r') reads the log in a folder"
         if others
         else "run a cell of the notebook that uses nosync, or name the folder of its log",

@@ -43,12 +43,12 @@ class RunningCell(NamedTuple):
         """Returns a message on its committed epochs, as the session continues from epoch `now`."""
         stand = now - self.epoch
         if stand <= 0:
-            return f"{self.cell} — nothing of it was committed: run it again"
-        which = f"epoch {now}" if stand == 1 else f"epochs {self.epoch + 1} to {now}"
+            return f"{self.cell} — nothing was committed: run it again"
+        which = f"epoch {now} is" if stand == 1 else f"epochs {self.epoch + 1} to {now} are"
         advice = (
             "run it again" if self.repeatable else "run it again, but its inserts have no once="
         )
-        return f"{self.cell} — {which} of it stand{'s' if stand == 1 else ''}: {advice}"
+        return f"{self.cell} — {which} committed: {advice}"
 
 
 @dataclass

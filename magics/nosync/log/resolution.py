@@ -314,17 +314,17 @@ def resolution_text(verdict: LogResolution, log: str, notebook: str) -> str:
     match verdict.relation:
         case "copy":
             return (
-                f"this notebook is a copy of {notebook}, and its log will be a new one;"
-                f" `%dd open {log} --branch NAME` goes on in a branch of that one's"
+                f"this notebook is a copy of {notebook}, and gets a new log;"
+                f" `%dd open {log} --branch NAME` uses a branch of the other log"
             )
         case "taken":
             return (
-                f"{log} was this notebook's log until {notebook} took it; this notebook's will be a"
-                f" new one; {opens} takes it back"
+                f"{log} was this notebook's log until {notebook} took it; this notebook gets a new"
+                f" log; {opens} takes it back"
             )
         case "gone":
             whose = f"of another {notebook}" if notebook else "of another notebook"
-            return f"{log} is the log {whose}; this notebook's will be a new one; {opens} adopts it"
+            return f"{log} is the log {whose}; this notebook gets a new log; {opens} adopts it"
         case "maybe":
-            return f"{log}, the log of {notebook}, may be this notebook's: {opens} goes on in it"
+            return f"{log}, the log of {notebook}, may be this notebook's: {opens} uses it"
     return ""

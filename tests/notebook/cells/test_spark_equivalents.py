@@ -64,7 +64,7 @@ def test_note_about_a_dataframe_shows_the_definition(sql: str, session: Session)
         "g", f"x = 1\ng = spark.sql({sql!r})\n", {"flights": "flights", "Flights": "flights"}.get
     )
     if expected is None:
-        assert "describe it with select, filter, join" in note
+        assert "define it with select, filter, join" in note
         return
     assert note.endswith(f"To keep it up to date: g = {expected}")
     flights = session.input("flights", "carrier string, dest string, delay double")
@@ -78,7 +78,7 @@ def test_note_about_a_dataframe_shows_the_definition(sql: str, session: Session)
 
 def test_note_without_a_query_in_the_cell_is_general() -> None:
     for source in ("g = spark.table('flights')", "g = spark.sql(text)", "a, g = 1, 2", "g ="):
-        assert "describe it with" in frame_note("g", source, lambda name: name)
+        assert "define it with" in frame_note("g", source, lambda name: name)
 
 
 def test_functions_of_pyspark_without_a_session_are_errors_with_a_hint() -> None:
@@ -142,7 +142,7 @@ def test_cell_with_a_query_of_spark_shows_the_definition(tmp_path: Path) -> None
             "%%dd\ng = spark.sql('select * from flights where delay > 10')", timeout=240
         )
         assert reply.status == "ok"
-        assert "g is a Spark DataFrame of the rows as they are now, and no stage" in reply.text
+        assert "g is a Spark DataFrame with the current rows, not a stage" in reply.text
         assert "g = flights.filter('delay > 10')" in reply.text
         assert "no top-level name" not in reply.text
         assert kernel.run("%%dd\ng = flights.filter('delay > 10')").status == "ok"

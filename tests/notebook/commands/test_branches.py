@@ -45,7 +45,7 @@ def test_cells_go_on_in_a_branch_and_back(notebook: Notebook) -> None:
     assert "branch what_if forked at epoch 2: `%dd switch what_if`" in said
     assert rows(notebook) == [("AA", 20), ("AA", 30)]
     said = notebook.ok("%dd switch what_if")
-    assert "cells go on in branch what_if, at epoch 2" in said
+    assert "now on branch what_if, at epoch 2" in said
     assert rows(notebook) == [("AA", 20)]
     notebook.ok('flights.insert([("UA", 99)])')
     assert rows(notebook) == [("AA", 20), ("UA", 99)]
@@ -55,7 +55,7 @@ def test_cells_go_on_in_a_branch_and_back(notebook: Notebook) -> None:
     table = notebook.ok("%dd branch")
     assert "what_if" in table
     assert "this notebook" not in table
-    assert "is gone" in notebook.ok("%dd branch --drop what_if")
+    assert "dropped branch" in notebook.ok("%dd branch --drop what_if")
     assert "there are no branches" in notebook.ok("%dd branch")
 
 
@@ -75,14 +75,14 @@ def test_a_branch_whose_disk_was_lost_is_listed_and_switched_to(
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
     notebook.ok(f"%dd replicas add file://{tmp_path}/copy")
-    assert "until then it is on this disk alone" in notebook.ok("%dd branch what_if")
+    assert "until then it is on this disk only" in notebook.ok("%dd branch what_if")
     assert "is kept at file://" in notebook.ok("%dd switch what_if")
     notebook.ok('flights.insert([("UA", 99)])')
     notebook.ok('nosync.session().sync("replicas", timeout=60)')
     notebook.ok("%dd switch")
     shutil.rmtree(tmp_path / "log" / "branches" / "what_if")
-    assert "at replicas: `%dd switch what_if`" in notebook.ok("%dd branch")
-    assert "cells go on in branch what_if, at epoch 4" in notebook.ok("%dd switch what_if")
+    assert "at replicas only: `%dd switch what_if`" in notebook.ok("%dd branch")
+    assert "now on branch what_if, at epoch 4" in notebook.ok("%dd switch what_if")
     assert rows(notebook) == [("AA", 20), ("AA", 30), ("UA", 99)]
 
 
@@ -169,7 +169,7 @@ def test_the_buttons_of_a_slider_do_what_the_commands_do(notebook: Notebook) -> 
     assert view.forks
     asked(view, {"course": True})
     asked(view, {"branch": "  ", "at": 2})
-    assert view.said == {"text": "write a name for the branch first", "bad": True, "number": 1}
+    assert view.said == {"text": "enter a name for the branch first", "bad": True, "number": 1}
     asked(view, {"branch": "what_if", "at": 2})
     assert view.said["text"].startswith("branch what_if forked at epoch 2: `%dd switch what_if`")
     assert [2, "branch what_if forked"] in view.course["marks"]
@@ -177,7 +177,7 @@ def test_the_buttons_of_a_slider_do_what_the_commands_do(notebook: Notebook) -> 
     assert view.said["bad"]
     assert "no name" in view.said["text"]
     asked(view, {"rewind": 2})
-    assert "went back from epoch 3 to 2" in view.said["text"]
+    assert "rewound from epoch 3 to 2" in view.said["text"]
     assert not view.said["bad"]
     assert (nosync.session().now, view.epoch) == (2, 2)
     asked(view, {"rewind": 77})
@@ -197,7 +197,7 @@ def test_the_past_of_a_stage_that_was_defined_late_is_computed_by_a_button(
     view.travel(1)
     assert view.epoch == 3
     asked(view, {"replay": True})
-    assert view.said == {"text": "few can be read from epoch 0 on", "bad": False, "number": 1}
+    assert view.said == {"text": "few is readable from epoch 0 on", "bad": False, "number": 1}
     assert view.course["past"] == ""
     view.travel(2)
     assert (view.epoch, view.page["rows"]) == (2, [["AA", "20"]])
@@ -221,8 +221,8 @@ def test_a_slider_without_a_notebook_has_no_such_buttons(notebook: Notebook) -> 
 
 def test_a_rewind_says_how_it_is_undone(notebook: Notebook) -> None:
     said = notebook.ok("%dd rewind 2")
-    assert "went back from epoch 3 to 2" in said
-    assert "`%dd switch before-rewind-1` goes on there" in said
+    assert "rewound from epoch 3 to 2" in said
+    assert "`%dd switch before-rewind-1` returns to them" in said
     assert rows(notebook) == [("AA", 20)]
     assert "before-rewind-1" in notebook.ok("%dd branch")
     notebook.ok('flights.insert([("UA", 99)])')
@@ -231,7 +231,7 @@ def test_a_rewind_says_how_it_is_undone(notebook: Notebook) -> None:
     assert rows(notebook) == [("AA", 20), ("AA", 30)]
     notebook.ok("%dd switch")
     assert rows(notebook) == [("AA", 20), ("UA", 99)]
-    assert "at epoch 3 already" in notebook.ok("%dd rewind 3")
+    assert "already at epoch 3" in notebook.ok("%dd rewind 3")
 
 
 def test_a_restarted_notebook_comes_back_on_its_branch_and_says_so(notebook: Notebook) -> None:
@@ -241,7 +241,7 @@ def test_a_restarted_notebook_comes_back_on_its_branch_and_says_so(notebook: Not
     notebook.close()
     again = Notebook()
     try:
-        assert "cells go on in branch what_if" in again.ok("%load_ext nosync")
+        assert "now on branch what_if" in again.ok("%load_ext nosync")
         assert rows(again) == [("UA", 50)]
         again.ok("%dd switch")
     finally:
@@ -258,13 +258,13 @@ def test_a_branch_follows_the_main_log(notebook: Notebook) -> None:
     notebook.ok("%dd branch what_if --at 1")
     notebook.ok("%dd switch what_if")
     notebook.ok('%%dd\nslow = flights.filter("delay > 25")')
-    assert "1 epoch of the main log taken, now at 2" in notebook.ok("%dd follow --upto 2")
+    assert "caught up with the main log: 1 epoch, now at 2" in notebook.ok("%dd follow --upto 2")
     assert rows(notebook) == []
     told = notebook.ok("%dd follow").text
-    assert told.strip() == "1 epoch of the main log taken, now at 3"
+    assert told.strip() == "caught up with the main log: 1 epoch, now at 3"
     assert rows(notebook) == [("AA", 30)]
     told = notebook.ok("%dd follow").text
-    assert told.strip() == "0 epochs of the main log taken, now at 3"
+    assert told.strip() == "caught up with the main log: 0 epochs, now at 3"
 
 
 def test_names_of_branches_are_completed_where_a_branch_is_named(notebook: Notebook) -> None:
@@ -285,11 +285,11 @@ def test_a_copy_says_what_it_is_of_and_takes_the_home_for_a_tilde(
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", signing.key_path())
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "~/whole has all of the log up to epoch 3" in notebook.ok("%dd copy ~/whole")
+    assert "copied the log up to epoch 3 to ~/whole" in notebook.ok("%dd copy ~/whole")
     notebook.ok("%dd branch what_if --at 2")
     notebook.ok("%dd switch what_if")
     said = notebook.ok("%dd copy ~/part").text.replace("\n", " ")
-    assert "~/part has all of branch what_if up to epoch 2" in said
+    assert "copied branch what_if up to epoch 2 to ~/part" in said
     with nosync_nb.open(tmp_path / "part") as copied:
         assert [tuple(row) for row in copied["slow"].rows()] == [("AA", 20)]
 
@@ -356,9 +356,9 @@ def test_a_stage_is_compared_with_itself_in_another_branch(notebook: Notebook) -
     for sides in ("what_if/how_many how_many", "how_many what_if/how_many"):
         shown = notebook.ok(f"%dd compare {sides}")
         assert "1 changed, 1 only in what_if/how_many" in shown
-        assert "rows are told apart by carrier" in shown
+        assert "rows matched on carrier" in shown
     notebook.ok("%dd switch what_if")
-    assert "there are: main, what_if" in notebook.fails("%dd compare other/slow slow")
+    assert "branches: main, what_if" in notebook.fails("%dd compare other/slow slow")
     assert "'fast'" in notebook.fails("%dd compare main/fast slow")
 
 
@@ -370,7 +370,7 @@ def test_a_branch_is_forked_from_the_one_that_cells_go_on_in(
     notebook.ok('flights.insert([("UA", 99)])')
     said = notebook.ok("%dd branch inner")
     assert "branch outer/inner forked at epoch 3: `%dd switch outer/inner`" in said
-    assert "cells go on in branch outer/inner, at epoch 3" in notebook.ok("%dd switch outer/inner")
+    assert "now on branch outer/inner, at epoch 3" in notebook.ok("%dd switch outer/inner")
     notebook.ok('flights.insert([("DL", 50)])')
     assert rows(notebook) == [("AA", 20), ("DL", 50), ("UA", 99)]
     listed = notebook.ok("%dd branch")
@@ -382,7 +382,7 @@ def test_a_branch_is_forked_from_the_one_that_cells_go_on_in(
     assert rows(notebook) == [("AA", 20), ("UA", 99)]
     notebook.ok('flights.insert([("B6", 70)])')
     notebook.ok("%dd switch outer/inner")
-    assert "1 epoch of branch outer taken, now at 5" in notebook.ok("%dd follow")
+    assert "caught up with branch outer: 1 epoch, now at 5" in notebook.ok("%dd follow")
     assert ("B6", 70) in rows(notebook)
     assert "branch outer/inner/before-rewind-1: `%dd switch outer/inner/before" in notebook.ok(
         "%dd rewind 4"

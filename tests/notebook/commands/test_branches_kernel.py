@@ -34,7 +34,7 @@ def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
         for source in (FLIGHTS, COUNT, insert("AA"), "%dd branch colleague\n%dd branch other"):
             assert owner.run(source).status == "ok"
         opened = colleague.run("%dd open main.ipynb --branch colleague")
-        assert "cells go on in branch colleague; `%dd switch` reads the main log" in opened
+        assert "now on branch colleague; `%dd switch` reads the main log" in opened
         yield owner, colleague
 
 
@@ -46,7 +46,7 @@ def test_main_is_the_log_that_was_forked_while_its_notebook_writes_it(
     owner.run(insert("B6"))
     compared = colleague.run("%dd compare main/counts counts")
     assert "1 only in main/counts, 1 only in counts, 1 in both" in compared
-    assert "1 epoch of the main log taken, now at 3" in colleague.run("%dd follow")
+    assert "caught up with the main log: 1 epoch, now at 3" in colleague.run("%dd follow")
     assert "1 only in counts, 2 in both" in colleague.run("%dd compare main/counts counts")
     assert "2 only in counts, 1 in both" in colleague.run("%dd compare other/counts counts")
     listed = colleague.run("%dd branch").text
@@ -72,23 +72,23 @@ def test_a_switch_reads_main_and_comes_back(notebooks: tuple[Kernel, Kernel]) ->
     assert "run this command in the notebook that has it open" in colleague.run(
         "%dd branch --drop other"
     )
-    assert "cells go on in branch colleague, at epoch 1" in colleague.run("%dd switch colleague")
+    assert "now on branch colleague, at epoch 1" in colleague.run("%dd switch colleague")
     colleague.run(insert("DL"))
     colleague.run("%dd branch mine")
     assert "branch colleague/mine, at epoch 2" in colleague.run("%dd switch colleague/mine")
     assert "branches: colleague, colleague/mine, other" in colleague.run("%dd switch none")
     assert owner.run(insert("WN")).status == "ok"
     colleague.kill()
-    assert "cells go on in branch colleague/mine" in colleague.run("1")
+    assert "now on branch colleague/mine" in colleague.run("1")
     assert "['AA', 'DL']" in colleague.run(show)
-    assert "cells go on in branch other, at epoch 1" in colleague.run("%dd switch other")
-    assert "2 epochs of the main log taken, now at 3" in colleague.run("%dd follow")
+    assert "now on branch other, at epoch 1" in colleague.run("%dd switch other")
+    assert "caught up with the main log: 2 epochs, now at 3" in colleague.run("%dd follow")
     colleague.kill()
-    assert "cells go on in branch other" in colleague.run("1")
+    assert "now on branch other" in colleague.run("1")
     owner.kill()
     assert "branch" not in owner.run("1")  # the branch in use is the colleague's choice alone
     assert "FencedError: branch 'other' is open" in owner.run("%dd branch --drop other")
-    assert "branch colleague is gone" in owner.run(
+    assert "dropped branch colleague" in owner.run(
         "%dd branch --drop colleague/mine\n%dd branch --drop colleague"
     )
 

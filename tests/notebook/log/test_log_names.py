@@ -305,8 +305,8 @@ def test_open_logs_are_listed_as_open_and_not_for_deletion(folder: Path) -> None
         with owned(folder / ".nosync" / "Untitled") as pid:
             shown = notebook.ok("%dd logs")
             assert f"process {pid}" in shown
-            assert "gone" not in shown
+            assert "(deleted)" not in shown
             assert "delete" not in shown
         shown = notebook.ok("%dd logs")
-        assert "Untitled.ipynb, which is gone" in shown
+        assert "Untitled.ipynb (deleted)" in shown
         assert "delete" in shown

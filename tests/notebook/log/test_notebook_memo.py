@@ -91,10 +91,10 @@ def test_inserts_without_a_key_are_not_repeatable() -> None:
 
 def test_what_stands_of_a_cell_is_said_with_what_to_do() -> None:
     cell = RunningCell("In[5]: load()", 3, True)
-    assert cell.told(3) == "In[5]: load() — nothing of it was committed: run it again"
-    assert cell.told(2) == "In[5]: load() — nothing of it was committed: run it again"
-    assert cell.told(4) == "In[5]: load() — epoch 4 of it stands: run it again"
-    assert cell.told(9) == "In[5]: load() — epochs 4 to 9 of it stand: run it again"
+    assert cell.told(3) == "In[5]: load() — nothing was committed: run it again"
+    assert cell.told(2) == "In[5]: load() — nothing was committed: run it again"
+    assert cell.told(4) == "In[5]: load() — epoch 4 is committed: run it again"
+    assert cell.told(9) == "In[5]: load() — epochs 4 to 9 are committed: run it again"
     assert "no once=" in cell._replace(repeatable=False).told(9)
 
 
@@ -200,12 +200,12 @@ def test_the_cell_that_was_killed_is_named_with_what_stands_of_it(
         kernel.wait_for_text("there")
         kernel.kill()
         shown = kernel.run("wait = False\nprint(js.dumps(['imported']))")
-        assert "In[3]: for day in range(5): — epochs 2 to 4 of it stand: run it again" in shown
+        assert "In[3]: for day in range(5): — epochs 2 to 4 are committed: run it again" in shown
         assert "total — In[2]: wait, total = True, 5" in shown
         assert '["imported"]' in shown
         assert "wait" not in shown.text.partition("total — In[2]")[0]
         again = kernel.run(LOOP)
-        assert "3 loads were there already; epochs 5 to 6 committed" in again
+        assert "3 loads were already committed; epochs 5 to 6 committed" in again
         kernel.restart()
         shown = kernel.run("wait = False")
         assert "(closed properly)" in shown

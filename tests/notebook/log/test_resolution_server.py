@@ -93,7 +93,7 @@ def test_a_notebook_that_was_named_before_its_first_cell_is_known_by_that_name(
         assert neighbour.run("x = 1", cell="fresh").text == ""
         listed = neighbour.run("%dd logs", cell="fresh")
         assert "early.ipynb  process " in listed
-        assert "gone" not in listed
+        assert "(deleted)" not in listed
         assert "delete" not in listed
         read = "print('rows', nosync.open('early.ipynb', mode='r')['flights'].count())"
         assert "rows 2" in neighbour.run(read, cell="fresh")
@@ -242,7 +242,7 @@ def test_a_runner_is_told_that_its_log_is_temporary(
         return path.read_text()
 
     shown = ran()
-    assert "nobody tells this notebook's name, so its log is temporary" in shown
+    assert "the notebook's name is unknown, so its log is temporary" in shown
     assert "rows 2" in shown
     assert not (tmp_path / ".nosync").exists()
     if runner == RUNNERS[0]:

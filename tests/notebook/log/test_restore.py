@@ -56,7 +56,7 @@ def test_the_notebook_that_the_log_knew_recovers_by_itself(lost: Path) -> None:
 def test_another_notebook_is_offered_what_is_gone_in_a_line(lost: Path) -> None:
     with started(lost, "other.ipynb") as kernel:
         reply = kernel.run(FLIGHTS)
-        (line,) = [line for line in reply.text.splitlines() if "is gone" in line]
+        (line,) = [line for line in reply.text.splitlines() if "is missing" in line]
         assert "%dd open .nosync/flights" in line
         assert VALUES in kernel.run(f"%dd open .nosync/flights\n{SHOW}")
 

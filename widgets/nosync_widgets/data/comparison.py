@@ -47,7 +47,7 @@ def comparison_table(comparison: Comparison, *, limit: int) -> Table:
     schema, titles = comparison.schema, _titles(comparison)
     pairs = comparison.rows(limit)
     total = comparison.only_a + comparison.only_b + comparison.changed
-    notes = [f"rows are told apart by {', '.join(comparison.by)}"] if comparison.by else []
+    notes = [f"rows matched on {', '.join(comparison.by)}"] if comparison.by else []
     if len(pairs) < total:
         notes.append(f"the first {len(pairs)} of {formats.count(total, 'difference')}")
     return ChartedTable(
@@ -179,4 +179,4 @@ def _figures(counts: Sequence[DifferenceCounts], names: Sequence[str], label: st
     """Returns the figures of the chart as a folded-up table."""
     rows = [[str(each.epoch), *(f"{value:,}" for value in each[1:])] for each in counts]
     table = Table(label, ("epoch", *names), rows, ("bigint",) * 4)
-    return f"<details><summary>the figures of the chart</summary>{table.html()}</details>"
+    return f"<details><summary>figures of the chart</summary>{table.html()}</details>"

@@ -18,7 +18,7 @@ _ROW = "border:0;background:none;padding:1px 14px 1px 0;text-align:left;vertical
 _FIRST = ("running", "lost", "uncertain")
 """The facts at the top, in the frame."""
 
-_WORDS = {"running": "this cell was running", "read": "back", "recomputed": "computed anew"}
+_WORDS = {"running": "this cell was running", "read": "restored"}
 """The labels of facts that differ from the text form."""
 
 

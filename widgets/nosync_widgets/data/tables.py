@@ -204,7 +204,7 @@ def collection_title(collection: Collection, *, at: Any = None) -> str:
     """Names a collection as a caption does: `slow at epoch 7`."""
     name = collection.name
     if name is None:
-        return "a collection without a name: evaluated now, nothing is kept"
+        return "an unnamed collection: computed for this output, not stored"
     if at is None:
         return name
     return f"{name} at epoch {at}" if isinstance(at, int) else f"{name} at {at!r}"

@@ -55,7 +55,7 @@ class AnsweringWidget(anywidget.AnyWidget):
     """A widget that handles messages of its front end while a cell runs."""
 
     again = traitlets.Unicode(
-        AGAIN, help=f"What brings the view back when its kernel is gone; {AGAIN!r}."
+        AGAIN, help=f"How to show the view again after its kernel has ended; {AGAIN!r}."
     ).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:

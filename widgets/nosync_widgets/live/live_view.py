@@ -50,9 +50,7 @@ class LiveView(AnsweringWidget):
 
     _css = source("live.css")
 
-    state = traitlets.Dict(help="What is drawn: texts and numbers; empty by default.").tag(
-        sync=True
-    )
+    state = traitlets.Dict(help="The texts and numbers to draw; empty by default.").tag(sync=True)
 
     def __init__(self, pulse: OverviewPoller, *, again: str = AGAIN) -> None:
         self._lock = threading.RLock()

@@ -120,12 +120,12 @@ class OverviewPoller:
         """Returns the reason why this session will not change any more, and the remedy, or ""."""
         session = self.session
         if session.closed:
-            return "the session was closed, what is shown is of then; to go on,"
+            return "the session was closed, and this view is no longer updated; to continue,"
         if session.info.fenced:
             takes = f"`%dd open {quote(session.path)} --takeover`"
             return (
-                "another process has taken this log over, what is shown is of then; to go on here"
-                f" {takes}, then"
+                "another process has taken over this log, and this view is no longer updated; to"
+                f" continue here {takes}, then"
             )
         return ""
 

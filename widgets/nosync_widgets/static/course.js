@@ -80,7 +80,7 @@ function buildChoice(model, signal) {
   const choice = document.createElement("select");
   choice.setAttribute("aria-label", "what the line shows");
   choice.setAttribute("data-lm-suppress-shortcuts", "true");
-  choice.title = "rows over epochs, or what a column adds up to";
+  choice.title = "rows, or the sum of a column, over epochs";
   let known = "";
   const fill = () => {
     /** @type {[number, string][]} */

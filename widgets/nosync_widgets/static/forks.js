@@ -3,7 +3,7 @@
 
 /** What the button says; going back asks once more. @param {number} epoch @param {number | null} sure */
 export function rewindLabel(epoch, sure) {
-  return sure === epoch ? `Go back to epoch ${epoch}: sure?` : "Rewind here";
+  return sure === epoch ? `Rewind to epoch ${epoch}: sure?` : "Rewind here";
 }
 
 /**
@@ -16,16 +16,16 @@ function buildForks(model, root, signal) {
   bar.hidden = !model.get("forks");
   const name = document.createElement("input");
   name.type = "text";
-  name.placeholder = "name of a branch";
+  name.placeholder = "branch name";
   name.setAttribute("aria-label", "name of the branch that is forked here");
   const branch = document.createElement("button");
   branch.textContent = "Branch here";
-  branch.title = "fork a branch at the epoch shown, as %dd branch NAME --at EPOCH does";
+  branch.title = "fork a branch at this epoch, as %dd branch NAME --at EPOCH does";
   const rewind = document.createElement("button");
-  rewind.title = "go back to the epoch shown, as %dd rewind EPOCH does; what is left stays as a branch";
+  rewind.title = "rewind to this epoch, as %dd rewind EPOCH does; the undone epochs remain in a branch";
   const past = document.createElement("button");
-  past.textContent = "Compute its past";
-  past.title = "as %%dd --replay does, from the first epoch of what it reads";
+  past.textContent = "Compute its history";
+  past.title = "computes the stage from the first epoch of its inputs, as %%dd --replay does";
   const said = document.createElement("span");
   said.setAttribute("aria-live", "polite"); // the status is the line of the epoch
   bar.append(name, branch, rewind, past, said);

@@ -241,7 +241,7 @@ function build(root) {
   const dated = make("span", { class: "nosync-faint" });
   const title = make("span", { class: "nosync-title" });
   head.append(title, dated);
-  const costs = make("div", { class: "nosync-costs", role: "list", "aria-label": "what a failure now would cost" });
+  const costs = make("div", { class: "nosync-costs", role: "list", "aria-label": "cost of a failure now" });
   const legend = make("div", { class: "nosync-legend" });
   for (const [kind, text] of LEGEND) {
     const entry = make("span");

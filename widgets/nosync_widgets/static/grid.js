@@ -45,7 +45,7 @@ export function extent(page) {
 /** How a page is dated. @param {Page} page @param {number} latest @param {boolean} frozen */
 export function dated(page, latest, frozen) {
   const epoch = page.epoch ?? 0;
-  if (epoch > latest) return `epoch ${epoch}, which was left by a rewind`;
+  if (epoch > latest) return `epoch ${epoch}, which a rewind has undone`;
   if (page.stale) return `epoch ${epoch}, its last`;
   const behind = latest - epoch;
   if (behind) return `epoch ${epoch}, ${spelled(behind)} behind`;
@@ -69,7 +69,7 @@ export function turned(order, place, add) {
 /** What a screen reader says of a column. @param {Summary} summary */
 export function described(summary) {
   const parts = [`${spelled(summary.nulls)} null`];
-  if (summary.distinct !== null) parts.push(`${spelled(summary.distinct)} different`);
+  if (summary.distinct !== null) parts.push(`${spelled(summary.distinct)} distinct`);
   if (summary.low !== null) parts.push(`${summary.low} to ${summary.high}`);
   for (const [value, count] of summary.common) parts.push(`${value}: ${spelled(count)}`);
   return parts.join(", ");
@@ -99,9 +99,9 @@ function summaryCell(summary, side) {
   cell.setAttribute("title", described(summary));
   const counts = summary.bars.length ? summary.bars : summary.common.map(([, count]) => count);
   if (counts.length) cell.append(picture(counts));
-  const different = summary.distinct === null ? "" : `${spelled(summary.distinct)} different`;
+  const distinct = summary.distinct === null ? "" : `${spelled(summary.distinct)} distinct`;
   const nulls = summary.nulls ? plural(summary.nulls, "null") : "";
-  cell.append(make("div", {}, [different, nulls].filter(Boolean).join(", ") || "no nulls"));
+  cell.append(make("div", {}, [distinct, nulls].filter(Boolean).join(", ") || "no nulls"));
   return cell;
 }
 
@@ -142,13 +142,13 @@ function build(model, root) {
   const body = make("tbody");
   table.append(head, body);
   scroller.append(table);
-  const first = button(pager, "First", "the first page");
-  const previous = button(pager, "Previous", "the page before");
+  const first = button(pager, "First", "First page");
+  const previous = button(pager, "Previous", "Previous page");
   const shown = make("span", { class: "nosync-extent" });
   pager.append(shown);
-  const next = button(pager, "Next", "the page after");
-  const last = button(pager, "Last", "the last page");
-  const size = /** @type {HTMLSelectElement} */ (make("select", { "aria-label": "rows a page" }));
+  const next = button(pager, "Next", "Next page");
+  const last = button(pager, "Last", "Last page");
+  const size = /** @type {HTMLSelectElement} */ (make("select", { "aria-label": "rows per page" }));
   pager.append(size);
   root.append(title, stale, bar, line, problem, scroller, pager);
   // The notebook's shortcuts look at the element that has the focus: there they must be refused.
@@ -217,7 +217,7 @@ function render({ model, el }) {
       const cell = make("th", { scope: "col", class: right ? "nosync-right" : "nosync-left" });
       const button = make("button", {
         type: "button",
-        title: `${type}; sorts, with Shift after the other columns`,
+        title: `${type}. Click to sort; Shift-click to add to the sort`,
         "data-lm-suppress-shortcuts": "true",
       });
       button.append(make("span", {}, name), make("span", { class: "nosync-arrow", "aria-hidden": "true" }));

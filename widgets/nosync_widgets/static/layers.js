@@ -21,7 +21,7 @@
  */
 
 const LEGEND = [
-  ["memory", "in memory alone"],
+  ["memory", "in memory only"],
   ["disk", "on this disk too"],
   ["some", "on a replica too"],
   ["copied", "on enough replicas"],
@@ -141,7 +141,7 @@ function build(model, root) {
   const lanes = make("div", { role: "list", "aria-label": "layers, oldest first" });
   const axis = lane("epoch", "nosync-axis");
   axis.row.setAttribute("aria-hidden", "true");
-  const reaches = make("div", { role: "list", "aria-label": "how far each place has it" });
+  const reaches = make("div", { role: "list", "aria-label": "last epoch in each place" });
   const legend = make("div", { class: "nosync-legend" });
   for (const [kind, text] of LEGEND) {
     const entry = make("span");
@@ -279,7 +279,7 @@ function render({ model, el }) {
     const merged = before ? merges(before, state) : [];
     if (merged.length) {
       const { lower, upper, count } = merged[0];
-      view.said.textContent = `${count} layers became one: ${epochs(lower, upper)}`;
+      view.said.textContent = `${count} layers were merged: ${epochs(lower, upper)}`;
     } else if (before && before.stage !== state.stage) view.said.textContent = "";
     view.stale.textContent = state.stale ?? "";
     view.error.textContent = unheard || state.error || state.why || "";

@@ -25,10 +25,10 @@ export function make(tag, attributes = {}, text = "") {
 
 /** What is said of a kernel that is there no more. @param {string} again what to do then */
 export const gone = (again) =>
-  `its kernel was restarted or has ended: what is shown is of then; ${again}`;
+  `the kernel was restarted or has ended, and this view is no longer live; ${again}`;
 
 /** What is said of a kernel that does not answer. @param {string} again what to do then */
-export const silent = (again) => `no answer: the kernel is busy, or was restarted; then ${again}`;
+export const silent = (again) => `no answer: the kernel is busy; if it was restarted, ${again}`;
 
 /**
  * Sends what a view asks, and says when nobody is there to answer: at once if the front end knows

@@ -88,10 +88,10 @@ export function status(page, steps) {
   if (page.label) parts.push(page.label);
   if (page.time) parts.push(page.time);
   const first = page.before === null ? page.epoch : page.before + 1;
-  if (first < page.epoch) parts.push(`epochs ${first} to ${page.epoch} are kept as one`);
+  if (first < page.epoch) parts.push(`epochs ${first} to ${page.epoch} are retained as one`);
   const changed = page.changes_more ? 0 : page.changes.reduce((sum, [n, , copies]) => sum + (n === 0 ? copies ?? 1 : 0), 0);
   if (changed) parts.push(`${plural(changed, "row")} changed`);
-  parts.push(`${plural(page.added - changed, "row")} came, ${(page.removed - changed).toLocaleString("en")} went`);
+  parts.push(`${plural(page.added - changed, "row")} added, ${(page.removed - changed).toLocaleString("en")} removed`);
   return parts.join(" · ");
 }
 
@@ -214,13 +214,13 @@ function build(model, root, signal) {
   };
   const play = button("Play", "step through the epochs");
   play.setAttribute("aria-pressed", "false");
-  const previous = button("Previous", "the epoch before");
+  const previous = button("Previous", "Previous epoch");
   const slider = /** @type {HTMLInputElement} */ (
     make("input", { type: "range", min: "0", step: "1", "aria-label": `epoch of ${model.get("stage")}` })
   );
   bar.append(slider);
-  const next = button("Next", "the epoch after");
-  const latest = button("Latest", "the newest epoch");
+  const next = button("Next", "Next epoch");
+  const latest = button("Latest", "Latest epoch");
   const speed = /** @type {HTMLSelectElement} */ (
     make("select", { "aria-label": "speed of play", title: "epochs that play steps through" })
   );

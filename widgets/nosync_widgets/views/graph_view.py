@@ -189,7 +189,7 @@ def overview_table(overview: Overview) -> Table:
 
 def _cost(cost: FailureCost) -> dict[str, Any]:
     """Describes the cost of a failure."""
-    what = {"kernel": "the kernel dies", "power": "the power goes", "disk": "the disk is lost"}
+    what = {"kernel": "the kernel dies", "power": "the power fails", "disk": "the disk is lost"}
     failure = what[cost.failure]
     if cost.lost:
         failure = f"the disk and {formats.count(cost.lost, 'replica')} are lost"
@@ -252,5 +252,5 @@ def _run_text(each: StageOutline) -> str:
     """Describes the time and placement of the last run."""
     work = each.work
     if work is None:
-        return "filled by you" if each.is_input else "has not run here"
+        return "changed by you" if each.is_input else "not run here yet"
     return f"{formats.seconds(work.seconds)} · {work.placement}"

@@ -82,15 +82,16 @@ class GridView(AnsweringWidget):
 
     stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
     page = traitlets.Dict(
-        help="Rows as strings, with what they are dated, ordered and filtered by; `stale` says why"
-        " there are no newer ones; `asked` is the number of the question that it answers, 0 for"
-        " none."
+        help="Rows as strings, with their epoch, order and filter; `stale` says why there are no"
+        " newer ones; `asked` is the number of the request that the page answers, 0 for none."
     ).tag(sync=True)
-    summary = traitlets.Dict(help="Summaries of the columns, dated; empty until made.").tag(
-        sync=True
-    )
-    latest = traitlets.Int(0, help="The last epoch that is there.").tag(sync=True)
-    frozen = traitlets.Bool(False, help="Whether commits are not followed; False.").tag(sync=True)
+    summary = traitlets.Dict(
+        help="Summaries of the columns, with their epoch; empty until computed."
+    ).tag(sync=True)
+    latest = traitlets.Int(0, help="The last epoch; 0 by default.").tag(sync=True)
+    frozen = traitlets.Bool(
+        False, help="True if the grid stays at its epoch; False by default."
+    ).tag(sync=True)
 
     def __init__(
         self,
@@ -197,7 +198,7 @@ class GridView(AnsweringWidget):
             total, most = cursor.count(wanted.where), self._session.collect_rows
             if total > most:
                 raise ValueError(
-                    f"{formats.count(total, 'row')}: session.collect_rows = {most:,} is less"
+                    f"{formats.count(total, 'row')} are more than session.collect_rows = {most:,}"
                 )
             data, media = download_file(cursor.table(wanted.order, where=wanted.where), kind)
         except Exception as error:

@@ -64,7 +64,7 @@ class LayersView(LiveView):
             "stale": "",
         }
         if shown is None:
-            message = f"there is no stage '{self._stage}' any more" if self._stage else ""
+            message = f"stage '{self._stage}' does not exist any more" if self._stage else ""
             return {**state, "why": formats.visible(message or "no inputs and no stages yet")}
         layers = self._pulse.session.info.layers(self._stage)
         return {
@@ -107,10 +107,10 @@ def layer_places(overview: Overview, shown: StageOutline) -> list[dict[str, Any]
         {"kind": "memory", "name": "memory", "epoch": shown.frontier.memory, "note": ""}
     ]
     if shown.persist == "memory":
-        return [{**found[0], "note": "kept in memory alone"}]
+        return [{**found[0], "note": "in memory only"}]
     found.append({"kind": "disk", "name": "disk", "epoch": shown.frontier.disk, "note": ""})
     if shown.persist == "disk":
-        found[-1]["note"] = "kept on this disk alone"
+        found[-1]["note"] = "on this disk only"
         return found
     # the replicas may have changed meanwhile
     copies = zip(overview.replicas, shown.copies, strict=False)
@@ -134,7 +134,7 @@ def layers_table(layers: Mapping[str, Iterable[Mapping[str, Any]]], *, epoch: in
     """Returns a table of the layers of some stages, by name."""
     return Table(
         caption=f"layers at epoch {epoch}: each holds the net changes of epochs in [lower, upper)",
-        columns=("stage", "lower", "upper", "level", "rows", "size", "kept"),
+        columns=("stage", "lower", "upper", "level", "rows", "size", "stored"),
         types=("string", "bigint", "bigint", "bigint", "bigint", "bigint", "string"),
         rows=[
             [

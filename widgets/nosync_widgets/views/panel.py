@@ -76,15 +76,15 @@ class Panel(ipywidgets.VBox):
         self.rows = _button("Rows", "the rows of this stage: sort, filter, pages, download")
         self.travel = _button("Time travel", "the rows of this stage at any epoch")
         self.name = ipywidgets.Text(
-            placeholder="another name",
+            placeholder="new name",
             layout=ipywidgets.Layout(width="140px"),
-            tooltip="another name for this stage",
+            tooltip="new name of this stage",
         )
-        self.rename = _button("Rename", "give this stage the name beside")
-        self.drop = _button("Drop", "forget this stage; asks once more")
+        self.rename = _button("Rename", "give this stage the new name")
+        self.drop = _button("Drop", "drop this stage; asks for confirmation")
         self.keep = _button("Keep it", "do not drop this stage")
         self.cascade = ipywidgets.Checkbox(
-            description="and those that read it", indent=False, layout={"width": "auto"}
+            description="also drop its readers", indent=False, layout={"width": "auto"}
         )
         self.said = ipywidgets.HTML()
         self._slots = {
@@ -233,7 +233,7 @@ class Panel(ipywidgets.VBox):
     def _rename(self, stage: str) -> str:
         new = self.name.value.strip()
         if not new:
-            return "write another name first"
+            return "enter a new name first"
         done = self._actions.rename(stage, new)
         self._clear()
         self.name.set_trait("value", "")
@@ -247,7 +247,7 @@ class Panel(ipywidgets.VBox):
             readers = [e.name for e in self.pulse.overview.collections if stage in e.reads]
             self.cascade.set_trait("value", False)
             read = f"; it is read by {formats.listing(readers)}" if readers else ""
-            return f"{stage} and its past would be gone{read}"
+            return f"this deletes {stage} and its history{read}"
         done = self._actions.drop(stage, cascade=self.cascade.value)
         self._clear()
         self.pulse.refresh()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nosync_widgets.live.overview_poller import OverviewPoller
 
 COLUMNS = ("name", "columns", "rows", "size", "epoch", "state")
-_REPLICA_COLUMNS = ("replica", "health", "epoch", "behind", "since", "to ship")
+_REPLICA_COLUMNS = ("replica", "health", "epoch", "behind", "behind for", "to ship")
 
 
 class ListView(LiveView):
@@ -142,7 +142,7 @@ def _safe(overview: Overview) -> str:
 def _cells(each: StageOutline) -> list[str | None]:
     kind = "" if each.version == 1 else f" (version {each.version})"
     state = each.why and (each.told if each.stale else f"stopped at epoch {each.last}: {each.why}")
-    storage = "" if each.persist == "replicas" else f", kept {_KEPT[each.persist]}"
+    storage = "" if each.persist == "replicas" else f", {_STORED[each.persist]}"
     return [
         f"{each.name}{kind}",
         formats.one_line(each.schema.ddl),
@@ -153,11 +153,11 @@ def _cells(each: StageOutline) -> list[str | None]:
     ]
 
 
-_KEPT = {"memory": "in memory alone", "disk": "on this disk alone"}
+_STORED = {"memory": "in memory only", "disk": "on this disk only"}
 
 
 def _replica(copy: ReplicaStatus, overview: Overview) -> list[str | None]:
-    health = {"level": "up to date", "behind": "on its way"}.get(copy.state, copy.state)
+    health = {"level": "up to date", "behind": "catching up"}.get(copy.state, copy.state)
     since = ""
     if copy.behind and overview.committed_at is not None:
         since = f"{copy.behind_s:.1f} s" if copy.behind_s < 60 else formats.seconds(copy.behind_s)

@@ -77,15 +77,15 @@ class TravelView(AnsweringWidget):
         help="Readable epochs as [first, last, step], ascending; empty by default."
     ).tag(sync=True)
     course = traitlets.Dict(
-        help="Rows or sums over epochs, columns that can be added up, marks, and how to compute a"
-        " past; empty until it is asked for."
+        help="Rows or sums over epochs, columns that can be added up, marks, and how to compute the"
+        " history; empty until requested."
     ).tag(sync=True)
-    forks = traitlets.Bool(help="Whether it can go back and fork; not by default.").tag(sync=True)
+    forks = traitlets.Bool(help="True if it can rewind and fork; False by default.").tag(sync=True)
     said = traitlets.Dict(
-        help="What was done last, or why not: `text`, `bad`, `number`; empty by default."
+        help="The result of the last action: `text`, `bad`, `number`; empty by default."
     ).tag(sync=True)
     page = traitlets.Dict(
-        help="Rows and changes of the epoch shown, as strings; `asked` is the epoch asked for,"
+        help="Rows and changes of the epoch shown, as strings; `asked` is the requested epoch,"
         " `stale` says why there are no newer ones, `beside` has the same of the other stages."
     ).tag(sync=True)
 
@@ -214,7 +214,7 @@ class TravelView(AnsweringWidget):
             elif name := str(content["branch"]).strip():
                 text, bad = forks.branch(name, int(content["at"])), False
             else:
-                text, bad = "write a name for the branch first", True
+                text, bad = "enter a name for the branch first", True
         except Exception as error:
             text, bad = error_text(error), True
         self.refresh(reload="replay" in content)
@@ -341,7 +341,7 @@ class TravelView(AnsweringWidget):
         """Returns one line: stage, epoch, label, rows that came and went."""
         title = self._name if "error" in self.page else page_title(self._name, self.page)
         if self._beside:
-            title += f"; beside it {', '.join(self._beside)}"
+            title += f"; with {', '.join(self._beside)}"
         return formats.one_line(title)
 
 
@@ -590,5 +590,5 @@ def past_of(session: Session, stage: str) -> str:
         return ""
     return (
         f"{formats.one_line(stage)} begins at epoch {missing.stop}, when it was defined:"
-        f" %%dd --replay {missing.start} as the first line of its cell computes what it was before"
+        f" %%dd --replay {missing.start} as the first line of its cell computes the epochs before"
     )
