@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from internals import log_of
 
 import nosync_nb
 from bench.r1 import IN_PROCESS
 from nosync_nb.collections.library import graphs
-from nosync_nb.session.session import owners_of
 
 PER_NODE = 4
 AGAIN = 3
@@ -83,14 +83,14 @@ def measure(session: Any, options: argparse.Namespace) -> dict[str, Any]:
         place = 1 + int(rng.integers(len(live) - 1))
         old = live[place]
         live[place] = (int(rng.integers(options.nodes)), int(rng.integers(options.nodes)))
-        before = session.stats["touched"], owners_of(session).publisher.store.log.head.offset
+        before = session.stats["touched"], log_of(session).head.offset
         started = time.perf_counter()
         edges.insert([live[place]])
         edges.remove([old])
         session.commit()
         latencies.append(1000 * (time.perf_counter() - started))
         touched.append(session.stats["touched"] - before[0])
-        sizes.append(owners_of(session).publisher.store.log.head.offset - before[1])
+        sizes.append(log_of(session).head.offset - before[1])
     rows = sorted(map(tuple, stage.rows()))
     assert rows == sorted(map(tuple, ALGORITHMS[options.algorithm](edges, roots).rows()))
     result = {"first_ms": first, "latencies_ms": latencies, "touched": touched, "bytes": sizes}

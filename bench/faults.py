@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from internals import services_of
+
 from bench.report import TOP, Goals, MeasurementError, Table, run
 from bench.servers import places
 
@@ -77,7 +79,6 @@ def lose(options: argparse.Namespace) -> None:
     import nosync_nb
     from bench.r1 import IN_PROCESS, edge_table, load
     from bench.workload import Workload
-    from nosync_nb.session.session import owners_of
 
     workload = Workload(options.edges, seed=1)
     session = nosync_nb.open(
@@ -92,7 +93,7 @@ def lose(options: argparse.Namespace) -> None:
         edges.remove(edge_table(change.gone_src, change.gone_dst, strings=False))
         session.commit()
     session.sync("replicas")
-    replication = owners_of(session).replication
+    replication = services_of(session).replication
     with replication.heard:  # which of them is lost is not known: the last one has it as well
         replication.heard.wait_for(lambda: replication.safe(COUNT - 1) == session.now)
     tell({"now": session.now, "result": sorted(map(list, stage.rows()))})
@@ -102,14 +103,13 @@ def lose(options: argparse.Namespace) -> None:
 def find(options: argparse.Namespace) -> None:
     """Opens the log that is not there any more, and reads a small stage."""
     import nosync_nb
-    from nosync_nb.session.session import owners_of
     from nosync_nb.store.replication.file_layout import is_frames
 
     started = time.perf_counter()
     session = nosync_nb.open(options.folder / "x.nosync", replicas=options.replicas, quorum=QUORUM)
     result = sorted(map(list, session["per_label"].rows()))
     seconds = time.perf_counter() - started
-    fetching = owners_of(session).fetching
+    fetching = services_of(session).fetching
     files, size = fetching.requests
     frames = [p for p in (options.folder / "x.nosync").iterdir() if is_frames(p.name)]
     size += sum(p.stat().st_size for p in frames)

@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 
 import nosync_nb
 from bench.peer_spark import start_spark
-from nosync_nb.session.session import owners_of
 
 FEW = 1000
 SCHEMAS = {
@@ -101,7 +100,7 @@ def ours(spark: Any, folder: Path, lines: int) -> dict[str, Any]:
     joined = joined.filter("quantity > 5")
     joined = joined.join(session["customers"], on={"buyer": "customer_id"})
     summed = joined.group_by("segment").agg(n="count(*)", total="sum(quantity)")
-    (report,) = owners_of(session).definitions.define({"summed": summed}, on=None)
+    (report,) = session.define({"summed": summed}, on=None)
     ended = time.perf_counter()
     expected = spark.read.parquet(str(folder / "result-True"))
     names = expected.columns

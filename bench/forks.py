@@ -27,12 +27,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from internals import checkpoint_now, settle_background
+
 import nosync_nb
 from bench.r1 import IN_PROCESS, edge_table, node_table
 from bench.recovery import folder_bytes
 from bench.workload import Change, Workload
 from nosync_nb.files.safe_names import FOLDERS
-from nosync_nb.session.session import owners_of
 
 WARM = 20
 """So many epochs are committed on what was opened before it is branched."""
@@ -126,8 +127,8 @@ def make(options: argparse.Namespace) -> dict[str, Any]:
         for change in islice(workload.epochs(options.epochs + MORE), options.epochs):
             commit(session, change)
             updates += workload.updates_count([change])
-        owners_of(session).worker.settle()  # how far behind it is by now is another each time
-        owners_of(session).upkeep.checkpoint()
+        settle_background(session)  # how far behind it is by now is another each time
+        checkpoint_now(session)
     return {
         "edges": options.edges,
         "epochs": options.epochs,
@@ -141,7 +142,7 @@ def make(options: argparse.Namespace) -> dict[str, Any]:
 def opening(options: argparse.Namespace) -> dict[str, Any]:
     """Opens the log to the rows of its stage, right after a checkpoint; the least of some tries."""
     with nosync_nb.open(options.folder / "log", spark_rows=IN_PROCESS) as session:
-        owners_of(session).upkeep.checkpoint()
+        checkpoint_now(session)
     tries = []
     for _ in range(5):
         with spent() as taken:

@@ -30,7 +30,6 @@ import pyarrow as pa
 
 import nosync_nb
 from bench.r1 import IN_PROCESS
-from nosync_nb.session.session import owners_of
 
 DESCRIPTORS = 256
 KEYS = 100_000
@@ -132,7 +131,7 @@ def held(session: Any) -> dict[str, int]:
     return {
         "rss_kib": anon,
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "layers": max(len(owners_of(session).upkeep.layers(name)) for name in names),
+        "layers": max(len(session.info.layers(name)) for name in names),
     }
 
 

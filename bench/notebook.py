@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from internals import settle_background
 
 import nosync_nb
 from bench.reads import times
 from bench.report import TOP, Goals, Table, run
 from nosync.kernelspec import kernel_spec
-from nosync_nb.session.session import owners_of
 from nosync_widgets.views.grid import GridRequest, GridView
 from nosync_widgets.views.time_slider import TravelView
 
@@ -88,7 +88,7 @@ def steps(n: int) -> dict[str, list[float]]:
             items.insert([(n + epoch, "new", 0.5)] * 10)
             items.remove(gone)
             session.commit()
-        owners_of(session).worker.settle()
+        settle_background(session)
         slider, grid = TravelView(session, "known"), GridView(session, "known")
         grid.summing.close()
         places, pages = cycle(range(2, session.now)), cycle(range(200, n, n // 9))

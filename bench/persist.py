@@ -21,6 +21,8 @@ from statistics import median
 from typing import Any
 from unittest import mock
 
+from internals import services_of
+
 import nosync_nb
 from bench.faults import run_lost
 from bench.r1 import IN_PROCESS, edge_table, node_table
@@ -28,7 +30,6 @@ from bench.report import Goals, MeasurementError, Table, percentiles, run
 from bench.servers import places
 from bench.workload import Workload
 from nosync_nb.session.durability.levels import LEVELS
-from nosync_nb.session.session import owners_of
 
 LAYERS = (1, 4, 16, 64)
 EPOCHS = 40
@@ -100,12 +101,12 @@ def make(options: argparse.Namespace) -> None:
     session.stage("per_label", counted, persist=options.level)
     nodes.insert(node_table(workload, strings=False))
     latencies = []
-    with mock.patch.object(owners_of(session).upkeep, "plan_merges", return_value=None):
+    with mock.patch.object(services_of(session).upkeep, "plan_merges", return_value=None):
         for part in range(options.layers):
             some = slice(part, None, options.layers)
             edges.insert(edge_table(workload.src[some], workload.dst[some], strings=False))
             session.commit()
-        layers = len(owners_of(session).upkeep.layers("joined"))
+        layers = len(session.info.layers("joined"))
         for change in workload.epochs(EPOCHS):
             started = time.perf_counter()
             edges.insert(edge_table(change.src, change.dst, strings=False))

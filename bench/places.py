@@ -23,7 +23,6 @@ import nosync_nb
 from bench.peer_spark import start_spark
 from bench.r1 import edge_table, node_table
 from bench.workload import Workload
-from nosync_nb.session.session import owners_of
 
 WAYS = ("local", "spark", "auto")
 RATED = 1_000_000
@@ -69,7 +68,7 @@ class Loads:
             session.commit()
             counts = session["edges"].join(session["nodes"], on={"dst": "node"})
             counts = counts.group_by("label").agg(n="count(*)")
-            (report,) = owners_of(session).definitions.define({"counts": counts}, on=on)
+            (report,) = session.define({"counts": counts}, on=on)
             seconds = time.perf_counter() - started
             assert sum(row.n for row in session["counts"].rows()) == rows
         shutil.rmtree(session.path)
@@ -85,7 +84,7 @@ class Loads:
                 session.commit()
                 for kind, collection in kinds(session).items():
                     started = time.perf_counter()
-                    owners_of(session).definitions.define({kind: collection}, on=on)
+                    session.define({kind: collection}, on=on)
                     found.setdefault(kind, []).append(time.perf_counter() - started)
         return found
 

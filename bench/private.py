@@ -20,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from internals import snapshot_of
 
 import nosync_nb
 from bench.r1 import IN_PROCESS
@@ -28,7 +29,6 @@ from bench.tpch_data import Tables, generated, read
 from bench.tpch_queries import SQL, stages
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow import compiler
-from nosync_nb.session.session import owners_of
 
 
 def as_written(tree: Definition, *_: object) -> Definition:
@@ -38,7 +38,7 @@ def as_written(tree: Definition, *_: object) -> Definition:
 
 def kept(session: Any, name: str) -> dict[str, int]:
     """The rows that are private to a query, also by groups, and those that inputs share."""
-    snapshot = owners_of(session).publisher.snapshot
+    snapshot = snapshot_of(session)
     own, rows = snapshot.graph.only_of({name}), {"private": 0, "by groups": 0, "shared": 0}
     for node in snapshot.graph:
         for number, _ in node.layouts():

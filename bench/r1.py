@@ -14,11 +14,11 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+from internals import services_of
 
 import nosync_nb
 from bench.servers import computed, keepers
 from bench.workload import LABELS, Change, Workload, label_names, node_names
-from nosync_nb.session.session import owners_of
 
 IN_PROCESS = 1 << 40
 """Rows above which Spark computes: never here, no JVM shall take part in what is measured."""
@@ -70,7 +70,7 @@ def without_log(session: Any) -> None:
 
     NOTE: users have no such switch; an epoch that is not in the log is not committed.
     """
-    publisher = owners_of(session).publisher
+    publisher = services_of(session).publisher
 
     def nowhere(*_: Any) -> Any:
         return publisher.next()

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from internals import settle_background
 
 import nosync_nb
-from nosync_nb.session.session import owners_of
 
 COMMITS = 200
 
@@ -44,7 +44,7 @@ def main() -> None:
         edges.insert(pa.table(columns))
         texts.insert(pa.table({"kind": kinds, "src": columns["src"]}))
         session.commit()
-        owners_of(session).worker.settle()
+        settle_background(session)
         found = {
             "count()": times(edges.count),
             "head(20)": times(lambda: edges.head(20)),

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from internals import log_of
+
 import nosync_nb
 from bench.r1 import IN_PROCESS, edge_table, load
 from bench.workload import Workload
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.replication.backends.folder import FolderReplica
 
 
@@ -98,7 +99,7 @@ def reopen(options: argparse.Namespace) -> None:
 
 def promised(session: Any, urls: Sequence[str], started: float) -> float:
     """After how many seconds more than half of some replicas obey this owner; 0 without any."""
-    log = owners_of(session).publisher.store.log
+    log = log_of(session)
     copies = [FolderReplica(url.removeprefix("file://"), log.id) for url in urls]
     waiting = set(range(len(copies)))
     while 2 * len(waiting) >= len(copies) > 0:

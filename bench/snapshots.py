@@ -32,6 +32,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from internals import services_of
 
 import nosync_nb
 from bench.r1 import IN_PROCESS, define, edge_table, load, node_table, without_log
@@ -41,7 +42,6 @@ from bench.workload import Network, Workload
 from nosync_nb.collections.library import graphs
 from nosync_nb.files.filesystem import Files
 from nosync_nb.rows import columns as rows
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import batch_codec
 
 SNAPSHOTS = ("aligned", "copied", "unaligned")
@@ -62,7 +62,7 @@ class Snapshots:
     """
 
     def __init__(self, session: Any, folder: Path, *, inline: bool) -> None:
-        self._publisher = owners_of(session).publisher
+        self._publisher = services_of(session).publisher
         self._folder, self._inline = folder, inline
         self._writer: threading.Thread | None = None
         self.stalls_ms: list[float] = []

@@ -16,10 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from internals import log_of
+
 from bench.report import TOP
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.replication import config
 from nosync_nb.store.replication.agent.keeper import lower_priority
 from nosync_nb.store.replication.agent.log_source import log_id
@@ -51,7 +52,7 @@ class Away:
 @contextmanager
 def scrubbed(session: Any) -> Iterator[None]:
     """A block during which the log is scrubbed without a rest."""
-    generation = owners_of(session).publisher.store.log.generation
+    generation = log_of(session).generation
     command = [sys.executable, "-m", "bench.trouble", session.path, str(generation)]
     with subprocess.Popen(
         command, cwd=TOP, stdout=subprocess.DEVNULL, start_new_session=True

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from internals import settle_background
 
 import nosync_nb
 from bench.r1 import IN_PROCESS, edge_table, load
 from bench.reads import times
 from bench.report import Goals, Table, run
 from bench.workload import Workload
-from nosync_nb.session.session import owners_of
 from nosync_widgets.views.grid import GridRequest, GridView
 
 LIMIT = 200
@@ -86,7 +86,7 @@ def pages(rows: int) -> dict[str, list[float]]:
         edges = session.input("edges", table.slice(0, 0))
         edges.insert(table)
         session.commit()
-        owners_of(session).worker.settle()
+        settle_background(session)
         grid = GridView(session, "edges")
         grid.summing.close()
 

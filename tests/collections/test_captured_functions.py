@@ -16,7 +16,6 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.collections.functions import serializer
 from nosync_nb.collections.functions.closure import CapturedFunction
-from nosync_nb.session.session import owners_of
 
 ROWS = [(1,), (5,), (9,), (12,)]
 
@@ -168,12 +167,12 @@ def test_a_cell_run_again_with_another_value_is_a_new_version(tmp_path: Path) ->
         session.commit()
         session.stage("big", t.filter(space["keep"]))
         space["LIMIT"] = 10
-        (report,) = owners_of(session).definitions.define({"big": t.filter(space["keep"])})
+        (report,) = session.define({"big": t.filter(space["keep"])})
         assert (report.status, report.version) == ("changed", 2)
         assert [r.x for r in session["big"].rows()] == [12]
         assert [r.x for r in session["big@1"].rows()] == [5, 9, 12]
         space["LIMIT"] = 4
-        (report,) = owners_of(session).definitions.define({"big": t.filter(space["keep"])})
+        (report,) = session.define({"big": t.filter(space["keep"])})
         assert (report.status, report.version) == ("changed", 3)
         t.remove([(5,), (12,)])
         session.commit()
@@ -197,7 +196,7 @@ def test_what_was_captured_comes_back_after_a_restart(tmp_path: Path) -> None:
         session["t"].remove([(12,)])
         session.commit()
         assert [r.x for r in session["big"].rows()] == [5, 9]
-        (report,) = owners_of(session).definitions.define({"big": described(session)})
+        (report,) = session.define({"big": described(session)})
         assert report.status == "changed"
 
 

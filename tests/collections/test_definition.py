@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import catalog_of, graph_of, services_of
 
 import nosync_nb
 from nosync_nb import Collection, SchemaError, Session, StageError, errors
@@ -20,7 +20,6 @@ from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.dataflow import compiler
 from nosync_nb.expressions import compile_expression
 from nosync_nb.rows import Schema
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.catalog import signature
 from nosync_nb.store.records import json_text, payloads
 
@@ -74,7 +73,7 @@ def test_a_shared_part_is_one_in_size_fingerprint_plan_and_log(
     assert definition_of("test", tall).fingerprint({"numbers": "0"})
     assert len(counted) == 14 * 3
     session.stage("tall", tall)
-    assert len(inside(session).graph.nodes) == 14 * 3 + 1
+    assert len(graph_of(session).nodes) == 14 * 3 + 1
     assert sorted(tuple(r) for r in session["tall"].rows()) == [(1, 2), (3, 4)]
     session["numbers"].insert([(5, 6)])
     session.commit()
@@ -85,7 +84,7 @@ def test_shared_parts_come_out_of_the_log_shared(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         session.stage("tall", diamonds(session.input("numbers", NUMBERS), 14))
     with nosync_nb.open(tmp_path / "log") as session:
-        tree = inside(session).catalog["tall"].definition
+        tree = catalog_of(session)["tall"].definition
         assert tree is not None
         assert tree.size == 14 * 3 + 1
         session["numbers"].insert([(5, 6)])
@@ -160,7 +159,7 @@ def test_a_long_chain_of_stages_works(tmp_path: Path) -> None:
         last: Collection = session.input("numbers", NUMBERS)
         for i in range(600):
             last = stages[f"s{i}"] = last.filter(f"x > {-i}")
-        owners_of(session).definitions.define(stages)
+        session.define(stages)
         session["numbers"].insert([(1, 2)])
         session.commit()
         assert session["s599"].count() == 1
@@ -236,11 +235,13 @@ def test_a_catalog_of_pieces_is_the_text_that_it_is_read_from(session: Session) 
     for i in range(3):
         session.stage(f"s{i}", session["numbers"].map(lambda r: (r.x,), "x bigint"))
     session.stage("s1", session["numbers"].filter("x > 1"))
-    catalog = inside(session).publisher.catalog
+    catalog = services_of(session).publisher.catalog
     assert isinstance(catalog, json_text.CatalogText)
     assert catalog.text == json_text.compact_json(dict(catalog))
     read = json.loads(catalog.text)
-    assert signature.digest(read) == signature.digest(catalog) == inside(session).publisher.digest
+    assert (
+        signature.digest(read) == signature.digest(catalog) == services_of(session).publisher.digest
+    )
     meta = {"catalog": catalog, "signed": ["a", "b"], "replays": 2}
     assert json.loads(json_text.header_text(meta)) == {**meta, "catalog": read}
 
@@ -250,7 +251,7 @@ def test_a_stage_that_is_gone_leaves_no_work_behind(session: Session) -> None:
     session.rename("big", "large")
     assert "in process" in session["large"].explain()
     session.drop("large")
-    assert inside(session).works.stages.keys() <= {"numbers"}
+    assert services_of(session).works.stages.keys() <= {"numbers"}
     session.input("big", NUMBERS)
     session.input("large", NUMBERS)
     assert "in process" not in session["big"].explain() + session["large"].explain()

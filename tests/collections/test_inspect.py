@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from nosync_nb import Session, StageError
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.writes import determinism_check
 
 Heard = list[tuple[int, list[tuple[Any, ...]]]]
@@ -96,7 +95,7 @@ def test_a_stage_that_uses_what_has_no_name_is_refused(session: Session) -> None
     with pytest.raises(StageError, match="stage 'n': what is inspected in it has no name"):
         session.stage("n", late.group_by().agg(n="count(*)"))
     assert "n" not in session.stages
-    owners_of(session).definitions.define({"late": late, "n": late.group_by().agg(n="count(*)")})
+    session.define({"late": late, "n": late.group_by().agg(n="count(*)")})
     assert list(session.stages) == ["late", "n"]
 
 

@@ -10,14 +10,13 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import catalog_of, services_of
 
 from nosync_nb import Collection, NosyncError, Session
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow import compiler
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.session.planning import replay
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.records import json_text
 
 ROWS = [(i % 10, i) for i in range(100)]
@@ -263,7 +262,7 @@ def test_how_often_a_part_is_described_makes_no_difference(
     for step, turned in enumerate([False, True, True]):
         for name, once in forms.items():
             made = twice(base, once=(once == first) != turned, stateful=stateful)
-            [report] = owners_of(session).definitions.define({name: made}, nondeterministic=kept)
+            [report] = session.define({name: made}, nondeterministic=kept)
             assert report.status == "unchanged"
         session.inputs["base"].insert([(step, 60 + step)])
         session.inputs["base"].remove([ROWS[30 + step]])
@@ -305,7 +304,7 @@ def act(session: Session, rng: random.Random, step: int) -> None:
     kind = rng.randrange(10)
     if kind < 6:
         again = rng.random() < 0.1
-        owners_of(session).definitions.define({name: described(session, rng, name)}, again=again)
+        session.define({name: described(session, rng, name)}, again=again)
     elif kind == 6:
         session.drop(name if name in stages else "base_", cascade=True)
     elif kind == 7:
@@ -326,8 +325,8 @@ def test_what_goes_on_is_what_all_stages_together_give(
         except NosyncError:  # a circle, other columns, or a name that is taken or not there
             continue
     assert compared.count > 5
-    for name, stage in inside(session).catalog.items():
+    for name, stage in catalog_of(session).items():
         if stage.live and (tree := stage.definition) is not None:
             parts = Definition(tree.op, tree.schema, tree.inputs, tree.params, tree.captured)
-            unnamed = Collection(inside(session).host, parts)
+            unnamed = Collection(services_of(session).host, parts)
             assert sorted(unnamed.rows()) == sorted(session[name].rows())

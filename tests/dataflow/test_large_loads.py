@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import graph_of, traces_of
 
 from nosync_nb import Session
 from nosync_nb.session.writes import ingest
@@ -78,8 +78,8 @@ def waiting(session: Session, *, joined: bool, kept: bool = False) -> dict[tuple
 
 def files_of(session: Session, name: str) -> list[Any]:
     """The files of each trace of a collection."""
-    numbers = inside(session).graph.named[name].traces.values()
-    traces = (inside(session).traces[number] for number in numbers)
+    numbers = graph_of(session).named[name].traces.values()
+    traces = (traces_of(session)[number] for number in numbers)
     return [[ref for layer in trace.layers for ref in layer.files] for trace in traces]
 
 

@@ -12,14 +12,13 @@ import pytest
 import random_programs
 from hypothesis import given
 from hypothesis import strategies as st
-from internals import inside
+from internals import catalog_of, services_of
 from models import model
 from strategies import histories
 
 import nosync_nb
 from nosync_nb import Collection, Session, StageError
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.writes import determinism_check
 
 
@@ -33,7 +32,7 @@ def bag(collection: Collection) -> dict[Any, int]:
 
 
 def define(session: Session, **stages: Collection) -> Any:
-    return owners_of(session).definitions.define(stages, nondeterministic=True)
+    return session.define(stages, nondeterministic=True)
 
 
 def test_a_retraction_takes_back_what_was_given(session: Session) -> None:
@@ -203,7 +202,7 @@ def test_an_audit_is_content_with_a_deterministic_stage(session: Session) -> Non
     session.stage("none", numbers.filter(lambda row: False))
     numbers.insert([(n,) for n in range(10)] * 2)
     commit_until_audited(session)
-    assert inside(session).audits.audit() == []
+    assert services_of(session).audits.audit() == []
     assert session["twice"].count() == 40
 
 
@@ -225,7 +224,7 @@ def test_an_audit_demotes_a_reducer_that_is_not_deterministic(
     numbers.insert([(k, n) for k in range(9) for n in range(3)])
     with pytest.warns(UserWarning, match="'tags' is not deterministic: reduce now gives"):
         commit_until_audited(session)
-    assert inside(session).catalog["tags"].options.nondeterministic is True
+    assert catalog_of(session)["tags"].options.nondeterministic is True
     assert session["tags@1"].rows(at=1), "what it gave before can be read"
     before = stage.rows()
     commit_until_audited(session)
@@ -258,7 +257,7 @@ def test_an_audit_demotes_a_threshold_that_changes_with_the_world(
     assert sum(row[-1] if below else 1 for row in stage.rows()) == 6
     rated(tmp_path / "rate", 3)
     if below:  # nothing of it is held: only two answers that differ would show
-        assert inside(session).audits.audit() == []
+        assert services_of(session).audits.audit() == []
         return
     with pytest.warns(UserWarning, match=r"'some' is not det.*threshold now gives \d copies of"):
         commit_until_audited(session)
@@ -306,7 +305,7 @@ def test_an_audit_warns_of_functions_inside_a_loop(session: Session, what: str) 
     ):
         commit_until_audited(session)
     assert session.stages.keys() == {"looped"}
-    assert inside(session).catalog["looped"].version == 1
+    assert catalog_of(session)["looped"].version == 1
 
 
 def test_an_audit_that_cannot_demote_says_why(session: Session) -> None:
@@ -317,7 +316,7 @@ def test_an_audit_that_cannot_demote_says_why(session: Session) -> None:
     numbers.insert([(n, 0) for n in range(9)])
     with pytest.warns(UserWarning, match=r"'looped' is not deter.* goes on as it is, since .*loop"):
         commit_until_audited(session)
-    assert inside(session).catalog["looped"].version == 1
+    assert catalog_of(session)["looped"].version == 1
 
 
 def test_an_audit_asks_nothing_of_a_large_group(
@@ -337,7 +336,7 @@ def test_an_audit_asks_nothing_of_a_large_group(
     session.commit()
     asked.write_text("")
     for _ in range(30):
-        assert inside(session).audits.audit() == []
+        assert services_of(session).audits.audit() == []
     assert set(asked.read_text().split()) == {"5"}
 
 
@@ -376,4 +375,4 @@ def test_an_audit_is_content_with_any_deterministic_program(
                     for change in calls:
                         getattr(inputs[name], "insert" if change.insert else "remove")(change.rows)
                 session.commit()
-                assert inside(session).audits.audit() == []
+                assert services_of(session).audits.audit() == []

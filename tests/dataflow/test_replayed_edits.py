@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import log_of
 
 import nosync_nb
 from nosync_nb import CorruptLogError, DurabilityError, Session
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.records import payloads
 
@@ -49,7 +48,7 @@ def contents(session: Session) -> list[Any]:
 
 def when_appending(session: Session, act: Callable[[int, int], None]) -> Callable[[], None]:
     """Calls `act` with number and kind before each frame; returns the way to stop that."""
-    log = inside(session).store.log
+    log = log_of(session)
     append, count = log.append, [0]
 
     def watched(kind: int, payload: bytes) -> Any:
@@ -73,7 +72,7 @@ def test_a_reader_that_looks_between_the_frames_sees_the_new_past_afterwards(
 
     def look(_: int, __: int) -> None:
         for reader in readers:
-            owners_of(reader).follower.refresh()
+            reader.refresh()
             assert contents(reader) == old
         readers.append(nosync_nb.open(session.path, mode="r"))
 
@@ -84,12 +83,12 @@ def test_a_reader_that_looks_between_the_frames_sees_the_new_past_afterwards(
     new = contents(session)
     assert new != old
     for reader in readers:
-        owners_of(reader).follower.refresh()
+        reader.refresh()
         assert contents(reader) == new
     session["numbers"].insert([(1,)])  # type: ignore[attr-defined]
     session.commit()
     for reader in readers:
-        owners_of(reader).follower.refresh()
+        reader.refresh()
         assert contents(reader) == contents(session)
         reader.close()
     session.close()
@@ -113,12 +112,12 @@ def test_an_edit_that_failed_at_any_frame_leaves_nothing_that_counts(
             edit(session)
         stop()
         assert contents(session) == old
-        owners_of(follower).follower.refresh()
+        follower.refresh()
         assert contents(follower) == old
     edit(session)
     new = contents(session)
     assert new != old
-    owners_of(follower).follower.refresh()
+    follower.refresh()
     assert contents(follower) == new
     with nosync_nb.open(session.path, mode="r") as reader:
         assert contents(reader) == new
@@ -135,7 +134,7 @@ def test_an_edit_that_failed_at_any_frame_leaves_nothing_that_counts(
 def test_a_definition_with_replayed_epochs_that_are_not_there_is_told(
     session: Session, count: Any
 ) -> None:
-    log = inside(session).store.log
+    log = log_of(session)
     log.append(
         payloads.DEFINITION, payloads.encode_payload(session.now, 0.0, {"replays": count}, [])
     )

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from internals import inside
+from internals import catalog_of
 
 import nosync_nb
 from nosync_nb import Collection, Session
-from nosync_nb.session.session import owners_of
 
 Build = Callable[[Collection, Collection], Collection]
 
@@ -98,7 +97,7 @@ def test_a_stage_that_does_not_use_what_is_gone_follows(
     session.stage("reader", build(session["grown"], session["calls"]))
     before = session["reader"].rows()
     lose_city(session)
-    assert inside(session).catalog["reader"].reason is None
+    assert catalog_of(session)["reader"].reason is None
     if again:
         session.close()
         session = nosync_nb.open(tmp_path / "log")
@@ -115,7 +114,7 @@ def test_a_stage_that_uses_what_is_gone_is_stale_and_says_so(session: Session, n
     session.stage("reader", USE[name](session["grown"], session["calls"]))
     before = session["reader"].rows()
     lose_city(session)
-    reason = inside(session).catalog["reader"].reason
+    reason = catalog_of(session)["reader"].reason
     assert reason == "it reads column 'city' (string) of 'grown', which now has no such column"
     insert(session, ("cy", 30, "rome"))
     assert session["reader"].rows(at=1) == before
@@ -126,7 +125,7 @@ def test_what_reads_a_follower_is_judged_by_what_it_has_left(session: Session) -
     session.stage("ages", session["adults"].select("age").distinct())
     session.stage("cities", session["adults"].select("city").distinct())
     lose_city(session)
-    reasons = {n: inside(session).catalog[n].reason for n in ("adults", "ages", "cities")}
+    reasons = {n: catalog_of(session)[n].reason for n in ("adults", "ages", "cities")}
     assert reasons == {
         "adults": None,
         "ages": None,
@@ -152,7 +151,7 @@ def test_a_column_of_another_type_is_not_passed_for_one_that_is_gone(
     session.stage("reader", FOLLOW[name](session["grown"], session["calls"]))
     people = session["people"].filter("age > 0")
     session.stage("grown", people.select("name", "age", "length(city) AS city"))
-    reason = inside(session).catalog["reader"].reason
+    reason = catalog_of(session)["reader"].reason
     if follows:
         assert reason is None
         check(session, FOLLOW[name])
@@ -164,7 +163,7 @@ def test_a_column_of_another_type_is_not_passed_for_one_that_is_gone(
 def test_a_stage_all_of_whose_columns_are_gone_is_stale(session: Session) -> None:
     session.stage("reader", session["grown"].distinct())
     session.stage("grown", session["people"].select("age * 2 AS twice"))
-    assert "column 'name'" in str(inside(session).catalog["reader"].reason)
+    assert "column 'name'" in str(catalog_of(session)["reader"].reason)
 
 
 def counts(session: Session, **named: str) -> None:
@@ -195,14 +194,14 @@ def test_a_stage_that_has_followed_uses_no_more_than_before(
         session.close()
         session = nosync_nb.open(tmp_path / "log")
     counts(session, n="count(*)", old="max(age)")
-    assert [inside(session).catalog[name].reason for name in ("names", "many")] == [None, None]
+    assert [catalog_of(session)[name].reason for name in ("names", "many")] == [None, None]
     assert session["names"].rows() == [("ann",)]
     assert session["many"].rows() == [("ann", 2)]
     insert(session, ("bob", 30, "rome"))
     assert session["many"].rows() == [("ann", 2), ("bob", 2)]
     counts(session, old="max(age)")
     why = "it reads column 'n' (bigint) of 'counts', which now has no such column"
-    assert inside(session).catalog["names"].reason == why
+    assert catalog_of(session)["names"].reason == why
     counts(session, n="count(*)", old="max(age)")
     assert session["names"].rows() == [("ann",), ("bob",)]
     session.close()
@@ -230,9 +229,7 @@ def test_what_a_follower_reads_is_its_own_again_when_the_columns_are(session: Se
     counts(session, young="min(age)", n="count(*)")
     counts(session, n="count(*)")
     many = session["counts"].filter("n > 1")
-    assert [r.status for r in owners_of(session).definitions.define({"many": many})] == [
-        "unchanged"
-    ]
+    assert [r.status for r in session.define({"many": many})] == ["unchanged"]
 
 
 def test_a_select_of_the_user_uses_what_it_names_also_when_it_has_followed(
@@ -243,4 +240,4 @@ def test_a_select_of_the_user_uses_what_it_names_also_when_it_has_followed(
     counts(session, young="min(age)", n="count(*)")
     counts(session, n="count(*)")
     why = "it reads column 'young' (int) of 'counts', which now has no such column"
-    assert inside(session).catalog["few"].reason == why
+    assert catalog_of(session)["few"].reason == why

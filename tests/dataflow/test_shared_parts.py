@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import graph_of
 
 import nosync_nb
 from nosync_nb import Collection, NosyncError, Session
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.session.session import owners_of
 
 Part = Callable[[Collection], Collection]
 
@@ -58,7 +57,7 @@ def numbers(session: Session) -> Collection:
 
 def parts(session: Session, kind: str) -> int:
     """How many nodes without a name run an operator of a kind."""
-    graph = inside(session).snapshot.graph
+    graph = graph_of(session)
     return sum(n.name is None and type(n.operator).__name__ == kind for n in graph)
 
 
@@ -75,22 +74,20 @@ def test_a_stage_that_is_computed_again_leaves_who_shared_its_part_as_it_was(
     rate = tmp_path / "rate"
     rate.write_text("10")
     part = rated(str(rate))
-    owners_of(session).definitions.define(shared(session, part), nondeterministic=True)
+    session.define(shared(session, part), nondeterministic=True)
     assert parts(session, "Threshold") == 1
     rate.write_text("30")
     if whole:
         monkeypatch.setattr(Graph, "goes_on", False)
-        monkeypatch.setattr(inside(session).snapshot.graph, "wiring", None)
+        monkeypatch.setattr(graph_of(session), "wiring", None)
     again = {name: shared(session, part)[name]}
-    report = owners_of(session).definitions.define(again, nondeterministic=True, again=True)
+    report = session.define(again, nondeterministic=True, again=True)
     assert [(each.name, each.status) for each in report] == [(name, "changed")]
     prices = {"a": 30, "b": 10} if name == "a" else {"a": 10, "b": 30}
     for _ in range(2):
         assert bag(session["a"]) == [(prices["a"],), (2 * prices["a"],)]
         assert bag(session["b"]) == [("one", prices["b"]), ("two", 2 * prices["b"])]
-        [equal] = owners_of(session).definitions.define(
-            {name: shared(session, part)[name]}, nondeterministic=True
-        )
+        [equal] = session.define({name: shared(session, part)[name]}, nondeterministic=True)
         assert equal.status == "unchanged"
     numbers.remove([(1,)])
     session.inputs["names"].insert([(2, "deux")])
@@ -105,9 +102,9 @@ def test_stages_that_are_computed_again_together_share_what_they_shared(
     rate = tmp_path / "rate"
     rate.write_text("10")
     part = rated(str(rate))
-    owners_of(session).definitions.define(shared(session, part))
+    session.define(shared(session, part))
     rate.write_text("30")
-    owners_of(session).definitions.define(shared(session, part), again=True)
+    session.define(shared(session, part), again=True)
     assert parts(session, "Threshold") == 1
     assert bag(session["a"]) == [(30,), (60,)]
     assert bag(session["b"]) == [("one", 30), ("two", 60)]
@@ -125,7 +122,7 @@ def test_what_reads_a_stage_that_is_computed_again_follows_and_no_other(
         few = session[name].distinct()
         session.stage(f"of_{name}", shared(session, lambda _, few=few: few)[name])
     rate.write_text("30")
-    owners_of(session).definitions.define({"a": part(session["numbers"])}, again=True)
+    session.define({"a": part(session["numbers"])}, again=True)
     for _ in range(2):
         assert bag(session["of_a"]) == [(30,), (60,)]
         assert bag(session["of_b"]) == [("one", 10), ("two", 20)]
@@ -158,7 +155,7 @@ def test_equal_stages_that_hold_something_else_have_each_their_readers(
 ) -> None:
     described = {name: tags(session["numbers"]) for name in "ab"}
     for stages in [described] if together else [{n: each} for n, each in described.items()]:
-        owners_of(session).definitions.define(stages, nondeterministic=True)
+        session.define(stages, nondeterministic=True)
     for name in "ab":
         few = session[name].select("tag").distinct()
         session.stage(f"of_{name}", few.group_by("tag").agg(n="count(*)"))
@@ -173,7 +170,7 @@ def test_stages_of_one_call_share_what_gives_something_else_each_time(
 ) -> None:
     made = tags(session["numbers"])
     high, low = (made.agg(tag=f"{function}(tag)") for function in ("max", "min"))
-    owners_of(session).definitions.define({"high": high, "low": low}, nondeterministic=True)
+    session.define({"high": high, "low": low}, nondeterministic=True)
     assert parts(session, "MemoizedMap") == 1
     numbers.remove([(1,)])
     session.commit()
@@ -189,10 +186,10 @@ def test_what_was_computed_again_is_found_after_a_restart(tmp_path: Path) -> Non
         rows.insert([(1,), (2,)])
         session.input("names", "n int, name string").insert([(1, "one"), (2, "two")])
         session.commit()
-        owners_of(session).definitions.define(shared(session, part), nondeterministic=True)
+        session.define(shared(session, part), nondeterministic=True)
         rate.write_text("30")
         again = {"a": shared(session, part)["a"]}
-        owners_of(session).definitions.define(again, nondeterministic=True, again=True)
+        session.define(again, nondeterministic=True, again=True)
         session.rename("a", "c")
     rate.write_text("50")
     with nosync_nb.open(tmp_path / "log") as session:
@@ -231,11 +228,9 @@ def act(session: Session, rng: random.Random, cells: dict[str, Collection], step
     match rng.randrange(8):
         case 0 | 1 | 2:
             cells[name] = drawn(session, rng, [each for each in names if each != name])
-            owners_of(session).definitions.define({name: cells[name]}, nondeterministic=True)
+            session.define({name: cells[name]}, nondeterministic=True)
         case 3 | 4 if name in names:
-            owners_of(session).definitions.define(
-                {name: cells[name]}, nondeterministic=True, again=True
-            )
+            session.define({name: cells[name]}, nondeterministic=True, again=True)
         case 5 if name in names and rng.random() < 0.3:
             session.drop(name, cascade=True)
         case 6 if name in names:

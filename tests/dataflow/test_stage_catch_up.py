@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside, other_versions
+from internals import (
+    catalog_of,
+    checkpoint_now,
+    history_of,
+    log_of,
+    notices_of,
+    other_versions,
+    services_of,
+)
 
 import nosync_nb
 from nosync_nb import Session, TimeError
-from nosync_nb.session.session import owners_of
 from nosync_nb.trace.history.downsampling import RetainedEpochs
 
 ROWS = 500
@@ -57,7 +64,7 @@ def stages(session: Session) -> dict[str, nosync_nb.Collection]:
 
 
 def define(session: Session) -> None:
-    owners_of(session).definitions.define(stages(session))
+    session.define(stages(session))
     session.stage("reader", session["odd"].group_by("odd").count())
 
 
@@ -110,9 +117,9 @@ def go_on_as_ever(session: Session) -> None:
         session.inputs["numbers"].insert([(5,), (1000 + x,)])
         session.commit()
     for name in STAGES:
-        definition = inside(session).catalog[name].definition
+        definition = catalog_of(session)[name].definition
         assert definition is not None
-        scratch = nosync_nb.Collection(inside(session).host, definition)
+        scratch = nosync_nb.Collection(services_of(session).host, definition)
         assert session[name].rows() == scratch.rows(), name
 
 
@@ -121,8 +128,8 @@ def test_each_missed_epoch_is_run_for_itself(stopped: Session, expected: dict[An
     define(stopped)
     assert everything(stopped, range(5)) == expected
     assert stopped["sums"].history() == [range(5)]
-    assert {inside(stopped).catalog[n].version for n in STAGES} == {1}
-    assert not [name for name in inside(stopped).catalog if "@" in name]
+    assert {catalog_of(stopped)[n].version for n in STAGES} == {1}
+    assert not [name for name in catalog_of(stopped) if "@" in name]
     assert stopped.stats["touched"] < ROWS
     assert {stopped.recovery.stages[n] for n in STAGES} == {"extend"}
     assert stopped.recovery.recomputed == stopped.stats["executed"] > 0
@@ -148,7 +155,7 @@ def test_many_missed_epochs_become_one_change_at_now(
     assert [epoch.number for epoch in stopped.epochs()] == [4]
     session = kernels.opened(known=False, takeover=True)
     check(session)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     session = kernels.opened(known=False, takeover=True)
     check(session)
 
@@ -157,18 +164,14 @@ def test_what_reads_a_stage_with_a_gap_has_it_too(stopped: Session) -> None:
     stopped.replay_rows = 0
     define(stopped)
     stopped.replay_rows = 1_000_000
-    (report,) = owners_of(stopped).definitions.define(
-        {"late": stopped["sums"].filter("n > 0")}, replay=0
-    )
+    (report,) = stopped.define({"late": stopped["sums"].filter("n > 0")}, replay=0)
     assert report.status == "new"
     assert stopped["late"].history() == stopped["sums"].history()
     assert stopped["late"].rows(at=1) == stopped["sums"].rows(at=1)
-    (report,) = owners_of(stopped).definitions.define(
-        {"late": stopped["sums"].filter("n > 0")}, replay=0
-    )
+    (report,) = stopped.define({"late": stopped["sums"].filter("n > 0")}, replay=0)
     assert report.status == "unchanged"
     with pytest.raises(TimeError, match="cannot replay from epoch 2"):
-        owners_of(stopped).definitions.define({"later": stopped["sums"].filter("n > 1")}, replay=2)
+        stopped.define({"later": stopped["sums"].filter("n > 1")}, replay=2)
 
 
 def test_a_gap_is_filled_if_a_replay_is_asked_for(
@@ -176,9 +179,7 @@ def test_a_gap_is_filled_if_a_replay_is_asked_for(
 ) -> None:
     stopped.replay_rows = 0
     define(stopped)
-    reports = {
-        r.name: r.status for r in owners_of(stopped).definitions.define(stages(stopped), replay=2)
-    }
+    reports = {r.name: r.status for r in stopped.define(stages(stopped), replay=2)}
     assert reports["odd"] == reports["sums"] == "changed"
     for at in (2, 3, 4):
         assert stopped["sums"].rows(at=at) == expected["sums", at]
@@ -190,7 +191,7 @@ def test_opening_where_functions_can_be_loaded_again_extends(
 ) -> None:
     def checkpoint(moment: str) -> None:
         if when in (moment, "always"):
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
 
     session = kernels.opened(known=True)
     define(session)
@@ -226,7 +227,7 @@ def test_stages_that_stopped_at_different_epochs_are_extended_together(
     session = kernels.opened(known=False)
     session.inputs["numbers"].insert([(ROWS,), (ROWS + 1,)])
     session.commit()
-    owners_of(session).definitions.define({"sums": stages(session)["sums"]})
+    session.define({"sums": stages(session)["sums"]})
     assert session["sums"].rows() == expected["sums", 2]
     assert session.frontiers["odd"].memory == 1
     session.close()
@@ -245,17 +246,17 @@ def test_a_crash_while_extending_leaves_the_stages_as_they_were(
     stopped: Session, expected: dict[Any, Any], kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is written is written after the epochs are computed, and at once."""
-    append = type(inside(stopped).store.log).append
+    append = type(log_of(stopped)).append
     kinds: list[int] = []
 
     def crash(log: Any, kind: int, payload: bytes) -> Any:
         kinds.append(kind)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(inside(stopped).store.log), "append", crash)
+    monkeypatch.setattr(type(log_of(stopped)), "append", crash)
     with pytest.raises(KeyboardInterrupt):
         define(stopped)
-    monkeypatch.setattr(type(inside(stopped).store.log), "append", append)
+    monkeypatch.setattr(type(log_of(stopped)), "append", append)
     assert len(kinds) == 1
     assert stopped.frontiers["sums"].memory == 1
     assert stopped["sums"].rows(at=1) == expected["sums", 1]
@@ -279,23 +280,18 @@ def test_a_stage_whose_inputs_cannot_be_read_as_of_then_is_computed_anew(
         session.inputs["numbers"].insert([(x,)])
         session.commit()
         if x % 50 == 0:
-            inside(session).upkeep.checkpoint()
-    history = inside(session).store.history
+            checkpoint_now(session)
+    history = history_of(session)
     while (plan := history.tidy(RetainedEpochs(8))) is not None:
         assert history.adopt(plan.perform())
-    inside(session).publisher.repacked()
+    services_of(session).publisher.repacked()
     assert not any(20 in each for each in session["numbers"].history())
     numbers = session.inputs["numbers"]
-    (report,) = owners_of(session).definitions.define(
-        {"doubled": numbers.map(lambda row: (row.x * 2,), "y int")}
-    )
+    (report,) = session.define({"doubled": numbers.map(lambda row: (row.x * 2,), "y int")})
     assert (report.status, report.version) == ("changed", 2)
     assert len(session["doubled"]) == 400
     assert len(session["doubled@1"]) == 20
-    assert any(
-        "'numbers' cannot be read at epoch 20 any more" in n
-        for n in owners_of(session).listeners.notices
-    )
+    assert any("'numbers' cannot be read at epoch 20 any more" in n for n in notices_of(session))
     assert session.recovery.stages["doubled"] == "recompute"
 
 
@@ -332,7 +328,7 @@ def test_a_stage_that_lost_a_column_and_has_it_back_counts_on(kernels: Kernels) 
     people.insert([("ann", "rome"), ("bob", "rome")])
     session.commit()
     session.stage("grown", people.filter("name <> ''").select("name"))
-    assert inside(session).catalog["cities"].reason is not None
+    assert catalog_of(session)["cities"].reason is not None
     session.stage("grown", people.filter("name <> ''"))
     people.insert([("cy", "rome")])
     session.commit()
@@ -361,18 +357,16 @@ def test_whatever_stops_and_comes_back_every_readable_epoch_is_right(
             held -= gone
             past[session.commit()] = held.copy()
         elif what == "checkpoint":
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         elif what == "some":
-            owners_of(session).definitions.define(
-                {n: c for n, c in stages(session).items() if chance.random() < 0.5}
-            )
+            session.define({n: c for n, c in stages(session).items() if chance.random() < 0.5})
         else:
             session = kernels.opened(known=what == "find", takeover=True)
         for name in STAGES:
             check(session, name, past)
     session = kernels.opened(known=False, takeover=True)
     define(session)
-    assert not [s.name for s in inside(session).catalog.values() if s.reason and not s.frozen]
+    assert not [s.name for s in catalog_of(session).values() if s.reason and not s.frozen]
     for name in STAGES:
         assert session.frontiers[name].memory == session.now
         check(session, name, past)
@@ -410,7 +404,7 @@ def test_stages_come_back_beside_one_that_reads_the_same_input_by_another_key(
         return {"sums": odd.group_by("odd").agg(n="count(*)", total="sum(x)")}
 
     session = kernels.opened(known=True)
-    owners_of(session).definitions.define(made(session))
+    session.define(made(session))
     session.inputs["pairs"].insert([(x, -x) for x in range(ROWS)])
     session.commit()
     session.close()
@@ -423,7 +417,7 @@ def test_stages_come_back_beside_one_that_reads_the_same_input_by_another_key(
     session.commit()
     met = session["pairs"].join(others, on="x")
     before = session.stats["touched"]
-    owners_of(session).definitions.define({**made(session), "met": met.select("k", "z")})
+    session.define({**made(session), "met": met.select("k", "z")})
     assert session.stats["touched"] - before < 2 * ROWS
     for at in range(1, 4):
         live = [x for x in range(ROWS + (at > 1)) if at < 3 or x != 3]
@@ -442,7 +436,7 @@ def test_stage_that_shares_memoised_results_is_not_extended_over_others(kernels:
         part = session.input("numbers", "x int").select("x % 3 AS k", "x", "rand() AS r")
         tops = part.group_by("k").agg(n="count(*)", top="max(r)").filter(lambda row: row.k >= 0)
         both = {"left": part.group_by("k").agg(top="max(r)"), "right": tops.select("k", "top")}
-        owners_of(session).definitions.define(both, nondeterministic=True)
+        session.define(both, nondeterministic=True)
 
     session = kernels.opened(known=True)
     define(session)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import services_of
 from sql_cases import interval_cases, json_cases, nested_cases, text_cases
 from sql_cases.expression_cases import all_cases
 from sql_cases.expression_frames import RECORD, digests, local_cases, results, values
@@ -481,7 +481,7 @@ def test_constants_that_fail_do_so_for_the_rows_that_ask_for_them() -> None:
 def test_text_beside_a_number_needs_no_spark_and_fails_on_its_row(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inside(session).link, "require", None)
+    monkeypatch.setattr(services_of(session).link, "require", None)
     orders = session.input("orders", "sku string, amount double")
     session.stage("oops", orders.filter("sku > 5 and amount = 'abc'"))
     for sku, what in (("apple", "'apple' is not of type bigint"), ("7", "'abc' is not of type")):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import internals
 import pytest
 
 PROGRAM = """
 import os, resource, sys
 import nosync_nb
+from internals import checkpoint_now, settle_background
 from nosync_nb.session.maintenance import maintenance as upkeep
 from nosync_nb.store import store
-from nosync_nb.session.session import owners_of
 
 store.SPILL_ROWS = upkeep.SPILL_ROWS = 4  # each epoch is a part file, each checkpoint a pack
 EPOCHS = 120
@@ -27,7 +29,7 @@ def use(session, start, stop):
     for epoch in range(start, stop):
         rows.insert([(epoch * 8 + i,) for i in range(8)])
         session.commit()
-        owners_of(session).upkeep.checkpoint()
+        checkpoint_now(session)
         counts.append(opened())
     return counts
 
@@ -43,7 +45,7 @@ with nosync_nb.open(sys.argv[1]) as session:
         assert len(session["rows"].rows(at=at)) == 8 * at
     assert opened() <= before + 16, (before, opened())  # segments that were looked up
     counts = use(session, EPOCHS, EPOCHS + 5)
-    owners_of(session).worker.settle()
+    settle_background(session)
     assert len(session["rows"].rows()) == 8 * (EPOCHS + 5)
 with nosync_nb.open(sys.argv[1], mode="r") as reader:
     assert len(reader["rows"].rows(at=EPOCHS)) == 8 * EPOCHS
@@ -55,5 +57,6 @@ def test_a_log_of_many_files_works_with_few_descriptors_and_takes_no_more_over_t
     tmp_path: Path,
 ) -> None:
     program = [sys.executable, "-c", PROGRAM, str(tmp_path / "log")]
-    run = subprocess.run(program, capture_output=True, text=True, check=False, timeout=120)
+    env = os.environ | {"PYTHONPATH": str(Path(internals.__file__).parent)}
+    run = subprocess.run(program, capture_output=True, text=True, check=False, timeout=120, env=env)
     assert run.returncode == 0, run.stderr

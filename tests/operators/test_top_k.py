@@ -13,6 +13,7 @@ import pytest
 from checks.checking import run
 from hypothesis import given
 from hypothesis import strategies as st
+from internals import settle_background
 from models import model
 from models.batch_model import weak_hashes
 from models.model import Bag, Row
@@ -22,7 +23,6 @@ import nosync_nb
 from nosync_nb import Collection, ExpressionError, SchemaError, Session, StageError, rows
 from nosync_nb.operators import OrderCodes, OrderColumn, Step, ordering, top_k
 from nosync_nb.rows import Schema
-from nosync_nb.session.session import owners_of
 from nosync_nb.trace.batch import Updates
 
 Order_ = Sequence[tuple[int, bool, bool]]  # position, descending, nulls first
@@ -360,7 +360,7 @@ def test_heads_stay_right_over_many_small_changes_of_large_groups(
         assert count(session["second"]) == top(bag, keys, 3, ordered, 2)
         assert count(session["ranks"]) == ranked(bag, keys, 4, [(1, True, False)])
         if epoch % 40 == 0:
-            owners_of(session).worker.settle()
+            settle_background(session)
 
 
 def test_rows_of_one_code_are_told_apart_wherever_they_lie(session: Session) -> None:
@@ -401,9 +401,7 @@ def test_a_top_goes_on_after_merges_and_a_restart_from_files(tmp_path: Path) -> 
         a = session.input("a", "k int, x double, name string")
         a.insert(held)
         session.commit()
-        owners_of(session).definitions.define(
-            {"best": a.group_by("k").top(3, by="x desc")}, on="local"
-        )
+        session.define({"best": a.group_by("k").top(3, by="x desc")}, on="local")
         change(session, 3)
     with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
         assert session.recovery.recomputed == 0

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from internals import inside
+from internals import checkpoint_now, drain_background, merge_trace, services_of, traces_of
 
 import nosync_nb
 from nosync_nb import Session, TimeError
@@ -248,20 +248,20 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def merge(self, data: st.DataObject) -> None:
         _, session = self.any(data)
-        for number in list(inside(session).traces):
-            inside(session).upkeep.merge(number)
+        for number in list(traces_of(session)):
+            merge_trace(session, number)
 
     @rule(data=st.data())
     def verify(self, data: st.DataObject) -> None:
         _, session = self.any(data)
-        inside(session).worker.drain()
+        drain_background(session)
         assert session.verify().whole
 
     @rule(data=st.data())
     def checkpoint(self, data: st.DataObject) -> None:
         model, session = self.any(data)
-        inside(session).worker.drain()
-        inside(session).upkeep.checkpoint()
+        drain_background(session)
+        checkpoint_now(session)
         model.unknown = session.now  # frames before it are trimmed some time
 
     @rule(data=st.data())
@@ -311,15 +311,15 @@ class Histories(RuleBasedStateMachine):
             for name, model in self.models.items():
                 before = self.open.get(name)
                 if before is not None:  # what it writes later stays until the log is opened again
-                    inside(before).worker.drain()
+                    drain_background(before)
                 session = self.open[name] = nosync_nb.open(model.path, takeover=True)
                 if before is not None:
                     before.close()
                 self.reads(name, session, {*range(len(model.epochs))})
                 for _ in range(3):  # what is not needed any more goes with the third one
                     session.commit()
-                    inside(session).worker.drain()
-                    inside(session).upkeep.checkpoint()
+                    drain_background(session)
+                    checkpoint_now(session)
                 self.has_its_files(session)
         finally:
             for session in self.open.values():
@@ -329,14 +329,14 @@ class Histories(RuleBasedStateMachine):
     def has_its_files(self, session: Session) -> None:
         """There is what is read, and nothing that nobody can read."""
         assert session.verify().whole
-        inside(session).worker.drain()
+        drain_background(session)
         there = {
             file
             for inner in FOLDERS.values()
             if os.path.isdir(os.path.join(session.path, inner))
             for file in os.listdir(os.path.join(session.path, inner))
         }
-        assert there <= inside(session).publisher.named_files, session.path
+        assert there <= services_of(session).publisher.named_files, session.path
 
 
 @pytest.mark.filterwarnings("ignore:.*before the restart")  # random rows are now and then equal

@@ -24,14 +24,13 @@ from zlib import crc32
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from internals import rebuild
+from internals import rebuild, services_of
 from soak import tried
 
 import nosync_nb
 from nosync_nb import Session, TimeError
 from nosync_nb.dataflow.stage import StageOptions
 from nosync_nb.session.durability.replication import ReplicationService
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import point_in_time
 
@@ -231,7 +230,7 @@ class World:
             if name in names and name not in self.defined:
                 persist = self.level if case.leveled else ""
                 kept = StageOptions(nondeterministic=case.values > 0, persist=persist)
-                owners_of(self.session).definitions.put({name: case.define(self.session)}, kept)
+                services_of(self.session).definitions.put({name: case.define(self.session)}, kept)
                 self.defined.add(name)
 
     def commit(self) -> None:

@@ -15,11 +15,10 @@ import pytest
 from checks.growth import entries, grown
 from hypothesis import given
 from hypothesis import strategies as st
-from internals import inside, kernel_identities
+from internals import checkpoint_now, kernel_identities, services_of, settle_background, traces_of
 
 import nosync_nb
 from nosync_nb.collections.functions import closure
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.durability.frame_offsets import EpochOffsets
 from nosync_nb.store.log import batch_codec
@@ -63,10 +62,10 @@ def test_a_cell_that_is_run_again_leaves_no_description_behind(tmp_path: Path) -
         for _ in range(20):
             slow = flights.filter("delay > 60")
             slow.select("carrier").inspect(print)  # never named
-            owners_of(session).definitions.define({"slow": slow})
+            session.define({"slow": slow})
         gc.collect()
-        assert len(inside(session).names) <= 2
-        assert not inside(session).listeners.waiting
+        assert len(services_of(session).names) <= 2
+        assert not services_of(session).listeners.waiting
         assert slow.name == "slow"
 
 
@@ -74,12 +73,12 @@ def test_a_name_is_known_as_long_as_what_was_named(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         flights = session.input("flights", "carrier string, delay double")
         slow = flights.filter("delay > 60")
-        owners_of(session).definitions.define({"slow": slow})
+        session.define({"slow": slow})
         session.rename("slow", "late")
         assert slow.name == "late"
         session.drop("late")
         assert slow.name is None
-        assert not inside(session).works.stages
+        assert not services_of(session).works.stages
 
 
 class _Odd:
@@ -116,7 +115,7 @@ def test_a_function_that_fails_every_epoch_is_told_of_once_for_each_kind(tmp_pat
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "n bigint")
         numbers.inspect(raises)
-        owners_of(session).listeners.subscribe(raises)
+        session.subscribe(raises)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             for n in range(40):
@@ -128,8 +127,8 @@ def test_a_function_that_fails_every_epoch_is_told_of_once_for_each_kind(tmp_pat
 def test_who_stops_hearing_takes_no_epoch_from_others(tmp_path: Path) -> None:
     heard: list[int] = []
     with nosync_nb.open(tmp_path / "log") as session:
-        stop = owners_of(session).listeners.subscribe(lambda _: stop())
-        owners_of(session).listeners.subscribe(heard.append)
+        stop = session.subscribe(lambda _: stop())
+        session.subscribe(heard.append)
         session.commit()
         session.commit()
     assert heard == [1, 2]
@@ -150,7 +149,7 @@ def test_a_checkpoint_encodes_what_changed_since_the_last_one(
 
     def checkpoint() -> int:
         encoded.clear()
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         return len(encoded)
 
     with nosync_nb.open(tmp_path / "log") as session:
@@ -176,16 +175,16 @@ def test_a_large_value_is_in_one_file_which_later_checkpoints_name(tmp_path: Pat
         session.stage("longest", texts.group_by("k").agg(v="max(v)"))
         texts.insert([(0, text)])
         session.commit()
-        owners_of(session).worker.settle()
-        inside(session).upkeep.checkpoint()
+        settle_background(session)
+        checkpoint_now(session)
         files = set(path.glob("layers/*"))
         assert all(path.stat().st_size > len(text) for path in files)
         for k in range(1, 40):
             texts.insert([(k, "short")])
             session.commit()
-            owners_of(session).worker.settle()
+            settle_background(session)
             if k % 10 == 0:
-                inside(session).upkeep.checkpoint()
+                checkpoint_now(session)
                 newest = max(path.glob("checkpoint-*"))
                 assert newest.stat().st_size < 20_000
         assert set(path.glob("layers/*")) == files
@@ -220,11 +219,13 @@ def test_a_value_too_large_for_a_frame_is_written_once_for_each_log(
         frames = sum(each.stat().st_size for each in path.glob("segment-*")) - frames
         assert frames < 5000
         past[session.now] = {name: sorted(map(repr, session[name].rows())) for name in at}
-    held = {n: len(t.consolidated()) for n, t in inside(session).traces.items()}
-    assert {each.name for each in path.glob("layers/*")} <= inside(session).publisher.named_files
-    owners_of(session).worker.settle()
+    held = {n: len(t.consolidated()) for n, t in traces_of(session).items()}
+    assert {each.name for each in path.glob("layers/*")} <= services_of(
+        session
+    ).publisher.named_files
+    settle_background(session)
     if ended:
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         session.close()
         assert max(path.glob("checkpoint-*")).stat().st_size < 20_000
     for mode in ("r", "w"):
@@ -233,9 +234,9 @@ def test_a_value_too_large_for_a_frame_is_written_once_for_each_log(
                 for name, found in expected.items():
                     assert sorted(map(repr, again[name].rows(at=epoch))) == found
             if mode == "w":
-                inside(again).gate.ready()
+                services_of(again).gate.ready()
                 assert again.recovery.recomputed == 0
-                assert {n: len(t.consolidated()) for n, t in inside(again).traces.items()} == held
+                assert {n: len(t.consolidated()) for n, t in traces_of(again).items()} == held
                 again["texts"].remove([(1, text, None, None)])
                 again.commit()
                 assert [r.v for r in again["longest"].rows() if r.k == 1] == ["beside"]
@@ -271,14 +272,14 @@ def test_what_a_checkpoint_moved_to_files_is_read_after_any_of_the_next_epochs(
                 numbers.insert([(chance.randrange(9), chance.randrange(99)) for _ in range(5)])
                 session.commit()
                 if chance.random() < 0.4:
-                    inside(session).upkeep.checkpoint()
+                    checkpoint_now(session)
             rows = numbers.rows()
             assert len(rows) == 150 * (life + 1)
             sums: dict[int, int] = {}
             for row in rows:
                 sums[row.k] = sums.get(row.k, 0) + row.v
             assert {row.k: row.s for row in session["sums"].rows()} == sums
-            named = inside(session).publisher.named_files
+            named = services_of(session).publisher.named_files
         there = {each.name for each in (tmp_path / "log" / "layers").iterdir()}
         assert {name for name in named if name.endswith(".arrow")} <= there
 
@@ -323,7 +324,7 @@ class Life:
         """Describes everything again, as a cell does that is run again."""
         left, right = self.left, self.right
         by_key = left.group_by("k")
-        owners_of(self.session).definitions.define(
+        self.session.define(
             {
                 "sums": by_key.agg(n="count(*)", s="sum(v)", m="max(v)"),
                 "pairs": left.join(right, on="k", how="left"),
@@ -347,19 +348,19 @@ class Life:
             self.epoch += 1
             if self.epoch % 48 == 0:
                 self.look()
-            owners_of(session).worker.settle()
+            settle_background(session)
 
     def look(self) -> None:
         """Reads in every way."""
         session = self.session
-        stop = owners_of(session).listeners.subscribe(lambda epoch: None)
+        stop = session.subscribe(lambda epoch: None)
         assert len(session["pairs"].rows()) == len(self.held)
         session["sums"].rows(at=-5)
         session["best"].changes(after=session.now - 7, upto=session.now)
         session["sizes"].head(3)
         session.epochs()[-1]
         session["sums"].history()
-        owners_of(session).upkeep.layers("pairs")
+        session.info.layers("pairs")
         session["sums"].explain()
         self.left.filter("v > 3").count()
         self.define()
@@ -375,7 +376,7 @@ def test_thousands_of_epochs_leave_a_session_as_large_as_it_was(
     tmp_path: Path, small: None
 ) -> None:
     def size() -> tuple[Counter[str], int, int]:
-        owners_of(session).worker.settle()
+        settle_background(session)
         gc.collect()
         descriptors = len(os.listdir("/proc/self/fd"))
         return entries(session), descriptors, threading.active_count()
@@ -386,7 +387,7 @@ def test_thousands_of_epochs_leave_a_session_as_large_as_it_was(
         before, *others = size()
         life.run(PHASE)
         after, *others_after = size()
-        layers = [len(trace.layers) for trace in inside(session).traces.values()]
+        layers = [len(trace.layers) for trace in traces_of(session).values()]
         checkpoints = session.stats["checkpoints"]
     more = grown(before, after, spare=64)
     by_design = {place: n for end, n in GROWS.items() for place in more if place.endswith(end)}

@@ -17,7 +17,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from internals import inside
+from internals import (
+    catalog_of,
+    checkpoint_now,
+    log_of,
+    services_of,
+    settle_background,
+    snapshot_of,
+)
 
 import nosync_nb
 from nosync_nb import Session
@@ -26,7 +33,6 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.durability.backlog_policy import demotion_candidates
 from nosync_nb.session.durability.replication import ReplicationService
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.replication import config
 from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
@@ -89,7 +95,7 @@ def define(session: Session, name: str, persist: str) -> None:
     else:
         collection = session["over"].group_by().agg(n="count(*)")
     # That it is kept on replicas can be said only to a session that has some.
-    owners_of(session).definitions.put({name: collection}, StageOptions(persist=persist))
+    services_of(session).definitions.put({name: collection}, StageOptions(persist=persist))
 
 
 def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
@@ -111,7 +117,7 @@ class Shipped:
         self.session.input("orders", "customer int, amount int")
         for name, level in zip(STAGES, levels, strict=True):
             define(self.session, name, level)
-        log = inside(self.session).store.log
+        log = log_of(self.session)
         source = LogSource(self.session.path, log.generation)
         self.replica = Flaky(str(folder / "r"), source.log_id)
         name = LogName(self.session.path, config.config_signer(Files()))
@@ -125,22 +131,22 @@ class Shipped:
             session["orders"].insert([(c % 25, how + c) for c in range(how)])
             session.commit()
         elif what == "checkpoint":
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         elif what == "ship":
             self.ship(how)
         elif what == "scale":
             self.scale(how)
         else:
-            if not inside(session).catalog[what].in_memory or how == 2:
+            if not catalog_of(session)[what].in_memory or how == 2:
                 define(session, what, LEVELS[how])
 
     def scale(self, most: int) -> None:
         """Scales back so many of those that can be; none: all are owed again."""
-        owners = owners_of(self.session)
+        owners = services_of(self.session)
         with owners.gate.lock:
             if most:
                 owners.scaling.scale_back(
-                    sorted(demotion_candidates(inside(self.session).snapshot))[:most]
+                    sorted(demotion_candidates(snapshot_of(self.session)))[:most]
                 )
             else:
                 owners.scaling.owe()
@@ -155,9 +161,9 @@ class Shipped:
                 pass
         known = self.shipper.acknowledged
         if known is not None and known != before:
-            assert known.seq == inside(self.session).store.log.head.seq
+            assert known.seq == log_of(self.session).head.seq
             self.expected = {n: past(self.session, n) for n in ("orders", *STAGES)}
-            catalog = inside(self.session).catalog
+            catalog = catalog_of(self.session)
             self.owed = {n for n in self.expected if not catalog[n].on_disk}
             self.owed -= {n for n in self.expected if catalog[n].in_memory}
 
@@ -198,4 +204,4 @@ def test_what_was_acknowledged_comes_back_after_a_lost_disk(
                 assert {e: there[e] for e in expected} == expected
             ran = {n for n, how in again.recovery.stages.items() if how != "read"}
             assert not ran & shipped.owed
-            owners_of(again).worker.settle()
+            settle_background(again)

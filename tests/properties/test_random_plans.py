@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from internals import snapshot_of
 from planner_switches import granted, planless, weighed
 from random_plans import INPUTS, Plan, chains, changes, described, plans, raising_plans
 from soak import tried
@@ -24,7 +25,6 @@ from nosync_nb import Session
 from nosync_nb.dataflow.state_reader import collection_state
 from nosync_nb.errors import NosyncError, TimeError
 from nosync_nb.rows import to_pylist
-from nosync_nb.session.session import owners_of
 
 pytestmark = [
     pytest.mark.usefixtures("no_disk"),
@@ -75,7 +75,7 @@ class Side:
 
     def at(self, epoch: int) -> dict[str, list[str]]:
         """The rows of the stages that were there at an epoch, with their counts."""
-        seen, held = owners_of(self.session).publisher.snapshot, {}
+        seen, held = snapshot_of(self.session), {}
         for name, stage in self.session.stages.items():
             with suppress(TimeError):
                 batch = collection_state(seen, name, epoch)

@@ -17,7 +17,7 @@ import pytest
 import random_programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from internals import inside, spark_unseen
+from internals import checkpoint_now, merge_trace, spark_unseen, traces_of
 from models import model
 from models.model import Bag, bag
 from strategies import Epoch, histories
@@ -25,7 +25,6 @@ from strategies import Epoch, histories
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Merge, Trace
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -60,8 +59,8 @@ def compact(session: Session, chance: Random) -> None:
         return Merge(start, stop) if stop - start > 1 else None
 
     with mock.patch.object(maintenance, "plan", some):
-        for number in inside(session).traces:
-            inside(session).upkeep.merge(number)
+        for number in traces_of(session):
+            merge_trace(session, number)
 
 
 @pytest.mark.spark
@@ -79,9 +78,7 @@ def test_programs_give_the_same_on_executors_and_here(
             nosync_nb.open(f"{folder}/log", spark=spark if on == "spark" else None) as session,
         ):
             inputs = {name: session.input(name, random_programs.COLUMNS) for name in ("a", "b")}
-            owners_of(session).definitions.define(
-                {"result": random_programs.build(program, inputs)}, on=on
-            )
+            session.define({"result": random_programs.build(program, inputs)}, on=on)
             rows = []
             held: list[tuple[str, Any]] = []
             for _ in range(2):
@@ -150,7 +147,7 @@ def follow(
         if how == "compact":
             compact(session, data.draw(st.randoms(use_true_random=False)))
         elif how == "checkpoint":
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         elif how:
             open_.append(again(session, folder, how, number))
             assert open_[-1].recovery.recomputed == 0

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from internals import inside, rebuild
+from internals import checkpoint_now, merge_trace, rebuild, services_of, traces_of
 from soak import tried
 
 import nosync_nb
@@ -190,7 +190,7 @@ class World:
 
     def budget(self) -> None:
         """Less of the past is kept for the sake of the disk, or as much as it takes."""
-        size = disk_usage.minimum_bytes(inside(self.session).publisher)
+        size = disk_usage.minimum_bytes(services_of(self.session).publisher)
         bounds = [None, 1, size + self.chance.randrange(40_000)]
         self.unknown = self.session.now  # a checkpoint is written to know what the log's tail takes
         with suppress(SchemaError):
@@ -216,9 +216,9 @@ class World:
 
     def checkpoint(self) -> None:
         """What the worker does some time or other."""
-        for number in list(inside(self.session).traces):
-            inside(self.session).upkeep.merge(number)
-        inside(self.session).upkeep.checkpoint()
+        for number in list(traces_of(self.session)):
+            merge_trace(self.session, number)
+        checkpoint_now(self.session)
         self.unknown = self.session.now  # frames before it are trimmed some time
 
     def rebuild(self) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from internals import settle_background
 from models import model
 from strategies import key
 
 import nosync_nb
 from nosync_nb import Collection, ExpressionError, Input, NegativeMultiplicityError, Session, rows
 from nosync_nb.collections.session_protocol import session_of
-from nosync_nb.session.session import owners_of
 
 FRUIT = [("apple", 5), ("apple", 5), ("banana", 2)]
 MORE = [("apple", 3), ("apple", 2), ("kiwi", 2)]
@@ -194,7 +194,7 @@ def test_case_10_multiplicities_over_epochs_also_replayed(session: Session) -> N
         held.update(changes)
         assert count(live, at=number) == {row: n for row, n in held.items() if n}
     late = a.select("v", "k").select("k").multiplicity()  # not the same, so it is run for itself
-    owners_of(session).definitions.define({"late": late}, replay=0)
+    session.define({"late": late}, replay=0)
     for number, changes in enumerate(wanted, 1):
         table = session["late"].changes(after=number - 1, upto=number).to_pydict()
         found = zip(table["k"], table["count"], table["diff"], strict=True)
@@ -313,7 +313,7 @@ def test_both_sides_of_a_join_may_change_in_one_epoch_after_merges(session: Sess
         session.commit()
         wanted = model.join(held[0], model.summed(held[1].items()), [(0, 0)], "inner", (1, 2))
         assert count(joined) == wanted
-    owners_of(session).worker.settle()
+    settle_background(session)
     assert count(joined) == wanted
 
 
@@ -405,14 +405,10 @@ def test_a_function_changes_a_copy_of_what_it_captured(session: Session) -> None
     change(session, a, {("b",): 1})
     assert count(noting) == {("a", 1): 1, ("b", 2): 1}
     assert calls == []
-    (report,) = owners_of(session).definitions.define(
-        {"noting": a.map(noted, "x string, calls int")}
-    )
+    (report,) = session.define({"noting": a.map(noted, "x string, calls int")})
     assert report.status == "unchanged"
     calls.append("of the user")
-    (report,) = owners_of(session).definitions.define(
-        {"noting": a.map(noted, "x string, calls int")}
-    )
+    (report,) = session.define({"noting": a.map(noted, "x string, calls int")})
     assert report.status == "changed"
     assert count(noting) == {("a", 2): 1, ("b", 3): 1}
 

@@ -14,7 +14,6 @@ from checks.checking import count, net
 
 import nosync_nb
 from nosync_nb import Collection, Session
-from nosync_nb.session.session import owners_of
 
 JOINS = ("left", "right", "full", "anti")
 
@@ -112,7 +111,7 @@ def test_public_cases_come_out_the_same_on_executors(tmp_path: Path, spark: Any)
             signs={(1,): 2, (2,): -2, (3,): 1, (4,): -1},
             nulls={("a", None): 2},
         )
-        owners_of(session).definitions.define(stages(session), on="spark")
+        session.define(stages(session), on="spark")
         assert "spark" in session["pairs"].explain().lower()
         assert {name: count(stage) for name, stage in session.stages.items()} == FIRST
         commit(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from checks.touched import growth, work_of
-from internals import inside
+from internals import traces_of
 
 import nosync_nb
 from nosync_nb import Collection
@@ -124,7 +124,7 @@ def test_an_epoch_costs_what_changes_however_many_there_were(
                 right.change(session, rows)
 
         touched, ordered = work_of(session, change)
-        layers = [len(trace.layers) for trace in inside(session).traces.values()]
+        layers = [len(trace.layers) for trace in traces_of(session).values()]
     assert growth(touched) <= GROWTH_MAX
     assert growth(ordered) <= GROWTH_MAX
     assert max(layers) <= STALL_LAYERS  # those of the worker and those of this thread

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from checks.checking import EDGES, held
 from checks.touched import growth, work_of
-from internals import inside
+from internals import traces_of
 
 import nosync_nb
 from nosync_nb import Collection
@@ -68,7 +68,7 @@ def test_a_loops_epoch_costs_what_changes_however_many_there_were(
         touched, ordered = work_of(
             session, lambda epoch: edges.set(base + turns[epoch % PERIOD]), EPOCHS
         )
-        layers = [len(trace.layers) for trace in inside(session).traces.values()]
+        layers = [len(trace.layers) for trace in traces_of(session).values()]
         assert held(session["stage"]) == held(LOOPS[name](edges))
     assert growth(touched) <= GROWTH_MAX
     assert growth(ordered) <= GROWTH_MAX

@@ -11,12 +11,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from checks.checking import merge_all
-from internals import inside, tree_of
+from internals import (
+    checkpoint_now,
+    graph_of,
+    history_of,
+    parts_folder,
+    services_of,
+    settle_background,
+    snapshot_of,
+    store_of,
+    traces_of,
+    tree_of,
+)
 
 import nosync_nb
 from nosync_nb import DurabilityError, Session
 from nosync_nb.errors import SchemaError, StageError
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.publisher import files_of
 from nosync_nb.trace.history.pack_tree import FANOUT
 
@@ -30,12 +40,12 @@ def table(start: int) -> pa.Table:
 
 
 def files(session: Session) -> set[str]:
-    return set(os.listdir(inside(session).store.parts))
+    return set(os.listdir(parts_folder(session)))
 
 
 def live(session: Session) -> set[str]:
     """The part files that the state of now and the past are made of."""
-    named = files_of(inside(session).snapshot.version) | inside(session).store.history.files()
+    named = files_of(snapshot_of(session).version) | history_of(session).files()
     return {name for name in named if name.endswith(".arrow")}
 
 
@@ -71,7 +81,7 @@ def test_a_log_in_the_order_of_a_trace_comes_back(tmp_path: Path, checkpointed: 
         expected, rows = sums(session), joined.rows()
         assert [n for n, _ in expected] == [0, ROWS, 2 * ROWS - 1]
         if checkpointed:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         numbers.remove([(1003, 3)])
         session.commit()
         session.sync()
@@ -101,9 +111,9 @@ def test_a_dataframe_is_written_in_the_orders_that_are_read(spark: Any, tmp_path
         numbers.insert(spark.range(9000).selectExpr("id as x", "id % 1000 as k"))
         written = files(session) - before
         session.commit()
-        layouts = inside(session).graph.named["numbers"].traces
+        layouts = graph_of(session).named["numbers"].traces
         assert len(layouts) == 2
-        traces = [inside(session).traces[number] for number in layouts.values()]
+        traces = [traces_of(session)[number] for number in layouts.values()]
         named = {ref.path for trace in traces for layer in trace.layers for ref in layer.files}
         assert named == written
         assert joined.count() == 9
@@ -155,7 +165,7 @@ def test_files_that_no_epoch_is_made_of_do_not_stay(spark: Any, tmp_path: Path) 
         with pytest.raises(SchemaError):
             load_and_fail(session)
         assert files(session) == set()
-        transaction = owners_of(session).commits.begin()
+        transaction = session.begin()
         numbers.insert(large(1))
         assert transaction.discard() == 9000
         assert files(session) == set()
@@ -163,7 +173,7 @@ def test_files_that_no_epoch_is_made_of_do_not_stay(spark: Any, tmp_path: Path) 
         session.commit()
         keyed.upsert(large(2))
         session.commit()
-        assert files(session) <= inside(session).publisher.named_files
+        assert files(session) <= services_of(session).publisher.named_files
         assert keyed.count() == 9000
         assert {row.x for row in keyed.rows()} == {2 * k for k in range(9000)}
 
@@ -174,20 +184,16 @@ def test_what_a_failed_run_wrote_does_not_stay(spark: Any, tmp_path: Path) -> No
         numbers = session.input("numbers", "x bigint")
         numbers.insert([(n,) for n in range(100)])
         session.commit()
-        owners_of(session).definitions.define(
-            {"counts": numbers.group_by("x").agg(n="count(*)")}, on="spark"
-        )
+        session.define({"counts": numbers.group_by("x").agg(n="count(*)")}, on="spark")
         whole = numbers.map(lambda row: (1 // (row.x - 200),), "q bigint")
-        owners_of(session).definitions.define({"quotients": whole}, on="spark")
+        session.define({"quotients": whole}, on="spark")
 
         def one(key: Any, rows: list[Any]) -> list[tuple[int]]:
             return [(1 // (rows[0].x - 7),)]  # fails in one range; the others have written
 
         before = files(session)
         with pytest.raises(StageError, match="ZeroDivisionError"):
-            owners_of(session).definitions.define(
-                {"reduced": numbers.group_by("x").reduce(one, "q int")}, on="spark"
-            )
+            session.define({"reduced": numbers.group_by("x").reduce(one, "q int")}, on="spark")
         assert files(session) == before
         numbers.insert([(200,)])
         with pytest.raises(StageError, match="ZeroDivisionError"):
@@ -208,8 +214,8 @@ def test_files_of_small_layers_go_when_they_are_merged(spark: Any, tmp_path: Pat
             more = [(n, each) for each in range(200)]  # so that layers of few are merged with it
             numbers.insert(more if n % 4 == 3 else few)
             session.commit()
-        owners_of(session).worker.settle()
-        assert files(session) <= inside(session).publisher.named_files
+        settle_background(session)
+        assert files(session) <= services_of(session).publisher.named_files
 
 
 @pytest.mark.spark
@@ -219,13 +225,13 @@ def test_files_of_a_frame_that_may_be_there_stay(
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
         numbers = session.input("numbers", "id bigint")
         numbers.insert(spark.range(9000))
-        write = inside(session).store.write_epoch
+        write = store_of(session).write_epoch
 
         def written_and_then_lost(*given: Any) -> None:
             write(*given)
             raise DurabilityError("the disk went away")
 
-        monkeypatch.setattr(inside(session).store, "write_epoch", written_and_then_lost)
+        monkeypatch.setattr(store_of(session), "write_epoch", written_and_then_lost)
         with pytest.raises(DurabilityError):
             session.commit()
         session.discard()
@@ -246,27 +252,27 @@ def test_a_dropped_stage_takes_its_files_along(tmp_path: Path, packed: bool) -> 
         for n in range(3):
             # Small changes before and after the large one that will be missing.
             if packed:
-                inside(session).upkeep.checkpoint()
+                checkpoint_now(session)
             numbers.insert(table(ROWS) if n == 1 else [(1, 1)])
             session.commit()
         merge_all(session)
         assert doubled.count() == 2 * ROWS + 2
         if packed:
-            inside(session).upkeep.checkpoint()
-        inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
+        checkpoint_now(session)
         before = files(session)
         session.drop("doubled")
         assert files(session) == before, "the log names them until a checkpoint follows"
         session.sync()
         shutil.copytree(session.path, tmp_path / "killed")
-        inside(session).upkeep.checkpoint()
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
+        checkpoint_now(session)
         assert files(session) == live(session) < before
         for _ in range(FANOUT):  # the packs are summed up
             numbers.insert([(1, 1)])
             session.commit()
-            inside(session).upkeep.checkpoint()
-        assert tree_of(inside(session).store.history)[0].level == 1
+            checkpoint_now(session)
+        assert tree_of(history_of(session))[0].level == 1
         assert live(session) <= files(session)
         assert numbers.count(at=4) == 2 * ROWS + 2
     with nosync_nb.open(tmp_path / "log") as session:

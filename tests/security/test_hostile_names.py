@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from faults.faults import HastyFiles
-from internals import inside
+from internals import checkpoint_now, graph_of, merge_trace, traces_of
 
 import nosync_nb
 from nosync_nb import CorruptLogError
@@ -83,9 +83,9 @@ def log(tmp_path: Path) -> Path:
         for epoch in range(3):
             rows.insert([(k, epoch) for k in range(12)])
             session.commit()
-        for number in list(inside(session).traces):
-            inside(session).upkeep.merge(number)
-        inside(session).upkeep.checkpoint()
+        for number in list(traces_of(session)):
+            merge_trace(session, number)
+        checkpoint_now(session)
         rows.insert([(k, 9) for k in range(12)])
         session.commit()
     for victim in (tmp_path / VICTIM, tmp_path / "victim.arrow", folder / "notebook.json"):
@@ -204,7 +204,7 @@ def test_an_epoch_that_empties_what_it_must_not_is_told_or_takes_nothing(
                 told.add(number)
         shutil.rmtree(log)
     with nosync_nb.open(whole, mode="r") as session:
-        nodes = list(inside(session).graph)
+        nodes = list(graph_of(session))
     assert told.issuperset(n for node in nodes for n in node.traces.values())
     assert told.issuperset({2**31, 2**32 - 1})
 

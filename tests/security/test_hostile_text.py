@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from internals import notices_of
 from IPython.utils.capture import capture_output
 from jupyter.shell import Notebook
 
@@ -31,7 +32,6 @@ from nosync_nb.collections import definition
 from nosync_nb.rows.ddl import quote
 from nosync_nb.session import session as sessions
 from nosync_nb.session.definitions import define
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.catalog import validation
 from nosync_widgets import formats
 from nosync_widgets.data.graph_picture import GraphPicture
@@ -327,12 +327,11 @@ def test_values_of_cells_reports_and_explanations_show_it_as_text(notebook: Watc
 
 
 def test_warnings_show_it_as_text(notebook: Watched) -> None:
-    notebook.names["owners_of"] = owners_of
     notebook.run(
         "def bad(epoch, changes):\n"
         "    raise type(H, (ValueError,), {'__repr__': lambda self: H})(H)\n"
         "data.inspect(bad)\n"
-        "owners_of(nosync.session()).listeners.subscribe(lambda epoch: bad(epoch, None))"
+        "nosync.session().subscribe(lambda epoch: bad(epoch, None))"
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -447,7 +446,7 @@ def test_errors_and_notices_of_programs_hold_nothing_hidden(tmp_path: Path) -> N
         data.insert([(HOSTILE,)], once=HOSTILE)
         data.insert([(HOSTILE,)], once=HOSTILE)
         session.commit(label=HOSTILE)
-        for notice in owners_of(session).listeners.notices:
+        for notice in notices_of(session):
             assert_plain(notice)
         with pytest.raises(nosync_nb.TimeError) as caught:
             data.rows(at="x" + HOSTILE)

@@ -18,14 +18,13 @@ from typing import Any
 import cloudpickle
 import golden_logs as golden
 import pytest
-from internals import inside
+from internals import catalog_of, services_of
 
 import nosync_nb
 from nosync.__main__ import main
 from nosync_nb import Session
 from nosync_nb.collections.functions import signing
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import owner
 
 EXPECTED = json.loads(golden.EXPECTED.read_text())
@@ -85,9 +84,7 @@ def held_against(
     """Compares all that can be read; gives what was compared."""
     labels = golden.LABELS[Path(session.path).name] if labels is None else labels
     assert session.now == expected["now"]
-    assert expected["reads"] == {
-        name: sorted(below) for name, below in owners_of(session).publisher.snapshot.reads.items()
-    }
+    assert expected["reads"] == {name: sorted(below) for name, below in session.info.reads.items()}
     for label, at in labels.items():
         for name in session.inputs.keys() - {"draws"}:
             assert session[name].rows(at=label) == session[name].rows(at=at)
@@ -119,14 +116,14 @@ def test_every_stage_is_read_at_every_epoch_and_nothing_is_computed(log: Path) -
         again = {n: w for n, w in session.recovery.stages.items() if w != "read"}
         assert again == ({} if SAME else dict.fromkeys(CALLING[log.name], "stale"))
         assert list(held_against(session, expected)) == read
-        inside(session).gate.ready()
+        services_of(session).gate.ready()
         assert session.recovery.recomputed == 0
         # Parts without a name that this release plans otherwise are made, once, before a write.
-        executed = inside(session).works.counters["executed"]
+        executed = session.stats["executed"]
         assert executed == PLANNED_OTHERWISE[log.name] or not SAME
     with nosync_nb.open(log) as session:
-        inside(session).gate.ready()
-        assert inside(session).works.counters["executed"] == 0
+        services_of(session).gate.ready()
+        assert session.stats["executed"] == 0
 
 
 @pytest.mark.fault(45)
@@ -230,7 +227,7 @@ def test_the_golden_logs_are_small_and_name_no_machine(log: Path) -> None:
     if not SAME:
         return
     with nosync_nb.open(log) as session:
-        definitions = [s.definition for s in inside(session).catalog.values() if s.definition]
+        definitions = [s.definition for s in catalog_of(session).values() if s.definition]
         captured = [c.function for d in definitions for c in d.captures]
         places = {f.__code__.co_filename for f in captured if hasattr(f, "__code__")}
         assert bool(captured) == bool(CALLING[log.name])

@@ -14,14 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside, lose_patience
+from internals import (
+    checkpoint_now,
+    drain_background,
+    lose_patience,
+    merge_trace,
+    services_of,
+    settle_background,
+    store_of,
+    traces_of,
+)
 
 import nosync_nb
 from nosync_nb import DurabilityError, FencedError, NosyncError, SchemaError, Session, StageError
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.reads import log_follower
 from nosync_nb.session.recovery import recover
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 
 pytestmark = pytest.mark.usefixtures("own_key")
@@ -210,9 +218,9 @@ def test_what_a_session_finds_missing_after_another_took_its_log_over_is_no_fail
     def missing(*_: Any) -> bytes:
         raise DurabilityError("the new owner removed it", errno=errno.ENOENT)
 
-    monkeypatch.setattr(inside(session).store, "checkpoint_payload", missing)
+    monkeypatch.setattr(store_of(session), "checkpoint_payload", missing)
     lose_patience(session)
-    inside(session).upkeep.plan_checkpoint()
+    services_of(session).upkeep.plan_checkpoint()
     opened(takeover=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -231,20 +239,20 @@ def test_an_error_in_the_background_is_reported_once_and_refuses_nothing(
     def full(*_: Any) -> bytes:
         raise DurabilityError("the disk is full")
 
-    monkeypatch.setattr(inside(session).store, "checkpoint_payload", full)
-    inside(session).upkeep.plan_checkpoint()
-    owners_of(session).worker.drain()
+    monkeypatch.setattr(store_of(session), "checkpoint_payload", full)
+    services_of(session).upkeep.plan_checkpoint()
+    drain_background(session)
     with pytest.warns(UserWarning, match="failed: writing a checkpoint: the disk is full"):
         assert session.commit() == 2
-    inside(session).upkeep.plan_checkpoint()  # not again at once
-    owners_of(session).worker.drain()
+    services_of(session).upkeep.plan_checkpoint()  # not again at once
+    drain_background(session)
     numbers.insert([(2,)])
     assert session.commit() == 3
     lose_patience(session)
-    inside(session).upkeep.plan_checkpoint()
-    owners_of(session).worker.drain()
+    services_of(session).upkeep.plan_checkpoint()
+    drain_background(session)
     assert session.commit() == 4, "it was reported"
-    (failure,) = owners_of(session).worker.failures.listed()
+    (failure,) = services_of(session).worker.failures.listed()
     assert (failure.task, failure.times) == ("writing a checkpoint", 2)
     session.close()
     assert values(opened()["numbers"]) == [1, 2]
@@ -260,8 +268,8 @@ def test_an_error_in_the_background_is_reported_by_close_at_the_latest(
     def full(*_: Any) -> bytes:
         raise DurabilityError("the disk is full")
 
-    monkeypatch.setattr(inside(session).store, "checkpoint_payload", full)
-    inside(session).upkeep.plan_checkpoint()
+    monkeypatch.setattr(store_of(session), "checkpoint_payload", full)
+    services_of(session).upkeep.plan_checkpoint()
     with pytest.warns(UserWarning, match="background work failed: .* the disk is full"):
         session.close()
 
@@ -338,7 +346,7 @@ def test_a_zombie_in_the_same_process_changes_nothing_and_closes_quietly(
         zombie.stage("late", numbers.distinct())
     assert "late" not in zombie
     with pytest.raises(FencedError):
-        inside(zombie).upkeep.checkpoint()
+        checkpoint_now(zombie)
     zombie.close()
     assert session.commit() == 2
     assert values(session["numbers"]) == [1]
@@ -377,7 +385,7 @@ def test_a_reader_sees_what_another_process_commits(
     assert values(reader["odd"]) == [1, 3]
     assert reader.now == 2
     assert another.commit(5) == "3"
-    assert owners_of(reader).follower.refresh() == 3
+    assert reader.refresh() == 3
     assert values(reader["odd"], 2) == [1, 3]
     assert values(reader["numbers"].filter("x > 2")) == [3, 5]
     assert reader["odd"].changes(after=1).num_rows == 2
@@ -449,14 +457,14 @@ def test_a_reader_follows_definitions(opened: Callable[..., Session]) -> None:
     session.stage("odd", numbers.filter("x = 3"))
     numbers.insert([(3,)])
     session.commit()
-    assert owners_of(reader).follower.refresh() == 3
+    assert reader.refresh() == 3
     assert values(reader["odd"]) == [3, 3]
     assert values(reader["odd@1"]) == [1, 3]
     session.rename("odd", "threes")
-    owners_of(reader).follower.refresh()
+    reader.refresh()
     assert values(reader["threes"]) == [3, 3]
     session.drop("threes")
-    owners_of(reader).follower.refresh()
+    reader.refresh()
     assert list(reader.stages) == []
 
 
@@ -477,10 +485,10 @@ def test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners(
     for round_ in range(1, 13):
         session["numbers"].insert([(x,) for x in range(10)], once=round_)
         session.commit()
-        for number in list(inside(session).traces):
-            inside(session).upkeep.merge(number)
+        for number in list(traces_of(session)):
+            merge_trace(session, number)
         if round_ % 2 == 0:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         if round_ % 5 == 0:
             session = opened(takeover=True)
         assert [row.n for row in eager["counts"].rows()] == [round_] * 10
@@ -498,7 +506,7 @@ def test_frontiers_tell_a_reader_what_is_on_disk(opened: Callable[..., Session])
     for x in range(3):
         numbers.insert([(x,)])
         session.commit(wait="disk")
-    owners_of(reader).follower.refresh()
+    reader.refresh()
     assert reader.frontiers["numbers"].memory == 3
     assert reader.recovery_frontier("power") == 3
 
@@ -526,5 +534,5 @@ def test_definitions_alone_lead_to_a_checkpoint(
         numbers = session.input("numbers", "x int")
         for n in range(8):
             session.stage("some", numbers.filter(f"x > {n}"))
-        owners_of(session).worker.settle()
+        settle_background(session)
         assert session.stats["checkpoints"] > 0

@@ -6,7 +6,7 @@ import gc
 from pathlib import Path
 
 import pyarrow as pa
-from internals import inside
+from internals import checkpoint_now, drain_background, snapshot_of
 
 import nosync_nb
 from nosync_nb import Session
@@ -98,7 +98,7 @@ def test_looking_puts_no_layer_in_order(session: Session) -> None:
     """Who commits would have to, each time a layer that is young grows."""
     filled(session)
     session.info.overview()
-    trace = inside(session).publisher.snapshot.contents("flights")
+    trace = snapshot_of(session).contents("flights")
     assert [layer.is_young for layer in trace.layers] == [True]
     assert stats.row_sums(trace) == 6
     assert [layer.is_young for layer in trace.layers] == [True]
@@ -108,7 +108,7 @@ def test_looking_puts_no_layer_in_order(session: Session) -> None:
 def test_a_mark_moves_with_epochs_definitions_and_disk_and_not_by_itself(session: Session) -> None:
     filled(session)
     session.sync()
-    inside(session).worker.drain()
+    drain_background(session)
     before = session.info.mark()
     assert before.is_like(session.info.mark())
     assert not before.is_like(None)
@@ -128,12 +128,12 @@ def test_a_stage_that_cannot_be_read_says_so_and_hides_no_other(tmp_path: Path) 
         session.stage("odd", numbers.filter("x % 2 = 1"))
         numbers.insert(pa.table({"x": list(range(100_000))}))
         session.commit()
-        inside(session).worker.drain()
-        inside(session).upkeep.checkpoint()
+        drain_background(session)
+        checkpoint_now(session)
     del session, numbers
     gc.collect()  # what is known of rows lives as long as a session that has them
     with nosync_nb.open(log) as session:
-        for layer in inside(session).publisher.snapshot.contents("numbers").layers:
+        for layer in snapshot_of(session).contents("numbers").layers:
             for ref in layer.files:
                 (log / "layers" / ref.path).unlink()
         broken, odd = session.info.overview().collections

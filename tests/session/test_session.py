@@ -9,11 +9,18 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from internals import inside
+from internals import (
+    catalog_of,
+    checkpoint_now,
+    graph_of,
+    log_of,
+    services_of,
+    settle_background,
+    snapshot_of,
+)
 
 import nosync_nb
 from nosync_nb import Collection, Frontier, Input, SchemaError, Session, StageError, TimeError
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state import publisher
 
 
@@ -44,7 +51,7 @@ def test_inputs_and_stages_are_found_by_name(session: Session) -> None:
     assert list(session.stages) == ["slow"]
     assert "slow" in session
     assert "fast" not in session
-    assert owners_of(session).publisher.snapshot.reads == {"flights": (), "slow": ("flights",)}
+    assert session.info.reads == {"flights": (), "slow": ("flights",)}
     assert slow.name == "slow"
     assert repr(session) == "<nosync session log at epoch 0: flights, slow>"
 
@@ -98,12 +105,10 @@ def test_an_equal_definition_changes_nothing(session: Session) -> None:
     flights = session["flights"]
     fly(session, ("UA", "EWR", 65.0))
     session.stage("slow", flights.filter("delay > 60"))
-    head = inside(session).store.log.head
-    (report,) = owners_of(session).definitions.define(
-        {"slow": session["flights"].filter("delay > 60")}
-    )
+    head = log_of(session).head
+    (report,) = session.define({"slow": session["flights"].filter("delay > 60")})
     assert (report.status, report.version, report.rows) == ("unchanged", 1, 1)
-    assert inside(session).store.log.head == head
+    assert log_of(session).head == head
 
 
 def test_an_edited_stage_is_a_new_version_and_its_readers_follow_by_name(session: Session) -> None:
@@ -113,7 +118,7 @@ def test_an_edited_stage_is_a_new_version_and_its_readers_follow_by_name(session
     session.stage("slow_carriers", slow.select("carrier").distinct())
     session.stage("origins", flights.select("origin").distinct())
     fly(session, ("UA", "EWR", 65.0), ("AA", "JFK", 95.0))
-    reports = owners_of(session).definitions.define({"slow": flights.filter("delay > 90")})
+    reports = session.define({"slow": flights.filter("delay > 90")})
     assert {r.name: r.status for r in reports} == {"slow": "changed", "slow_carriers": "followed"}
     assert values(session["slow_carriers"]) == ["AA"]
     assert values(session["slow@1"]) == [("AA", "JFK", 95.0), ("UA", "EWR", 65.0)]
@@ -150,15 +155,15 @@ def test_the_remedy_for_the_past_of_an_edited_stage_does_what_it_says(session: S
     for delay in (50.0, 70.0, 90.0):
         fly(session, ("UA", "EWR", delay))
     cell = {"slow": flights.filter("delay > 80")}
-    (report,) = owners_of(session).definitions.define(cell)
+    (report,) = session.define(cell)
     first = replay_hinted(report.hint)
     assert (report.status, first) == ("changed", 0)
-    (report,) = owners_of(session).definitions.define(cell, replay=first)
+    (report,) = session.define(cell, replay=first)
     assert (report.status, report.version) == ("changed", 3)
     assert [len(session["slow"].rows(at)) for at in range(4)] == [0, 0, 0, 1]
-    (report,) = owners_of(session).definitions.define(cell, replay=first)
+    (report,) = session.define(cell, replay=first)
     assert (report.status, report.version) == ("unchanged", 3)
-    (report,) = owners_of(session).definitions.define(cell, replay=2)
+    (report,) = session.define(cell, replay=2)
     assert (report.status, report.version) == ("unchanged", 3)
 
 
@@ -173,14 +178,14 @@ def test_the_remedy_for_the_past_names_an_epoch_at_which_all_that_is_read_is_the
     session.stage("flown", session["slow"].join(planes, on="carrier"))
     fly(session, ("UA", "EWR", 90.0))
     cell = {"slow": flights.filter("delay > 80")}
-    reports = owners_of(session).definitions.define(cell)
+    reports = session.define(cell)
     assert {r.name: r.status for r in reports} == {"slow": "changed", "flown": "followed"}
     first = replay_hinted(reports[0].hint)
     assert first == 1
     with pytest.raises(TimeError, match=r"from epoch 0: .* from 1 to 2\n") as caught:
-        owners_of(session).definitions.define(cell, replay=0)
+        session.define(cell, replay=0)
     assert caught.value.hint == "use --replay 1"
-    reports = owners_of(session).definitions.define(cell, replay=first)
+    reports = session.define(cell, replay=first)
     assert {r.name: r.status for r in reports} == {"slow": "changed", "flown": "followed"}
     assert [len(session["slow"].rows(at)) for at in (1, 2)] == [0, 1]
 
@@ -190,10 +195,10 @@ def test_a_stage_whose_past_cannot_be_had_promises_none(session: Session) -> Non
     fly(session, ("UA", "EWR", 70.0))
     late = session.input("late", "a int")
     session.stage("few", late.filter("a > 1"))
-    (report,) = owners_of(session).definitions.define({"few": late.filter("a > 2")})
+    (report,) = session.define({"few": late.filter("a > 2")})
     assert report.hint == "computed as of epoch 1; the version before is 'few@1'"
     fly(session, ("UA", "EWR", 70.0))
-    (report,) = owners_of(session).definitions.define({"few": late.filter("a > 2")}, replay=0)
+    (report,) = session.define({"few": late.filter("a > 2")}, replay=0)
     assert (report.status, report.version) == ("unchanged", 2)
     assert report.hint == "'few' begins at epoch 1, as what it reads does"
 
@@ -201,9 +206,9 @@ def test_a_stage_whose_past_cannot_be_had_promises_none(session: Session) -> Non
 def test_stages_of_one_definition_refer_to_each_other_in_any_order(session: Session) -> None:
     slow = session["flights"].filter("delay > 60")
     carriers = slow.select("carrier").distinct()
-    reports = owners_of(session).definitions.define({"carriers": carriers, "slow": slow})
+    reports = session.define({"carriers": carriers, "slow": slow})
     assert {r.name for r in reports} == {"carriers", "slow"}
-    assert owners_of(session).publisher.snapshot.reads["carriers"] == ("slow",)
+    assert session.info.reads["carriers"] == ("slow",)
     fly(session, ("UA", "EWR", 65.0))
     assert values(session["carriers"]) == ["UA"]
 
@@ -214,9 +219,9 @@ def test_a_definition_is_all_or_nothing(session: Session) -> None:
     good = flights.filter("delay >= 0")
     bad = flights.map(lambda row: (1 / row.delay,), "y double")
     with pytest.raises(StageError, match=r"'bad'.*ZeroDivisionError"):
-        owners_of(session).definitions.define({"good": good, "bad": bad})
+        session.define({"good": good, "bad": bad})
     assert not session.stages
-    owners_of(session).definitions.define({"good": good})
+    session.define({"good": good})
     fly(session, ("UA", "EWR", 1.0))
     assert len(session["good"]) == 2
 
@@ -232,10 +237,10 @@ def test_again_computes_anew_and_so_does_what_reads_it(session: Session) -> None
     fly(session, ("UA", "EWR", 1.0), ("AA", "JFK", 1.0))
     first = values(session["drawn"])
     same = session["drawn"]
-    definition = inside(session).catalog["drawn"].definition
+    definition = catalog_of(session)["drawn"].definition
     assert definition is not None
-    reports = owners_of(session).definitions.define(
-        {"drawn": Collection(inside(session).host, definition)}, again=True
+    reports = session.define(
+        {"drawn": Collection(services_of(session).host, definition)}, again=True
     )
     assert {r.name: r.status for r in reports} == {"drawn": "changed", "most": "followed"}
     assert not set(first) & set(values(same))
@@ -249,9 +254,7 @@ def test_a_reader_whose_column_is_gone_stops_and_says_which(session: Session) ->
     session.stage("origins", session["slow"].group_by("origin").agg(n="count(*)"))
     session.stage("after", session["origins"].filter("n > 0"))
     fly(session, ("UA", "EWR", 65.0))
-    reports = owners_of(session).definitions.define(
-        {"slow": flights.filter("delay > 60").select("carrier", "delay")}
-    )
+    reports = session.define({"slow": flights.filter("delay > 60").select("carrier", "delay")})
     assert {r.name: r.status for r in reports} == {
         "slow": "changed", "origins": "stale", "after": "stale"
     }  # fmt: skip
@@ -277,7 +280,7 @@ def test_dropping_needs_that_nobody_reads_or_takes_them_along(session: Session) 
     session.stage("slow", session["flights"].filter("delay > 60"))
     session.stage("carriers", session["slow"].select("carrier"))
     session.drop("flights", cascade=True)
-    assert owners_of(session).publisher.snapshot.reads == {}
+    assert session.info.reads == {}
     session.input("flights", "something int").insert([(1,)])
     session.commit()
     assert values(session["flights"]) == [1]
@@ -288,7 +291,7 @@ def test_renaming_keeps_rows_past_and_readers(session: Session) -> None:
     fly(session, ("UA", "EWR", 65.0))
     session.rename("flights", "departures")
     session.rename("slow", "late")
-    assert owners_of(session).publisher.snapshot.reads == {
+    assert session.info.reads == {
         "departures": (),
         "late": ("departures",),
     }
@@ -330,9 +333,9 @@ def test_subscribers_hear_of_each_epoch_after_it_is_visible(session: Session) ->
     def fail(_: int) -> None:
         raise KeyError("broken")
 
-    stop = owners_of(session).listeners.subscribe(hear)
+    stop = session.subscribe(hear)
     session.commit()
-    forget = owners_of(session).listeners.subscribe(fail)
+    forget = session.subscribe(fail)
     with pytest.warns(UserWarning, match="a subscriber raised KeyError"):
         session.commit()
     forget()
@@ -347,7 +350,7 @@ def test_counters_tell_what_was_done(session: Session) -> None:
     assert session.stats["epochs"] == 1
     assert session.stats["touched"] >= 1
     assert session.stats["executed"] >= 1
-    owners_of(session).worker.settle()
+    settle_background(session)
 
 
 def test_a_stage_counts_the_rows_that_it_is_given_when_it_is_defined_and_after(
@@ -377,7 +380,7 @@ def test_layers_tell_what_they_cover_and_where_they_are(session: Session) -> Non
     for delay in (65.0, 66.0, 67.0):
         fly(session, ("UA", "EWR", delay))
     session.sync()
-    layers = owners_of(session).upkeep.layers("flights")
+    layers = session.info.layers("flights")
     assert sum(layer["rows"] for layer in layers) == 3
     assert layers[-1]["upper"] == 4
     assert all(set(layer["persistence"].split("+")) <= {"memory", "disk"} for layer in layers)
@@ -386,9 +389,9 @@ def test_layers_tell_what_they_cover_and_where_they_are(session: Session) -> Non
 def test_a_reader_holds_its_version_while_others_commit(session: Session) -> None:
     session.stage("slow", session["flights"].filter("delay > 60"))
     fly(session, ("UA", "EWR", 65.0))
-    version = inside(session).snapshot.version
+    version = snapshot_of(session).version
     fly(session, ("UA", "EWR", 66.0))
-    number = next(iter(inside(session).graph.named["slow"].traces.values()))
+    number = next(iter(graph_of(session).named["slow"].traces.values()))
     assert version.traces[number].consolidated().diff.tolist() == [1]
     assert len(session["slow"]) == 2
 
@@ -399,7 +402,7 @@ def test_every_epoch_reads_as_it_was_after_a_checkpoint_in_the_same_session(
     stage = session.stage("slow", session["flights"].filter("delay > 60").select("delay"))
     for epoch in range(1, 7):
         if epoch in (3, 5):
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         assert fly(session, ("UA", "EWR", 60.0 + epoch)) == epoch
         for at in range(epoch + 1):
             there = [60.0 + e for e in range(1, at + 1)]

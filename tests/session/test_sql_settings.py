@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import give_spark, inside
+from internals import give_spark, graph_of, services_of
 
 import nosync_nb
 from nosync_nb import ExpressionError, Session
 from nosync_nb.expressions import SqlSettings, compile_expression, retained_settings
 from nosync_nb.expressions.settings import zone
 from nosync_nb.rows import Schema
-from nosync_nb.session.session import owners_of
 
 SCHEMA = Schema.parse(
     "i int, l bigint, d double, f float, s string, u string, b boolean, day date, t timestamp,"
@@ -129,7 +128,7 @@ def opened(path: Path, spark: Any = None, **conf: str) -> Iterator[Session]:
 
 
 def described(session: Session) -> None:
-    owners_of(session).definitions.define(
+    session.define(
         {
             "hours": session.input("log", "t timestamp, s string, i int").select("hour(t) AS h"),
             "numbers": session["log"].select("cast(s as int) AS n"),
@@ -139,7 +138,7 @@ def described(session: Session) -> None:
 
 
 def fingerprints(session: Session) -> dict[str, str]:
-    return {n: node.fingerprint for n, node in inside(session).graph.named.items()}
+    return {n: node.fingerprint for n, node in graph_of(session).named.items()}
 
 
 def test_a_restart_goes_on_in_the_zone_and_mode_of_the_log(tmp_path: Path) -> None:
@@ -185,7 +184,7 @@ def test_a_session_that_agrees_by_another_name_of_utc_is_taken(tmp_path: Path) -
         described(session)
     with opened(tmp_path / "log", SparkSession(timeZone="Etc/UTC")) as session:
         before = fingerprints(session)
-        owners_of(session).definitions.define({"hours": session["log"].select("hour(t) AS h")})
+        session.define({"hours": session["log"].select("hour(t) AS h")})
         assert fingerprints(session) == before
 
 
@@ -200,8 +199,8 @@ def test_settings_are_recorded_by_what_depends_on_them_alone(tmp_path: Path) -> 
                 "c": log.group_by("s").top(2, by="upper(s), i desc"),
                 "d": log.join(log.rename({"i": "j", "t": "v"}), on={"lower(s)": "s"}),
             }
-            owners_of(session).definitions.define(made)
-            assert inside(session).link.types.recorded() == SqlSettings()
+            session.define(made)
+            assert services_of(session).link.types.recorded() == SqlSettings()
             found.append(fingerprints(session))
     assert found[0] == found[1]
 
@@ -209,9 +208,9 @@ def test_settings_are_recorded_by_what_depends_on_them_alone(tmp_path: Path) -> 
 def test_after_a_drop_of_all_that_depends_another_zone_may_come(tmp_path: Path) -> None:
     with opened(tmp_path / "log") as session:
         described(session)
-        assert inside(session).link.types.recorded() == SqlSettings("UTC", True)
+        assert services_of(session).link.types.recorded() == SqlSettings("UTC", True)
         session.drop("hours", "numbers")
-        assert inside(session).link.types.recorded() == SqlSettings()
+        assert services_of(session).link.types.recorded() == SqlSettings()
 
 
 def test_explain_names_a_zone_and_says_nothing_of_the_usual_mode(session: Session) -> None:
@@ -290,10 +289,10 @@ def test_settings_of_a_log_that_are_none_do_not_count(found: Any) -> None:
 def test_what_another_key_signed_decides_no_setting(tmp_path: Path) -> None:
     with opened(tmp_path / "log") as session:
         described(session)
-        catalog = inside(session).publisher.described
-        inside(session).publisher.described = {
+        catalog = services_of(session).publisher.described
+        services_of(session).publisher.described = {
             n: replace(s, signer="another") for n, s in catalog.items()
         }
-        assert inside(session).link.types.recorded() == SqlSettings()
-        inside(session).publisher.described = catalog
-        assert inside(session).link.types.recorded() == SqlSettings("UTC", True)
+        assert services_of(session).link.types.recorded() == SqlSettings()
+        services_of(session).publisher.described = catalog
+        assert services_of(session).link.types.recorded() == SqlSettings("UTC", True)

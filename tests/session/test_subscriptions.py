@@ -7,10 +7,9 @@ from threading import Barrier, Thread
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import notices_of, services_of
 
 from nosync_nb import NosyncError, Session
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.subscriptions import Subscriptions
 
 
@@ -45,8 +44,8 @@ def test_threads_that_come_and_go_lose_nobody() -> None:
 
 def test_who_stops_twice_stops_nobody_else(session: Session) -> None:
     heard: list[int] = []
-    stop = owners_of(session).listeners.subscribe(heard.append)
-    owners_of(session).listeners.subscribe(heard.append)
+    stop = session.subscribe(heard.append)
+    session.subscribe(heard.append)
     stop()
     stop()
     commit(session)
@@ -59,9 +58,9 @@ def test_who_comes_while_an_epoch_is_told_hears_from_the_next_on(session: Sessio
 
     def first(epoch: int) -> None:
         if not stops:
-            stops.append(owners_of(session).listeners.subscribe(heard.append))
+            stops.append(session.subscribe(heard.append))
 
-    owners_of(session).listeners.subscribe(first)
+    session.subscribe(first)
     commit(session)
     commit(session)
     assert heard == [2]
@@ -95,13 +94,13 @@ def test_what_is_dropped_and_made_again_under_its_name_is_not_inspected(session:
 
 def test_notices_reach_who_wants_them_and_the_last_are_kept(session: Session) -> None:
     heard: list[str] = []
-    owners_of(session).listeners.hear(heard.append)
-    assert owners_of(session).listeners.on_notice == heard.append
+    session.on_notice(heard.append)
+    assert services_of(session).listeners.on_notice == heard.append
     numbers = session.inputs["numbers"]
     for _ in range(130):
         numbers.insert([(1,)], once="load")
     assert heard == ["input 'numbers': 'load' is there already, nothing to do"] * 129
-    assert list(owners_of(session).listeners.notices) == heard[-100:]
+    assert list(notices_of(session)) == heard[-100:]
 
 
 def stop(session: Session) -> None:
@@ -109,9 +108,7 @@ def stop(session: Session) -> None:
     numbers = session["numbers"]
     session.stage("base", numbers.select("n", "n + 1 AS m"))
     session.stage("reader", session["base"].filter("m > 1"))
-    assert (
-        owners_of(session).definitions.define({"base": numbers.select("n")})[0].status == "changed"
-    )
+    assert session.define({"base": numbers.select("n")})[0].status == "changed"
 
 
 def test_a_notice_waits_for_nobody_who_changes_the_session(session: Session) -> None:
@@ -124,12 +121,10 @@ def test_a_notice_waits_for_nobody_who_changes_the_session(session: Session) -> 
         other.join(60)
         committed.append(not other.is_alive())
 
-    owners_of(session).listeners.hear(hear)
+    session.on_notice(hear)
     stop(session)
     assert committed == [True]
-    assert ["stage 'reader' is stale" in each for each in owners_of(session).listeners.notices] == [
-        True
-    ]
+    assert ["stage 'reader' is stale" in each for each in notices_of(session)] == [True]
     assert session.now == 1
 
 
@@ -139,9 +134,7 @@ def lost(text: str) -> None:
 
 CHANGES: dict[str, Callable[[Session], Any]] = {
     "commit": lambda session: session.commit(),
-    "define": lambda session: owners_of(session).definitions.define(
-        {"base": session["numbers"].filter("n > 1")}
-    ),
+    "define": lambda session: session.define({"base": session["numbers"].filter("n > 1")}),
     "drop": lambda session: session.drop("base", cascade=True),
     "raise": lambda session: lost("mine"),
 }
@@ -155,10 +148,10 @@ def test_what_gets_notices_changes_nothing_and_fails_nothing(session: Session, w
         heard.append(text)
         CHANGES[what](session)
 
-    owners_of(session).listeners.hear(hear)
+    session.on_notice(hear)
     with pytest.warns(UserWarning, match="what gets notices raised"):
         stop(session)
-    owners_of(session).definitions.define({"base": session["numbers"].select("n", "n + 1 AS m")})
+    session.define({"base": session["numbers"].select("n", "n + 1 AS m")})
     stop(session)  # and no warning: it was told of this kind
     assert ["stale" in each for each in heard] == [True, False, True]
     assert session.stages.keys() == {"base", "reader"}
@@ -172,12 +165,12 @@ def test_a_notice_that_comes_while_a_subscriber_hears_leaves_it_refused(session:
     refused: list[str] = []
 
     def hear(epoch: int) -> None:
-        inside(session).listeners.say("meanwhile")
+        services_of(session).listeners.say("meanwhile")
         with pytest.raises(NosyncError) as error:
             session.commit()
         refused.append(str(error.value))
 
-    owners_of(session).listeners.hear(lambda text: None)
-    owners_of(session).listeners.subscribe(hear)
+    session.on_notice(lambda text: None)
+    session.subscribe(hear)
     commit(session)
     assert refused == ["commit inside a function that hears of an epoch is not possible"]

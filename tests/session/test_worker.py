@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from internals import inside
+from internals import services_of, settle_background
 
 from nosync_nb import Session
 from nosync_nb.session.maintenance import maintenance
@@ -231,8 +231,8 @@ def test_checkpoint_gives_way_to_epochs(session: Session, monkeypatch: pytest.Mo
     for number in range(3):
         numbers.insert([(number,)])
         session.commit()
-    inside(session).upkeep.plan_checkpoint()
-    inside(session).worker.settle()
+    services_of(session).upkeep.plan_checkpoint()
+    settle_background(session)
     assert len(pauses) >= 2  # packs are written, and layers are moved to files
     assert all(pause.calls for pause in pauses)
     assert len(passed) == sum(pause.calls for pause in pauses)

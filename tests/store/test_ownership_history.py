@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from internals import checkpoint_now, log_of
 
 from nosync_nb import Session
 from nosync_nb import open as open_session
 from nosync_nb.errors import CorruptLogError, FencedError
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import ownership_history
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import Segment
@@ -42,18 +42,18 @@ def forgotten(session: Session) -> None:
     """Two checkpoints, before which nothing of the log can be read any more."""
     for _ in range(2):
         committed(session, 1)
-        owners_of(session).upkeep.checkpoint()
+        checkpoint_now(session)
 
 
 def replica_of(session: Session, tmp_path: Path) -> FolderReplica:
     place = tmp_path / "replica"
     place.mkdir(exist_ok=True)
-    return FolderReplica(str(place), owners_of(session).publisher.store.log.id)
+    return FolderReplica(str(place), log_of(session).id)
 
 
 def shipped(session: Session, tmp_path: Path, poll: TakeoverPoll) -> None:
     """Brings the replica level with the log."""
-    source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
+    source = LogSource(session.path, log_of(session).generation)
     replica = replica_of(session, tmp_path)
     name = LogName("/logs/x.nosync", "me")
     shipper = Shipper(source, replica, name, lambda vote: poll.ask(0, vote))
@@ -81,7 +81,7 @@ def test_an_old_copy_is_known_though_all_that_differs_is_before_its_checkpoints(
             shipped(session, tmp_path, TakeoverPoll(1, 1))
     if silent:  # what the replica has last is a head, and nothing before it
         with open_session(path) as session:
-            owners_of(session).upkeep.checkpoint()
+            checkpoint_now(session)
             shipped(session, tmp_path, TakeoverPoll(1, 1))
         with open_session(path) as session:
             shipped(session, tmp_path, TakeoverPoll(1, 1))
@@ -94,7 +94,7 @@ def test_an_old_copy_is_known_though_all_that_differs_is_before_its_checkpoints(
             replica = replica_of(session, tmp_path)
             held, said = replica.held(), replica.promised()
             assert said is not None
-            later = owners_of(session).publisher.store.log.generation > said.generation
+            later = log_of(session).generation > said.generation
             with pytest.raises(ReplicaAheadError if later else FencedError):
                 shipped(session, tmp_path, TakeoverPoll(1, 1))
             assert replica.held() == held
@@ -179,17 +179,17 @@ def test_frames_that_are_kept_are_compared_whoever_wrote_them_elsewhere(tmp_path
     path = tmp_path / "x.nosync"
     with open_session(path) as session:
         committed(session, 3)
-        source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
+        source = LogSource(session.path, log_of(session).generation)
         before = source.look()
         source.close()
         assert before is not None
         committed(session, 1)
-        owners_of(session).upkeep.checkpoint()
+        checkpoint_now(session)
     own = before.extents[0].segment
     elsewhere = own._replace(generation=9, word=b"stranger", before=None)
     with open_session(path) as session:
         committed(session, 1)
-        source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
+        source = LogSource(session.path, log_of(session).generation)
         source.look()
         assert source.holds(before.end, elsewhere)
         assert not source.holds(before.end._replace(chain=bytes(16)), elsewhere)

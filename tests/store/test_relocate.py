@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from internals import inside
+from internals import checkpoint_now
 
 import nosync_nb
 from nosync_nb import DurabilityError
@@ -23,7 +23,7 @@ def log(tmp_path: Path) -> Path:
         session.stage("counts", session["x"].group_by("a").agg(n="count(*)"))
         numbers.insert([(i,) for i in range(20_000)])
         session.commit()
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         with session.branch("outer") as outer:
             outer.branch("inner").close()
     return tmp_path / "log"

@@ -16,13 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from faults.faults import FaultyFiles, Step, on_disk
-from internals import inside
+from internals import drain_background, log_of
 
 import nosync_nb
 from nosync_nb import DurabilityError, Session, StageError
 from nosync_nb.dataflow.runtime import delta, runner
 from nosync_nb.dataflow.runtime.runner import Runner
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.pending_changes import PendingInputChanges
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.writes import ingest
@@ -113,7 +112,7 @@ def test_the_log_has_the_same_bytes_as_if_all_were_written_at_the_end(
     def run(name: str) -> tuple[dict[str, Any], list[Said]]:
         frames = []
         with nosync_nb.open(tmp_path / name) as session:
-            log = inside(session).store.log
+            log = log_of(session)
             append = log.append
 
             def noted(kind: int, payload: bytes) -> Position:
@@ -142,7 +141,7 @@ def test_what_lies_in_several_files_is_computed_one_after_the_other(
         session["items"].insert([(item, f"kind {item % 3}") for item in range(50)])
         session["sales"].insert(sales())
         session.commit()
-        (layer,) = owners_of(session).upkeep.layers("sales")
+        (layer,) = session.info.layers("sales")
         assert layer["rows"] == ROWS
         named, items = session["sales"], session["items"]
         dear = session.stage("dear", named.filter("price >= 100").select("id"))
@@ -267,7 +266,7 @@ def taken(path: Path) -> tuple[float, float]:
         try:
             session["sales"].insert(rows)
             session.commit()
-            owners_of(session).worker.drain()
+            drain_background(session)
             left, most = tracemalloc.get_traced_memory()
             left, most = left + pool.bytes_allocated(), most + (pool.max_memory() or 0)
         finally:

@@ -13,8 +13,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from internals import settle_background
+
 from nosync_nb import Session
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.timetravel import branches
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "v1"
@@ -72,14 +73,8 @@ def shown(session: Session) -> dict[str, Any]:
     """All that can be read: of each stage and version how its rows changed, by epoch."""
     return {
         "now": session.now,
-        "reads": {
-            name: sorted(below)
-            for name, below in sorted(owners_of(session).publisher.snapshot.reads.items())
-        },
-        "rows": {
-            name: states(session, name)
-            for name in sorted(owners_of(session).publisher.snapshot.reads)
-        },
+        "reads": {name: sorted(below) for name, below in sorted(session.info.reads.items())},
+        "rows": {name: states(session, name) for name in sorted(session.info.reads)},
     }
 
 
@@ -101,17 +96,13 @@ def states(session: Session, name: str) -> list[list[Any]]:
 
 def newest(session: Session) -> dict[str, list[str]]:
     """What the stages that go on hold now."""
-    names = [
-        n
-        for n in sorted(owners_of(session).publisher.snapshot.reads)
-        if "@" not in n and n not in session.stale
-    ]
+    names = [n for n in sorted(session.info.reads) if "@" not in n and n not in session.stale]
     return {name: texts(session[name].rows()) for name in names}
 
 
 def go_on(session: Session, log: str) -> None:
     """The epochs after the last one of a log: every input loses rows, and gets others."""
-    owners_of(session).worker.settle()
+    settle_background(session)
     if log == "orders":
         session["orders"].insert(FIRST_ORDERS, once="first")
         with session.epoch(once="block") as block:

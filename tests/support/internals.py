@@ -1,20 +1,20 @@
-"""Inside: who does the work of a session, and doors to what others keep to themselves.
+"""The door of tests and of the bench to the internals of a session and of other objects.
 
-For tests that look at how something is done, or make a step of it fail. This is the only file of
-tests and of the bench that uses a private name of somebody else, or sets what is another's; a test
-holds the others to it.
+For tests that check how something is done, or make a step of it fail. This is the only file of
+tests and of the bench that gets the services of a session, uses a private name of another module,
+or assigns an attribute of another object; a test holds the others to it.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pytest
 
 from nosync_nb import Collection, Session
 from nosync_nb.collections.functions import closure, signing
@@ -26,29 +26,13 @@ from nosync_nb.files.filesystem import File, Files
 from nosync_nb.operators.aggregates.slot_cache import SlotCache
 from nosync_nb.operators.iterate.cost_estimate import LoopCostEstimate
 from nosync_nb.operators.iterate.loop import Loop
-from nosync_nb.session.durability.frontiers import FrontierService
 from nosync_nb.session.maintenance import maintenance as upkeep
-from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.reads.collection_host import SessionHost
+from nosync_nb.session.services import Services
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.state.definition_names import DefinitionNames
-from nosync_nb.session.state.file_gc import FileCollector
-from nosync_nb.session.state.metrics import WorkMetrics
-from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.signer import CatalogSigner
-from nosync_nb.session.state.subscriptions import Subscriptions
-from nosync_nb.session.state.worker import BackgroundWorker
-from nosync_nb.session.state.writer_lock import WriterLock
-from nosync_nb.session.timetravel.branch import BranchService
-from nosync_nb.session.writes.determinism_check import DeterminismChecks
-from nosync_nb.session.writes.idempotency import LoadRegistry
-from nosync_nb.session.writes.ingest import IngestService
 from nosync_nb.spark.connection import SparkConnection
-from nosync_nb.spark.execution import tasks
 from nosync_nb.spark.execution.placement import Placement
 from nosync_nb.spark.staging import staging
 from nosync_nb.spark.staging.area import StagingArea
-from nosync_nb.spark.views import snapshot_server
 from nosync_nb.store import store
 from nosync_nb.store.lazy_layer import files_needed
 from nosync_nb.store.log import checkpoint, writer
@@ -68,61 +52,82 @@ from nosync_nb.trace.history.pack_tree import PackNode
 from nosync_nb.trace.history.unpacked_tail import Entry, FiledChange
 from nosync_nb.trace.parts import arrow_file
 
+if TYPE_CHECKING:
+    import pytest
 
-class Inside(NamedTuple):
-    """Those that own what a session has."""
+    from nosync_nb.spark.views import snapshot_server
 
-    gate: WriterLock
-    publisher: Publisher
-    upkeep: Maintenance
-    signer: CatalogSigner
-    link: SparkConnection
-    listeners: Subscriptions
-    names: DefinitionNames
-    inputs: IngestService
-    loads: LoadRegistry
-    host: SessionHost
-    audits: DeterminismChecks
-    worker: BackgroundWorker
-    works: WorkMetrics
-    frontiers: FrontierService
-    branching: BranchService
-
-    @property
-    def store(self) -> Store:
-        """The folder."""
-        return self.publisher.store
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """What readers see."""
-        return self.publisher.snapshot
-
-    @property
-    def graph(self) -> Graph:
-        """The nodes of it."""
-        return self.publisher.snapshot.graph
-
-    @property
-    def catalog(self) -> Mapping[str, Stage]:
-        """The stages of it."""
-        return self.publisher.snapshot.catalog
-
-    @property
-    def traces(self) -> Mapping[int, Trace]:
-        """The traces of it, by number."""
-        return self.publisher.snapshot.version.traces
-
-    @property
-    def garbage(self) -> FileCollector:
-        """The files on their way out."""
-        return self.publisher.garbage
+# -- the services of a session --------------------------------------------------------------------
 
 
-def inside(session: Session) -> Inside:
-    """Those of a session."""
-    owners = owners_of(session)
-    return Inside(*(getattr(owners, name) for name in Inside._fields))
+def services_of(session: Session) -> Services:
+    """Returns the services of a session."""
+    return owners_of(session)
+
+
+def store_of(session: Session) -> Store:
+    """Returns the folder of the log."""
+    return services_of(session).publisher.store
+
+
+def log_of(session: Session) -> Log:
+    """Returns the log of frames and checkpoints."""
+    return store_of(session).log
+
+
+def parts_folder(session: Session) -> str:
+    """Returns the folder of the part files."""
+    return store_of(session).parts
+
+
+def history_of(session: Session) -> History:
+    """Returns the history of the log."""
+    return store_of(session).history
+
+
+def snapshot_of(session: Session) -> Snapshot:
+    """Returns the snapshot that readers have."""
+    return services_of(session).publisher.snapshot
+
+
+def graph_of(session: Session) -> Graph:
+    """Returns the dataflow graph."""
+    return snapshot_of(session).graph
+
+
+def catalog_of(session: Session) -> Mapping[str, Stage]:
+    """Returns the stages and inputs by name."""
+    return snapshot_of(session).catalog
+
+
+def traces_of(session: Session) -> Mapping[int, Trace]:
+    """Returns the traces by number."""
+    return snapshot_of(session).version.traces
+
+
+def notices_of(session: Session) -> deque[str]:
+    """Returns the last notices."""
+    return services_of(session).listeners.notices
+
+
+def checkpoint_now(session: Session) -> None:
+    """Writes a checkpoint in this thread."""
+    services_of(session).upkeep.checkpoint()
+
+
+def merge_trace(session: Session, number: int) -> None:
+    """Runs the planned merges of a trace in this thread."""
+    services_of(session).upkeep.merge(number)
+
+
+def settle_background(session: Session) -> None:
+    """Waits for the background tasks; raises the first error that was not reported."""
+    services_of(session).worker.settle()
+
+
+def drain_background(session: Session, seconds: float | None = None) -> None:
+    """Waits for the background tasks, or for some seconds."""
+    services_of(session).worker.drain(seconds)
 
 
 # -- a session ------------------------------------------------------------------------------------
@@ -130,12 +135,14 @@ def inside(session: Session) -> Inside:
 
 def give_spark(session: Session, spark: Any) -> None:
     """Has a session use a Spark session as if it had been opened with it."""
-    inside(session).link._given = spark
+    services_of(session).link._given = spark
 
 
 @contextmanager
 def spark_unseen() -> Iterator[None]:
     """Hides a Spark session that is there from those who open one of ours without it."""
+    import pytest
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SparkConnection, "_may_exist", lambda link: link._given is not None)
         yield
@@ -158,22 +165,22 @@ class TellingLock:
 
 def on_second_checkpoint(session: Session, told: Callable[[], None]) -> None:
     """Tells when a checkpoint waits for another one to be written."""
-    inside(session).upkeep._checkpointing = TellingLock(told)  # type: ignore[assignment]
+    services_of(session).upkeep._checkpointing = TellingLock(told)  # type: ignore[assignment]
 
 
 def lose_patience(session: Session) -> None:
     """A checkpoint that failed is tried again, as if the log had grown meanwhile."""
-    inside(session).upkeep.patience = 0
+    services_of(session).upkeep.patience = 0
 
 
 def rebuild(session: Session) -> None:
     """Has made what operators lack, as the worker does, in this thread."""
-    owners_of(session).rebuilding._run_in_worker()
+    services_of(session).rebuilding._run_in_worker()
 
 
 def repeats_of(session: Session) -> object:
     """What a session still knows of loads from before it was opened."""
-    return inside(session).loads.repeats._state
+    return services_of(session).loads.repeats._state
 
 
 def batch_of(collection: Collection) -> Batch:
@@ -365,6 +372,8 @@ def no_flush(log: Log) -> Iterator[None]:
 @contextmanager
 def asked_here() -> Iterator[None]:
     """While it is open who asks a replica waits himself, as one does that never hangs."""
+    import pytest
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remote_call._ThreadCall, "start", remote_call._ThreadCall._run)
         yield
@@ -396,16 +405,22 @@ def lower_thresholds() -> None:
 
 def is_seen(spark: Any, folder: str) -> bool:
     """Whether executors see a folder."""
-    return staging._workers_see_files(spark, StagingArea(folder))
+    from nosync_nb.spark.staging import staging
+
+    return workers._workers_see_files(spark, StagingArea(folder))
 
 
 def looked() -> int:
     """How many parts an executor remembers to have looked through."""
+    from nosync_nb.spark.execution import tasks
+
     return len(tasks._looked)
 
 
 def served(folder: str, name: str) -> snapshot_server.StageSnapshot:
     """What a reader of a view is given of a stage."""
+    from nosync_nb.spark.views import snapshot_server
+
     return snapshot_server._read_folder(folder, name, None, None)
 
 
@@ -442,12 +457,12 @@ def files_of_log(history: History, trace: int) -> set[str]:
 
 def files_with(session: Session, name: str) -> set[str]:
     """The files that hold the rows, the past and what is remembered of a stage."""
-    seen = inside(session).snapshot
+    seen = snapshot_of(session)
     node = seen.graph.named[name]
     assert node.log is not None
     held = [seen.version.traces.get(n) for n in (*node.traces.values(), *node.state)]
     found = {file for trace in held if trace is not None for file in files_needed(trace)}
-    return found | set(files_of_log(inside(session).store.history, node.log))
+    return found | set(files_of_log(history_of(session), node.log))
 
 
 def sleeps(thread: threading.Thread) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from internals import inside
+from internals import services_of, traces_of
 
 from nosync_nb import Collection, Session
 from nosync_nb.collections.collection import iterate_together
@@ -29,9 +29,9 @@ def both_ways(edges: Collection) -> Collection:
 
 def traces(session: Session) -> dict[int, Any]:
     """What every trace holds."""
-    inside(session).gate.ready()
+    services_of(session).gate.ready()
     sums = {}
-    for number, trace in inside(session).traces.items():
+    for number, trace in traces_of(session).items():
         batch = trace.consolidated()
         if len(batch):
             sums[number] = (batch.layout, batch.khash.tolist(), batch.rhash.tolist(), *batch.diff)

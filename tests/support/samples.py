@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from internals import inside
+from internals import log_of
 
 from nosync_nb import Session
-from nosync_nb.session.session import owners_of
 
 
 def people(session: Session) -> None:
@@ -28,7 +27,7 @@ def state(session: Session) -> dict[str, Any]:
     return {
         **everything(session),
         "now": session.now,
-        "frames": inside(session).store.log.head.seq,
+        "frames": log_of(session).head.seq,
     }
 
 
@@ -36,5 +35,5 @@ def everything(session: Session) -> dict[str, Any]:
     """All that can be read, at every epoch."""
     return {
         name: [session[name].rows(at=at) for at in session[name].history()[0]]
-        for name in owners_of(session).publisher.snapshot.reads
+        for name in session.info.reads
     }

@@ -10,23 +10,22 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import services_of, settle_background, traces_of
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.trace.compaction import LAYERS_MAX, STALL_LAYERS
 
 
 def most_layers(session: Session) -> int:
     """The layers of the trace that has most."""
-    return max((len(trace.layers) for trace in inside(session).traces.values()), default=0)
+    return max((len(trace.layers) for trace in traces_of(session).values()), default=0)
 
 
 def rows_held(session: Session) -> int:
     """The updates in all layers."""
-    return sum(trace.rows_count for trace in inside(session).traces.values())
+    return sum(trace.rows_count for trace in traces_of(session).values())
 
 
 def one_sided(session: Session, epochs: int, seed: int) -> None:
@@ -57,11 +56,11 @@ def test_a_join_whose_other_side_seldom_changes_keeps_few_layers(tmp_path: Path)
         session.stage("joined", left.join(right, on="g"))
         for seed in range(4):
             one_sided(session, 200, seed)
-            owners_of(session).worker.settle()
+            settle_background(session)
             assert most_layers(session) <= LAYERS_MAX
     with nosync_nb.open(tmp_path / "log") as session:
         one_sided(session, 50, 9)
-        owners_of(session).worker.settle()
+        settle_background(session)
         assert most_layers(session) <= LAYERS_MAX
 
 
@@ -84,7 +83,7 @@ def test_layers_of_many_upserts_an_epoch_stay_level(tmp_path: Path) -> None:
         for _ in range(50):
             orders.upsert(rows(chance.choice(8000, 2000, replace=False)))
             session.commit()
-            owners_of(session).worker.settle()
+            settle_background(session)
             assert most_layers(session) <= LAYERS_MAX
             assert rows_held(session) <= 5 * first, "what cancels does not pile up"
 
@@ -102,7 +101,7 @@ def test_after_a_large_epoch_a_worker_that_is_behind_is_waited_for(
     busy, ended = threading.Event(), threading.Event()
     with nosync_nb.open(tmp_path / "log", spark_rows=1 << 40) as session:
         numbers = session.input("numbers", "n int")
-        owners_of(session).worker.submit("a long merge", lambda: (busy.set(), ended.wait())[0])
+        services_of(session).worker.submit("a long merge", lambda: (busy.set(), ended.wait())[0])
         try:
             busy.wait()
             monkeypatch.setattr(BackgroundWorker, "catch_up", waited)
@@ -121,7 +120,7 @@ def test_after_a_large_epoch_a_worker_that_is_behind_is_waited_for(
         finally:
             ended.set()
         monkeypatch.undo()
-        owners_of(session).worker.settle()
+        settle_background(session)
         assert numbers.count() == 5000 * (LAYERS_MAX + 8) + 1
 
 
@@ -138,7 +137,7 @@ def test_if_the_worker_falls_behind_the_commit_merges_and_says_so(
     with nosync_nb.open(tmp_path / "log", spark_rows=1 << 40) as session:
         numbers = session.input("numbers", "n int")
         count = 4 if young else 3000
-        inside(session).worker.submit("a long merge", task)
+        services_of(session).worker.submit("a long merge", task)
         try:
             busy.wait()
             for epoch in range(60):
@@ -149,6 +148,6 @@ def test_if_the_worker_falls_behind_the_commit_merges_and_says_so(
             assert session.stats["merges"] == 0
         finally:
             waiting.set()
-        owners_of(session).worker.settle()
+        settle_background(session)
         assert most_layers(session) <= LAYERS_MAX
         assert numbers.count() == 60 * count

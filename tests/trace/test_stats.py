@@ -12,13 +12,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from internals import batch_of, on_enough, on_places
+from internals import batch_of, on_enough, on_places, settle_background
 
 import nosync_nb
 from nosync_nb import Session, rows
 from nosync_nb.errors import NegativeMultiplicityError
 from nosync_nb.rows.order import exact_codes, order_codes
-from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Layer, Trace, first_rows, stats
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
@@ -288,7 +287,7 @@ def test_after_merges_and_a_restart_they_are_the_same(tmp_path: Path) -> None:
             if epoch:
                 data.remove([(epoch * 10 - 10 + i, f"n{i}") for i in range(5)])
             session.commit()
-        owners_of(session).worker.settle()
+        settle_background(session)
         expected = data.rows()
         assert (data.count(), data.rows(limit=30)) == (305, expected[:30])
     with nosync_nb.open(str(tmp_path / "log"), mode="r") as session:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import asked, inside
+from internals import asked, drain_background
 from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
@@ -134,7 +134,7 @@ def test_rows_are_few_and_read_again_for_another_epoch_alone(
     before = view.page["rows"]
     view.show()
     assert view.page["rows"] is before
-    inside(session).worker.drain()
+    drain_background(session)
 
 
 def test_after_a_rewind_the_rows_are_those_that_the_epoch_has_now(

@@ -18,7 +18,7 @@ import nbformat
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from internals import asked, inside
+from internals import asked, services_of
 from nbconvert import HTMLExporter
 from playwright._impl._driver import compute_driver_executable
 
@@ -259,12 +259,12 @@ def test_threads_may_ask_while_epochs_commit(grid: GridView, session: Any) -> No
 
 
 def test_a_closed_grid_hears_of_no_commit(session: Any) -> None:
-    before = inside(session).listeners.subscribers
+    before = services_of(session).listeners.subscribers
     grid = GridView(session, "late")
     layout = grid.layout
     grid.close()
     grid.close()
-    assert inside(session).listeners.subscribers == before
+    assert services_of(session).listeners.subscribers == before
     assert layout.comm is None
     fly(session, ("DL", 99))
     assert not grid.pace.waits
@@ -439,7 +439,6 @@ def test_a_summary_adds_no_layers_up_and_loads_no_pandas() -> None:
     """Adding up a million rows takes longer than counting; loading pandas takes half a second."""
     script = """
 import sys, tempfile, nosync_nb
-from nosync_nb.session.session import owners_of
 from nosync_nb.trace.trace import Trace
 with tempfile.TemporaryDirectory() as folder, nosync_nb.open(folder + "/log") as session:
     rows = session.input("rows", "n int, s string")

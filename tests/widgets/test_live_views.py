@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from internals import asked, inside
+from internals import asked, drain_background, services_of
 from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
@@ -66,8 +66,8 @@ def fly(session: Any, *rows: tuple[str, int]) -> int:
 
 
 def test_who_commits_does_not_know_that_it_is_watched(view: LayersView, session: Any) -> None:
-    assert inside(session).listeners.subscribers == 0
-    assert not inside(session).listeners.heard
+    assert services_of(session).listeners.subscribers == 0
+    assert not services_of(session).listeners.heard
     fly(session, ("DL", 1))
     assert view.state["epoch"] == 2
 
@@ -80,7 +80,7 @@ def test_many_commits_are_told_once_and_nothing_new_is_not_told(
     for delay in range(20):
         fly(session, ("DL", delay))
     session.sync()
-    inside(session).worker.drain()
+    drain_background(session)
     pulse.refresh()
     pulse.refresh()
     assert told == [22]
@@ -148,14 +148,14 @@ def test_a_merge_is_seen_while_it_goes_on_and_when_it_is_done(
     pulse.refresh()
     before = view.state["layers"]
     assert [(each["lower"], each["upper"]) for each in before[-3:]] == [(3, 4), (4, 5), (5, 6)]
-    publisher = inside(session).publisher
+    publisher = services_of(session).publisher
     trace = publisher.snapshot.contents("flights")
     trace.layers[-1].claim()
     view.show()
     assert [each["merging"] for each in view.state["layers"]][-2:] == [False, True]
     trace.layers[-1].release()
     load(3)
-    inside(session).worker.drain()
+    drain_background(session)
     pulse.refresh()
     assert len(view.state["layers"]) < len(before)
     assert view.state["layers"][-1]["upper"] == 7

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import asked, inside
+from internals import asked, services_of
 
 import nosync_nb
 from nosync_widgets.data.tables import collection_table
@@ -237,13 +237,13 @@ def test_a_page_is_bounded(session: Any) -> None:
 
 
 def test_a_closed_view_hears_of_no_commit(session: Any) -> None:
-    before = inside(session).listeners.subscribers
+    before = services_of(session).listeners.subscribers
     views = [TravelView(session, "worst") for _ in range(3)]
-    assert inside(session).listeners.subscribers == before + 3
+    assert services_of(session).listeners.subscribers == before + 3
     for view in views:
         view.close()
         view.close()
-    assert inside(session).listeners.subscribers == before
+    assert services_of(session).listeners.subscribers == before
     session["flights"].insert([("DL", 7)])
     session.commit()
     assert not any(view.pace.waits for view in views)

@@ -115,12 +115,12 @@ def _disk_usage_text(session: Session) -> str:
 
 def _failures(session: Session) -> str:
     """Describes the current cost of each class of failure."""
-    kernel, power, disk = (_cost_text(session, failure) for failure in ("kernel", "power", "disk"))
-    first = f"if the kernel dies: {kernel} lost; if the power fails: {power} lost"
-    if kernel == power:
-        first = f"if the kernel dies or the power fails: {kernel} lost"
-    replicas = "" if session.replicas.urls else " (no replicas)"
-    return f"{first}; if the disk fails: {disk} lost{replicas}"
+    none = "" if session.replicas.urls else " (no replicas)"
+    return (
+        f"if the kernel dies: {_cost_text(session, 'kernel')} lost;"
+        f" if the power fails: {_cost_text(session, 'power')} lost;"
+        f" if the disk fails: {_cost_text(session, 'disk')} lost{none}"
+    )
 
 
 def _cost_text(session: Session, failure: FailureName) -> str:

@@ -12,7 +12,7 @@ import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import traces_of
 from soak import tried
 
 import nosync_nb
@@ -192,7 +192,7 @@ class Edits:
 
 def remembered(session: Session) -> int:
     """The rows in all traces of a session, each added up over its layers."""
-    return sum(len(trace.consolidated()) for trace in inside(session).traces.values())
+    return sum(len(trace.consolidated()) for trace in traces_of(session).values())
 
 
 def define(session: Session, names: Any = ALGORITHMS) -> None:

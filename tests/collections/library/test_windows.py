@@ -20,7 +20,6 @@ import nosync_nb
 from nosync_nb import Collection, SchemaError, Session, StageError
 from nosync_nb.collections.library import windows
 from nosync_nb.collections.session_protocol import definition_of
-from nosync_nb.session.session import owners_of
 
 START = datetime(2013, 1, 1)
 MINUTE = timedelta(minutes=1)
@@ -367,7 +366,7 @@ def test_windows_are_read_after_a_restart_and_go_on(tmp_path: Path) -> None:
         a = session.input("a", "n int, ts timestamp")
         a.insert([row(n) for n in range(40)])
         session.commit()
-        owners_of(session).definitions.define(stages(a))
+        session.define(stages(a))
         before = {name: s.rows() for name, s in session.stages.items()}
     with nosync_nb.open(tmp_path / "log") as session:
         assert session.recovery.recomputed == 0

@@ -7,11 +7,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from internals import graph_of, snapshot_of
 
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.dataflow import cardinality
-from nosync_nb.session.session import owners_of
 
 LINES, ORDERS, BUYERS = 1600, 400, 40
 
@@ -55,7 +55,7 @@ def bought(session: Session, predicate: str = "") -> Collection:
 
 def between(session: Session) -> int:
     """The rows that parts without a name keep."""
-    seen = owners_of(session).publisher.snapshot
+    seen = snapshot_of(session)
     numbers = [n for node in seen.graph if node.name is None for n, _ in node.layouts()]
     return sum(t.rows_count for n in numbers if (t := seen.version.traces.get(n)) is not None)
 
@@ -129,11 +129,11 @@ def test_what_was_chosen_stays_whatever_the_sizes_are(tmp_path: Any) -> None:
         session.commit()
         session.stage("other", session["orders"].group_by("day").count())
         assert between(session) == 0
-        had = {node.id: node.fingerprint for node in owners_of(session).publisher.snapshot.graph}
+        had = {node.id: node.fingerprint for node in graph_of(session)}
     with opened(tmp_path / "log") as session:
         session["lines"].insert([(1, 9999, 5)])
         session.commit()
-        graph = owners_of(session).publisher.snapshot.graph
+        graph = graph_of(session)
         assert {node.id: node.fingerprint for node in graph} == had
         assert len(session["bought"].rows()) == LINES + 1
         session.stage("again", bought(session).select("name"))  # of orders there are many by now
@@ -141,7 +141,7 @@ def test_what_was_chosen_stays_whatever_the_sizes_are(tmp_path: Any) -> None:
 
 
 def known(session: Session) -> Any:
-    seen = owners_of(session).publisher.snapshot
+    seen = snapshot_of(session)
     return seen.graph, seen.version.traces
 
 

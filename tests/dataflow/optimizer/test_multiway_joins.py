@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from internals import graph_of, snapshot_of
 from planner_switches import planless
 
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.dataflow.optimizer.planner import plan_definition
-from nosync_nb.session.session import owners_of
 
 TABLES = {
     "customers": "c int, place int, name string",
@@ -54,7 +54,7 @@ def inputs_of_chains(collection: Collection) -> list[int]:
 
 def kept(session: Session) -> int:
     """The rows that parts without a name keep."""
-    snapshot = owners_of(session).publisher.snapshot
+    snapshot = snapshot_of(session)
     numbers = [n for node in snapshot.graph if node.name is None for n, _ in node.layouts()]
     traces = [trace for n in numbers if (trace := snapshot.version.traces.get(n)) is not None]
     return sum(trace.rows_count for trace in traces)
@@ -287,7 +287,7 @@ def test_what_nobody_keeps_any_more_is_asked_for_until_something_is_remembered(
 
 
 def nodes(session: Session) -> dict[int, str]:
-    return {node.id: node.fingerprint for node in owners_of(session).publisher.snapshot.graph}
+    return {node.id: node.fingerprint for node in graph_of(session)}
 
 
 @pytest.mark.parametrize("first", ["cheap", "both"])

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import checkpoint_now, log_of
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.dataflow import compiler
 from nosync_nb.operators import Operator
-from nosync_nb.session.session import owners_of
 
 
 def described(session: Session) -> dict[str, Any]:
@@ -77,42 +76,42 @@ def test_another_plan_changes_no_stage(
 ) -> None:
     expected = []
     with nosync_nb.open(tmp_path / "model") as model:
-        owners_of(model).definitions.define(described(model))
+        model.define(described(model))
         for number in range(1, 9):
             change(model, number)
             expected.append(rows(model))
     with nosync_nb.open(tmp_path / "log") as session:
-        owners_of(session).definitions.define(described(session))
+        session.define(described(session))
         for number in range(1, 4):
             change(session, number)
         if checkpoint:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
     replan(monkeypatch)
     for number in (4, 6):
         with nosync_nb.open(tmp_path / "log") as session:
             assert rows(session) == expected[number - 2]
             change(session, number)
             assert rows(session) == expected[number - 1]
-            reports = owners_of(session).definitions.define(described(session))
+            reports = session.define(described(session))
             assert {(r.status, r.version) for r in reports} == {("unchanged", 1)}
             change(session, number + 1)
             assert rows(session) == expected[number]
-            assert not [name for name in owners_of(session).publisher.snapshot.reads if "@" in name]
+            assert not [name for name in session.info.reads if "@" in name]
             for epoch in range(1, number + 2):
                 assert rows(session, epoch) == expected[epoch - 1]
 
 
 def test_another_plan_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
-        owners_of(session).definitions.define(described(session))
+        session.define(described(session))
         change(session, 1)
     both(monkeypatch)
     heads = []
     for number in (2, 3, 4):
         with nosync_nb.open(tmp_path / "log") as session:
-            before = inside(session).store.log.head.seq
+            before = log_of(session).head.seq
             change(session, number)
-            heads.append(inside(session).store.log.head.seq - before)
+            heads.append(log_of(session).head.seq - before)
     assert heads == [2, 1, 1]
 
 
@@ -136,9 +135,7 @@ def test_what_cannot_be_computed_again_waits_for_its_cell(
         assert set(session.stale) == {"tags", "read"}
         assert rows(session, 1) == was
     with nosync_nb.open(tmp_path / "log") as session:
-        (report,) = owners_of(session).definitions.define(
-            {"tags": stage(session)}, nondeterministic=True
-        )[:1]
+        (report,) = session.define({"tags": stage(session)}, nondeterministic=True)[:1]
         assert (report.status, report.version) == ("changed", 2)
         assert sorted(a for a, _ in session["tags"].rows()) == [1, 2]
         assert sorted(map(tuple, session["tags@1"].rows())) == was["tags"]

@@ -9,7 +9,7 @@ from queue import Queue
 from typing import Any
 
 import pytest
-from internals import owners_of
+from internals import services_of
 from jupyter.kernels import Kernel
 
 import nosync_nb
@@ -104,7 +104,7 @@ def test_a_session_tells_what_it_does(tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match="cannot be stored"):
             session.define({"other": numbers.map(looking, schema="kept boolean")})
         assert any(each and each.text == "first run of other" for each in seen)
-        with owners_of(session).works.doing.of("waits"):
+        with services_of(session).works.doing.of("waits"):
             assert seen_in(session, 3) == ProgressState("waits")
     assert seen_in(session, 0) is None
     assert seen_in(None, 0) is None

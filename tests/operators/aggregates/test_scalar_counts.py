@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from internals import inside
+from internals import graph_of
 
 from nosync_nb import open as open_session
 from nosync_nb.operators.aggregates.aggregate import Aggregate
@@ -34,7 +34,7 @@ def operator(tmp_path_factory: Any) -> Aggregate:
         rows = session.input("rows", "k string, j int")
         session.stage("stage", rows.group_by("k", "j").agg(n="count(*)", again="count(1)"))
         (operator,) = (
-            node.operator for node in inside(session).graph if isinstance(node.operator, Aggregate)
+            node.operator for node in graph_of(session) if isinstance(node.operator, Aggregate)
         )
     assert isinstance(operator.few, ScalarCounts)
     return operator

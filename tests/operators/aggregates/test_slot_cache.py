@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from internals import inside, known_of
+from internals import graph_of, known_of, traces_of
 
 from nosync_nb import StageError
 from nosync_nb.operators.aggregates import accumulators, slot_cache
@@ -72,9 +72,7 @@ def test_a_memo_is_bounded(session: Any) -> None:
             rows.insert([(i % 25,), (i % 7,)])
             session.commit()
             (trace,) = (
-                inside(session).traces[number]
-                for node in inside(session).graph
-                for number in node.state
+                traces_of(session)[number] for node in graph_of(session) for number in node.state
             )
             assert known_of(trace.memos[0]) <= 12
     assert stage.rows() == stage_from_scratch(rows)

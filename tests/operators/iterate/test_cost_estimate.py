@@ -16,7 +16,15 @@ import pytest
 from checks.checking import EDGES, closure, held, merge_all
 from hypothesis import given
 from hypothesis import strategies as st
-from internals import inside, worked
+from internals import (
+    checkpoint_now,
+    graph_of,
+    log_of,
+    services_of,
+    settle_background,
+    traces_of,
+    worked,
+)
 from loop_cost_switches import both_ways, traces
 from models.model import Bag
 
@@ -27,7 +35,6 @@ from nosync_nb.operators.iterate import MARK, loop
 from nosync_nb.operators.iterate.batch_driver import AbandonedError
 from nosync_nb.operators.iterate.cost_estimate import PATIENCE_MAX, LoopCostEstimate
 from nosync_nb.operators.iterate.key_cache import SPREAD_ROWS, InputKeyCache
-from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout, Updates, arrange
 
@@ -128,9 +135,9 @@ def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
         if what == 0:
             session = reopened(session, tmp_path / "log", chance)
         elif what == 1:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         elif what == 2:
-            owners_of(session).worker.settle()
+            settle_background(session)
             merge_all(session)
         elif epoch == 9:
             name = chance.choice(sorted(names))
@@ -148,7 +155,7 @@ def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
         assert {name: held(reader[name]) for name in names} == past[-1]
     session["edges"].clear()
     session.commit()
-    live_nodes = [node for node in inside(session).graph if not node.frozen]
+    live_nodes = [node for node in graph_of(session) if not node.frozen]
     kept = {number for node in live_nodes for number in (*node.state, *node.traces.values())}
     assert not kept & traces(session).keys(), "nothing stays of a loop over nothing"
     session.close()
@@ -160,10 +167,10 @@ def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
 
 def resting(session: Session) -> bool:
     """Whether some loop rests."""
-    inside(session).gate.ready()
+    services_of(session).gate.ready()
     marks = [
-        inside(session).traces.get(node.state[-1])
-        for node in inside(session).graph
+        traces_of(session).get(node.state[-1])
+        for node in graph_of(session)
         if node.operator is not None and node.operator.state[-1:] == (MARK,)
     ]
     return any(mark is not None and len(mark.consolidated()) for mark in marks)
@@ -206,11 +213,11 @@ def test_a_dense_loop_is_run_anew_and_logs_what_came_out_of_it(tmp_path: Path) -
         assert not resting(session)
         work, bytes_ = [], []
         for epoch in range(40):
-            before = session.stats["touched"], inside(session).store.log.head.offset
+            before = session.stats["touched"], log_of(session).head.offset
             (edges.remove if epoch % 2 else edges.insert)([(5, 60)])
             session.commit()
             work.append(session.stats["touched"] - before[0])
-            bytes_.append(inside(session).store.log.head.offset - before[1])
+            bytes_.append(log_of(session).head.offset - before[1])
         assert resting(session)
         assert held(ranks) == held(graphs.pagerank(edges))
     assert max(work) <= 2 * first, "an epoch costs at most what giving up and running anew cost"
@@ -257,7 +264,7 @@ def test_what_a_loop_has_learnt_outlives_an_epoch_that_goes_to_files(
         for epoch in range(4):
             edges.insert([(epoch, epoch + 1)] * 2 + [(epoch, n) for n in range(50, 60)])
             session.commit()
-            known += [t.memos[0] for t in inside(session).traces.values() if t.memos]
+            known += [t.memos[0] for t in traces_of(session).values() if t.memos]
             assert len(known) == epoch + 1
             assert all(memo is known[0] for memo in known)
         assert list((tmp_path / "log" / "layers").iterdir())

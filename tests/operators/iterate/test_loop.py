@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from checks.checking import EDGES, closure
-from internals import inside
+from internals import graph_of, snapshot_of
 
 import nosync_nb
 from nosync_nb import Collection, DivergenceError, SchemaError, Session, StageError
@@ -36,8 +36,8 @@ def net(collection: Collection) -> dict[Any, int]:
 
 def state_rows(session: Session, stage: str) -> int:
     """The rows that a stage's operators remember, added up over their layers."""
-    node = inside(session).graph.named[stage]
-    version = inside(session).snapshot.version
+    node = graph_of(session).named[stage]
+    version = snapshot_of(session).version
     total = 0
     for number in node.state:
         if number in version.traces:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from checks.checking import EDGES, closure, held, merge_all
-from internals import on_few
+from internals import on_few, settle_background
 from loop_cost_switches import both_ways, traces
 
 import nosync_nb
@@ -21,7 +21,6 @@ from nosync_nb.collections.library import graphs
 from nosync_nb.errors import DivergenceError, NosyncError
 from nosync_nb.operators.iterate import key_cache, loop_key_caches, round_state, row_driver
 from nosync_nb.operators.iterate import loop as loops
-from nosync_nb.session.session import owners_of
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
@@ -343,6 +342,6 @@ def test_what_a_loop_knows_of_rows_is_not_that_of_an_epoch_that_it_did_not_follo
         else:
             roots.insert([(1,)])
         session.commit()
-        owners_of(session).worker.settle()
+        settle_background(session)
         merge_all(session)
         assert reach.count() == (0 if epoch % 2 else 63)

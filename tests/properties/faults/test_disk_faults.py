@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from faults.faults import FaultyFiles, HastyFiles, Step, opener
-from internals import inside
+from internals import checkpoint_now, log_of
 from samples import everything, people, state
 from soak import tried
 
@@ -28,7 +28,6 @@ from nosync_nb import (
     TrustError,
 )
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import checkpoint, fencing, owner, segments
 
@@ -85,14 +84,14 @@ def test_a_disk_that_refuses_to_write_refuses_the_epoch_and_goes_on_when_it_can(
         with pytest.raises(DurabilityError, match=code):
             session.stage("late", session["people"].distinct())
         with pytest.raises(DurabilityError, match=code):
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         assert session.pending["people"].rows == 2
         assert session.now == before["now"]
         assert "late" not in session
         disk.error = 0
         assert session.commit(wait="disk") == 3
         session.stage("late", session["people"].distinct())
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         assert session["by_age"].rows() == [(20, 2), (30, 2)]
         wanted = state(session)
     with on(disk) as session:
@@ -134,7 +133,7 @@ def test_a_transaction_that_may_not_be_on_disk_has_ended_and_the_session_goes_on
         people(session)
         session.sync()
         disk.error = errno.ENOSPC
-        begun = owners_of(session).commits.begin("loaded")
+        begun = session.begin("loaded")
         session["people"].insert([("di", 30, 4.0)])
         with pytest.raises(OutcomeUnknownError, match="epoch 3"):
             begun.commit(wait="disk")
@@ -174,7 +173,7 @@ def test_a_log_of_another_format_is_refused_and_left_as_it_is(
         patch.setattr(writer, "FORMAT", format_)
         with nosync_nb.open(path) as session:
             people(session)
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
     before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != "owner"}
     with pytest.raises(CorruptLogError, match=f"format {format_} is {age}") as caught:
         nosync_nb.open(path)
@@ -229,7 +228,7 @@ def whole(
             everybody.insert([(f"p{i}", i + at, 0.5) for i in range(5)])
             session.commit()
             if at in (4, 6):
-                inside(session).upkeep.checkpoint()
+                checkpoint_now(session)
         before = everything(session)
     shutil.copytree(tmp_path / "log", tmp_path / "more")
     shutil.move(tmp_path / "log", tmp_path / "whole")
@@ -310,7 +309,7 @@ def test_a_payload_that_is_whole_but_makes_no_sense_is_told(
     path = tmp_path / "log"
     with nosync_nb.open(path) as session:
         people(session)
-        inside(session).store.log.append(1, b"\0" * 7)
+        log_of(session).append(1, b"\0" * 7)
     with pytest.raises(CorruptLogError, match="a frame cannot be decoded"):
         nosync_nb.open(path)
     text = json.dumps({"nothing": 1}).encode()

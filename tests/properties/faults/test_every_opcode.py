@@ -27,12 +27,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from faults.every_opcode import ENGINE, Struck, count, strike
-from internals import is_held
+from internals import is_held, services_of
 from soak import SOAK
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import fencing
 
 BEFORE, NEAR, AFTER = 4, 12, 4
@@ -99,7 +98,7 @@ def told(session: Session, pool: ThreadPoolExecutor) -> Told:
     """What a session says to a thread that has nothing pending."""
 
     def ask() -> Told:
-        names = list(owners_of(session).publisher.snapshot.reads)
+        names = list(session.info.reads)
         epochs = range(session.now + 1)
         return Told(
             session.now,
@@ -114,7 +113,7 @@ def told(session: Session, pool: ThreadPoolExecutor) -> Told:
                 ]
                 for name in names
             },
-            owners_of(session).publisher.snapshot.reads,
+            session.info.reads,
         )
 
     return pool.submit(ask).result(60)
@@ -342,17 +341,17 @@ def test_a_reader_misses_nothing_whatever_is_raised_while_it_follows(
         go_on(session)
         _stage(session, "more", "v > 3")
         opcodes = [
-            count(owners_of(readers.pop()).follower.refresh, lambda: None)[0] for _ in range(2)
+            count(services_of(readers.pop()).follower.refresh, lambda: None)[0] for _ in range(2)
         ][-1]
         at = some(random.Random("refresh"), 1, opcodes, len(readers) - 1)
         struck = list(zip(at, readers, strict=False))
         for number, reader in struck:
-            strike(owners_of(reader).follower.refresh, number, error)
+            strike(reader.refresh, number, error)
         for change in (lambda _: None, go_on):
             change(session)
             wanted = told(session, pool)
             for number, reader in struck:
-                owners_of(reader).follower.refresh()
+                reader.refresh()
                 assert told(reader, pool) == wanted, f"opcode {number} of {opcodes}"
 
 
@@ -370,7 +369,7 @@ class CallsTold(NamedTuple):
 def waiting(session: Session, name: str) -> CallsTold:
     held = session.pending[name]
     kinds = [change.kind for change in held.changes]
-    once = list(owners_of(session).transactions.current.once)
+    once = list(services_of(session).transactions.current.once)
     return CallsTold(held.calls, kinds, held.rows, held.removed, held.threads, once)
 
 

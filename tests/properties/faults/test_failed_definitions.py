@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import checkpoint_now, graph_of, store_of
 
 import nosync_nb
 from nosync_nb import DurabilityError, NosyncError, Session, StageError
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.redo_records import DefinitionRedo
 from nosync_nb.store import store
@@ -32,13 +31,13 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
         for epoch in range(3):
             numbers.insert([(k % 7, epoch + 1) for k in range(20)])
             session.commit()
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     with nosync_nb.open(tmp_path / "log") as session:
         yield session
 
 
 def told(session: Session) -> dict[str, Any]:
-    past = {name: session[name].history() for name in owners_of(session).publisher.snapshot.reads}
+    past = {name: session[name].history() for name in session.info.reads}
     return {
         name: [sorted(session[name].rows(at=at)) for epochs in past[name] for at in epochs]
         + [sorted(session[name].rows())]
@@ -80,16 +79,16 @@ def test_a_drop_that_cannot_read_what_it_forgets_is_done_or_not(
 def test_a_definition_that_fails_changes_nothing_of_what_readers_hold(session: Session) -> None:
     """Nor are the numbers given again under which it may have written something."""
     session.commit()
-    held = inside(session).graph
+    held = graph_of(session)
     numbers, taken = held.numbers, []
     bad = session["numbers"].map(lambda row: (1 // (row.v - 1),), "y int").distinct()
     for _ in range(2):
         with pytest.raises(StageError, match="ZeroDivisionError"):
             session.stage("bad", bad)
-        assert inside(session).graph is held
+        assert graph_of(session) is held
         taken.append(held.numbers)
     session.stage("good", session["numbers"].distinct())
-    assert min(inside(session).graph.named["good"].traces.values()) >= numbers + 2
+    assert min(graph_of(session).named["good"].traces.values()) >= numbers + 2
     assert taken == [numbers, numbers]
 
 
@@ -103,9 +102,7 @@ def test_a_definition_that_fails_changes_nothing_of_what_readers_hold(session: S
             {"numbers", "large", "counts", "more"},
         ),
         (
-            lambda s: owners_of(s).definitions.define(
-                {n: s["numbers"].filter("v > 1") for n in "ab"}
-            ),
+            lambda s: s.define({n: s["numbers"].filter("v > 1") for n in "ab"}),
             "stages 'a', 'b' are defined and stand",
             {"numbers", "large", "counts", "a", "b"},
         ),
@@ -151,7 +148,7 @@ def test_an_error_after_a_definition_is_written_says_that_it_stands(
     notes = [*getattr(came.value, "__notes__", ()), *getattr(cause, "__notes__", ())]
     assert said in notes
     assert "is as it was" not in str(came.value)
-    assert owners_of(session).publisher.snapshot.reads.keys() == names
+    assert session.info.reads.keys() == names
     now = told(session)
     session.close()
     with nosync_nb.open(session.path) as session:
@@ -162,7 +159,7 @@ def test_a_definition_that_failed_before_it_was_written_does_not_say_that_it_sta
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.commit()
-    monkeypatch.setattr(inside(session).store, "write_definition", lambda _: int("x"))
+    monkeypatch.setattr(store_of(session), "write_definition", lambda _: int("x"))
     with pytest.raises(ValueError, match="int") as came:
         session.stage("more", session["numbers"].filter("v > 1"))
     assert not hasattr(came.value, "__notes__")

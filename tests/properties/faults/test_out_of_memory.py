@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import drain_background, services_of, settle_background
 
 from nosync_nb import OutOfMemoryError, Session, rows
 from nosync_nb.collections import readable
@@ -23,7 +23,6 @@ from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.session_protocol import session_of
 from nosync_nb.files import memory_map
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state import pending_changes
 from nosync_nb.session.writes import ingest
 from nosync_nb.trace import Trace
@@ -71,7 +70,7 @@ def test_a_commit_leaves_the_rows_that_wait_and_the_epoch_before(
 ) -> None:
     data.insert([("a", 10), ("d", 4)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inside(session).publisher.runner, "epoch", full)
+        patch.setattr(services_of(session).publisher.runner, "epoch", full)
         fails(session.commit, "epoch 2 was not committed, its 2 rows still wait and epoch 1 is as")
         with pytest.raises(OutOfMemoryError, match="epoch 2 was not"), session.epoch():
             data.insert([("x", 1)])
@@ -133,8 +132,8 @@ def test_a_merge_in_the_background_is_done_later(session: Session, data: Any) ->
             with warnings.catch_warnings(record=True) as caught:
                 session.commit()
             told += [str(each.message) for each in caught]
-        owners_of(session).worker.drain()
-        told += [each.warning for each in owners_of(session).worker.failures.take()]
+        drain_background(session)
+        told += [each.warning for each in services_of(session).worker.failures.take()]
     assert [text.splitlines()[0] for text in told] == [
         "background work failed: merging the layers of input 'data': out of memory"
     ]
@@ -142,7 +141,7 @@ def test_a_merge_in_the_background_is_done_later(session: Session, data: Any) ->
     data.insert([("y", 1)])
     session.commit()
     assert session.now == now + 1
-    owners_of(session).worker.settle()
+    settle_background(session)
     assert data.count() == 3 + 6 * 2000 + 1
 
 

@@ -17,13 +17,12 @@ from typing import Any
 
 import pytest
 from faults.faults import Crash, FaultyFiles, HastyFiles, Phase, on_disk
-from internals import inside
+from internals import checkpoint_now, merge_trace, traces_of
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.store.log import Log
@@ -101,12 +100,12 @@ def program(session: Session, promise: Promise) -> None:
         if epoch == 1:
             define("sums", session["joined"].group_by("name").agg(total="sum(v)", n="count(*)"))
         if epoch == 3:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
             promise.durable = 3
             define("late", numbers.group_by("k").agg(most="max(v)"))
-            for number in list(inside(session).traces):
-                inside(session).upkeep.merge(number)
-    inside(session).upkeep.checkpoint()
+            for number in list(traces_of(session)):
+                merge_trace(session, number)
+    checkpoint_now(session)
 
 
 def expected(epoch: int) -> dict[str, list[Any]]:
@@ -127,9 +126,9 @@ def expected(epoch: int) -> dict[str, list[Any]]:
 def check(session: Session, promise: Promise) -> None:
     """Holds what came back against what was promised."""
     assert session.now >= promise.durable
-    assert promise.stages <= set(owners_of(session).publisher.snapshot.reads) <= promise.maybe
+    assert promise.stages <= set(session.info.reads) <= promise.maybe
     assert session.recovery.recomputed == 0
-    for name in owners_of(session).publisher.snapshot.reads:
+    for name in session.info.reads:
         for at in session[name].history()[0]:
             assert [tuple(row) for row in session[name].rows(at=at)] == expected(at)[name]
         assert session[name].rows() == session[name].rows(at=session.now)

@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import pytest
 from faults.faults import PickyFiles
+from internals import checkpoint_now, log_of, settle_background
 from soak import tried
 
 from nosync_nb import open as open_session
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.records.file_references import FileReference
@@ -97,10 +97,10 @@ def log(tmp_path: Path) -> Log:
             numbers.insert([(x,) for x in range(epoch, epoch + (9 if epoch % 3 == 1 else 2))])
             session.commit()
             if epoch == EPOCHS // 2:
-                owners_of(session).worker.settle()
-                owners_of(session).upkeep.checkpoint()
+                settle_background(session)
+                checkpoint_now(session)
         session.sync()
-        log = owners_of(session).publisher.store.log
+        log = log_of(session)
         return Log(path, log.generation, log.id, str(copies))
 
 

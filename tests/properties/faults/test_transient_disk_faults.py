@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from faults.faults import FakeMachine, HastyFiles, PickyFiles, opener
-from internals import inside, lose_file
+from internals import checkpoint_now, lose_file, merge_trace, services_of, traces_of
 
 from nosync_nb import FencedError, NosyncError, Session
 from nosync_nb.files.filesystem import Files
@@ -62,7 +62,7 @@ def test_no_moment_of_a_refusing_disk_locks_a_process_out_of_its_own_log(
     disk = PickyFiles()
     with on(disk) as session:
         one_more(session)
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         one_more(session)
     sessions: list[Session] = []
     opening = steps_of(disk, lambda: sessions.append(on(disk)))
@@ -181,9 +181,9 @@ def edited(on: Callable[..., Session], tmp_path: Path) -> tuple[Path, dict[str, 
             rows.insert([(k, epoch) for k in range(12)])
             session.commit()
             if epoch in (2, 4):
-                for number in list(inside(session).traces):
-                    inside(session).upkeep.merge(number)
-                inside(session).upkeep.checkpoint()
+                for number in list(traces_of(session)):
+                    merge_trace(session, number)
+                checkpoint_now(session)
         wanted = everything(session)
     shutil.move(tmp_path / "log", tmp_path / "whole")
     return tmp_path / "whole", wanted
@@ -215,17 +215,17 @@ def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
     if more != "nothing":
         session.inputs["rows"].insert([(k, 100) for k in range(12)])
         session.commit()
-        for number in list(inside(session).traces):
-            inside(session).upkeep.merge(number)
+        for number in list(traces_of(session)):
+            merge_trace(session, number)
         wanted = everything(session)
     if more == "checkpoint":
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         assert disk.unreadable in disk.deleted
     if more == "killed before checkpoint":
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint, "write_checkpoint", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                inside(session).upkeep.checkpoint()
+                checkpoint_now(session)
     disk.unreadable = ""
     for _ in range(3):  # killed each time; the second sweeps what is nobody's now
         session = on(disk, takeover=True)
@@ -233,8 +233,8 @@ def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
         session.inputs["rows"].insert([(1, 1000 + session.now)])
         session.commit()
         wanted = everything(session)
-        inside(session).upkeep.checkpoint()
-    named = inside(session).publisher.named_files
+        checkpoint_now(session)
+    named = services_of(session).publisher.named_files
     session.close()
     with on(disk) as session:
         assert everything(session) == wanted

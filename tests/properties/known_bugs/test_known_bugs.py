@@ -66,12 +66,11 @@ import random_programs
 from checks.checking import change, count, merge_all, net, run
 from hypothesis import given
 from hypothesis import strategies as st
-from internals import inside
+from internals import merge_trace, traces_of
 from models.batch_model import weak_hashes
 
 from nosync_nb import Collection, Session, rows
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Merge, compaction
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -140,11 +139,11 @@ def test_an_epoch_that_comes_while_a_shared_trace_is_merged_is_not_lost(
     planned: list[Merge] = []  # one at a time: the worker goes on until nothing is left to plan
     monkeypatch.setattr(maintenance, "plan", lambda trace: planned.pop() if planned else None)
     monkeypatch.setattr(maintenance, "merge_ranges", slowly)
-    for number, trace in sorted(inside(session).traces.items()):
+    for number, trace in sorted(traces_of(session).items()):
         if len(trace.layers) > 1:
             now, done = session.now, session.stats["merges"]
             planned.append(Merge(0, 2))
-            inside(session).upkeep.merge(number)
+            merge_trace(session, number)
             assert (session.now, session.stats["merges"]) == (now + 1, done + 1)
             assert count(inner) == pairs(a.rows(), b.rows()) == count(again)
             assert count(itself) == pairs(b.rows(), b.rows())
@@ -168,7 +167,7 @@ def test_pairs_are_made_once_also_when_their_own_epoch_merges_the_traces(session
         assert count(both) == pairs(a.rows(), a.rows())
         if n >= 6:
             assert count(late) == count(both)
-        layers = {len(trace.layers) for trace in inside(session).traces.values() if trace.layers}
+        layers = {len(trace.layers) for trace in traces_of(session).values() if trace.layers}
         alone |= {n} if layers == {1} else set()
     assert alone - {0}, "some epoch ended with one layer in every trace"
 
@@ -186,7 +185,7 @@ def test_rows_that_agree_in_half_of_their_hash_stay_apart(
     assert first != second
     assert first % 2**32 == second % 2**32 or first >> 32 == second >> 32
     a, b = session.input("a", "k bigint"), session.input("b", "k bigint, v bigint")
-    stages = owners_of(session).definitions.define(
+    stages = session.define(
         {
             "once": a.distinct(),
             "counts": a.group_by("k").count(),

@@ -9,13 +9,12 @@ import pytest
 from checks.checking import EDGES, change, closure, count, merge_all
 from hypothesis import given
 from hypothesis import strategies as st
-from internals import inside
+from internals import settle_background, traces_of
 
 from nosync_nb import Collection, Session
 from nosync_nb.operators.iterate import cost_estimate
 from nosync_nb.operators.iterate.divergence import DivergenceDetector
 from nosync_nb.operators.iterate.nested_trace import equal_runs
-from nosync_nb.session.session import owners_of
 from nosync_nb.trace import compaction
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -162,11 +161,11 @@ def test_rows_of_a_closure_that_cancelled_do_not_pile_up(
     for _ in range(80):
         change(session, edges, chain)
         change(session, edges, dict.fromkeys(chain, -1))
-        owners_of(session).worker.settle()
-        stored.append(sum(trace.rows_count for trace in inside(session).traces.values()))
+        settle_background(session)
+        stored.append(sum(trace.rows_count for trace in traces_of(session).values()))
     # Of 324 rows an epoch in four traces and the input's; all that came would be 160 times as many.
     # What waits is what is not full yet and what has not been added up, some 30 epochs: 9876 rows,
     # and 11268 where a layer begins with the second half of a pair. In 800 epochs it is no more.
     assert max(stored) < 160 * (4 * 78 + 12) // 3
     merge_all(session)
-    assert [trace.rows_count for trace in inside(session).traces.values() if trace.rows_count] == []
+    assert [trace.rows_count for trace in traces_of(session).values() if trace.rows_count] == []

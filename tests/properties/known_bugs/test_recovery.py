@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 from checks.checking import EDGES, change, closure, count, merge_all
-from internals import inside
+from internals import checkpoint_now, log_of, parts_folder, snapshot_of
 
 from nosync_nb import Collection, DurabilityError, Session, rows
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.reads import reader as reads
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.trace import compaction
 
@@ -53,7 +52,7 @@ def define(session: Session) -> None:
         even=roots,
         odd=roots.filter("false"),
     )
-    owners_of(session).definitions.define(
+    session.define(
         {
             "reached": reach(roots, edges),
             "even": sides["even"],
@@ -118,7 +117,7 @@ def test_a_checkpoint_has_the_state_of_loops(opened: Open, wanted: Any) -> None:
     define(session)
     for epoch in range(1, len(EPOCHS) + 1):
         commit(session, epoch)
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         session = opened(takeover=True)
         assert session.recovery.recomputed == 0
         assert everything(session) == wanted[epoch]
@@ -133,14 +132,14 @@ def test_a_second_kill_right_after_a_restart_leaves_the_next_epoch_right(
     define(session)
     for epoch in range(1, len(EPOCHS) + 1):
         if checkpoint == "before" and epoch % 2:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         commit(session, epoch)
         assert everything(session) == wanted[epoch]
         for _ in range(quick):
             session = opened(takeover=True)
             assert session.recovery.recomputed == 0
             if checkpoint == "after":
-                inside(session).upkeep.checkpoint()
+                checkpoint_now(session)
         session = opened(takeover=True)
         if epoch % 3 == 0:
             assert everything(session) == wanted[epoch]
@@ -159,7 +158,7 @@ def test_a_checkpoint_has_the_state_of_what_shows_nothing(opened: Open) -> None:
     session["unread"].insert([(7,)])  # type: ignore[attr-defined]
     change(session, b, {(-3,): 1, (5,): -1})
     for _ in range(2):
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         session = opened(takeover=True)
         assert session.recovery.recomputed == 0
         assert session["common"].rows() == session["many"].rows() == []
@@ -178,7 +177,7 @@ def test_a_checkpoint_has_the_state_of_what_shows_nothing(opened: Open) -> None:
 
 
 def files(session: Session) -> set[str]:
-    return set(os.listdir(inside(session).store.parts))
+    return set(os.listdir(parts_folder(session)))
 
 
 @pytest.mark.usefixtures("small_files")
@@ -191,26 +190,25 @@ def test_an_epoch_that_is_tried_again_writes_files_of_its_own(
     change(session, numbers, {(x,): 1 for x in range(6)})
     before = files(session)
     rows = [(x,) for x in range(10, 20)]
-    append = type(inside(session).store.log).append
+    append = type(log_of(session)).append
 
     def refused(*arguments: Any) -> Any:
         raise DurabilityError("the disk is full")
 
     numbers.insert(rows)
-    monkeypatch.setattr(type(inside(session).store.log), "append", refused)
+    monkeypatch.setattr(type(log_of(session)), "append", refused)
     with pytest.raises(DurabilityError):
         session.commit()
     first = {
-        name: Path(inside(session).store.parts, name).read_bytes()
-        for name in files(session) - before
+        name: Path(parts_folder(session), name).read_bytes() for name in files(session) - before
     }
     assert first
-    monkeypatch.setattr(type(inside(session).store.log), "append", append)
+    monkeypatch.setattr(type(log_of(session)), "append", append)
     session.commit()
     second = files(session) - before - set(first)
     assert len(second) == len(first)
     for name in first:  # what the first attempt left is nobody's
-        Path(inside(session).store.parts, name).write_bytes(b"half")
+        Path(parts_folder(session), name).write_bytes(b"half")
     session = opened(takeover=True)
     assert set(first) & files(session) == set()
     assert second <= files(session)
@@ -224,7 +222,7 @@ def replace_files(session: Session) -> set[str]:
         session.inputs["numbers"].insert([(x,) for x in range(5)], once=f"{session.now}-{n}")
         session.commit()
         merge_all(session)
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     return before - files(session)
 
 
@@ -237,7 +235,7 @@ def merged(opened: Open, small_files: None) -> Session:
     for _ in range(5):
         change(session, numbers, {(x,): 1 for x in range(9)})
     merge_all(session)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     return session
 
 
@@ -245,7 +243,7 @@ def test_a_slow_reader_keeps_what_was_merged_away_and_deleted(
     merged: Session, opened: Open
 ) -> None:
     session = opened(takeover=True)  # it has mapped no file yet
-    seen = inside(session).snapshot
+    seen = snapshot_of(session)
     assert replace_files(session)
     assert count(session["counts"]) == {(x, 8 if x < 5 else 5): 1 for x in range(9)}
     for epoch in range(6):

@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 from faults.every_opcode import Struck, count, strike
-from internals import inside
+from internals import (
+    drain_background,
+    graph_of,
+    parts_folder,
+    services_of,
+    snapshot_of,
+    store_of,
+    traces_of,
+)
 from soak import SOAK
 
 import nosync_nb
@@ -96,7 +104,7 @@ def session(kernels: Kernels, folder: Path) -> Iterator[Session]:
         made.commit()
         while made.now < LAST:
             commit(made)
-        inside(made).worker.drain()
+        drain_background(made)
         yield made
         kernels.go_on()
 
@@ -121,7 +129,7 @@ def soon(act: Callable[[], Any]) -> Any:
 
 
 def doing(session: Session) -> str:
-    activity = inside(session).works.doing.now
+    activity = session.info.activity
     return "" if activity is None else f"{activity.what}: {activity.done} of {activity.total}"
 
 
@@ -170,15 +178,15 @@ def test_a_second_rewind_has_what_the_first_one_wanted_end_before_the_next_opera
     assert len(kernels.ran) == 1
     soon(lambda: session.rewind(to=2))
     kernels.go_on()
-    inside(session).worker.drain()
+    drain_background(session)
     assert len(kernels.ran) == 1 + 3, "the first one went on though nobody waited for it"
     assert not left_over(session)
 
 
 def left_over(session: Session) -> set[str]:
     """The files of rows that nobody names."""
-    parts = Path(inside(session).store.parts)
-    return {each.name for each in parts.iterdir()} - inside(session).publisher.named_files
+    parts = Path(parts_folder(session))
+    return {each.name for each in parts.iterdir()} - services_of(session).publisher.named_files
 
 
 def test_who_commits_waits_for_it_and_nothing_runs_twice(
@@ -203,14 +211,14 @@ def test_what_was_merged_meanwhile_stays_merged(
     kernels.hold()
     session.rewind(to=OLD)
     assert kernels.reached.wait(SECONDS)
-    before = inside(session).traces
-    number = next(iter(inside(session).graph.named["labels"].traces.values()))
+    before = traces_of(session)
+    number = next(iter(graph_of(session).named["labels"].traces.values()))
     merged = Trace.of(before[number].consolidated(), OLD)
-    version = inside(session).snapshot.version
-    inside(session).publisher.replace(version._replace(traces={**before, number: merged}))
+    version = snapshot_of(session).version
+    services_of(session).publisher.replace(version._replace(traces={**before, number: merged}))
     kernels.go_on()
-    inside(session).worker.drain()
-    assert [layer.lower for layer in inside(session).traces[number].layers] == [OLD]
+    drain_background(session)
+    assert [layer.lower for layer in traces_of(session)[number].layers] == [OLD]
     assert len(kernels.ran) == 3
     gone_on(session, was)
 
@@ -250,7 +258,7 @@ def test_what_fails_behind_is_made_by_who_needs_it(
 
     kernels.inside = fail
     session.rewind(to=OLD)
-    inside(session).worker.drain()
+    drain_background(session)
     kernels.ran.clear()
     if isinstance(error, Struck):
         with pytest.warns(UserWarning, match="failed: rebuilding the state of operators"):
@@ -275,9 +283,9 @@ def test_a_disk_that_fails_while_it_is_adopted_is_told_and_it_is_made_again(
     session.rewind(to=OLD)
     assert kernels.reached.wait(SECONDS)
     with monkeypatch.context() as patch:
-        patch.setattr(inside(session).store, "write_definition", full)
+        patch.setattr(store_of(session), "write_definition", full)
         kernels.go_on()
-        inside(session).worker.drain()
+        drain_background(session)
     assert rows(session) == was[OLD]
     with pytest.warns(UserWarning, match="rebuilding the state of operators: the disk is full"):
         gone_on(session, was)
@@ -291,7 +299,7 @@ def test_a_process_that_dies_meanwhile_has_gone_back(
     assert kernels.reached.wait(SECONDS)
     kernels.inside = lambda: shutil.copytree(folder, folder.parent / "copy", dirs_exist_ok=True)
     kernels.go_on()
-    inside(session).worker.drain()
+    drain_background(session)
     kernels.inside = lambda: None
     kernels.hold()
     with nosync_nb.open(folder.parent / "copy", takeover=True) as opened:
@@ -468,7 +476,7 @@ def test_a_branch_begins_with_it_before_anybody_writes_and_ends_when_it_is_close
     assert len(kernels.ran) == 1
     session.drop_branch("then")
     branch = session.branch("then", at=OLD)
-    inside(branch).worker.drain()
+    drain_background(branch)
     kernels.ran.clear()
     gone_on(branch, was)
     assert not kernels.ran

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import files_with, inside
+from internals import files_with, snapshot_of
 
 import nosync_nb
 from nosync_nb import Session, TimeError
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import point_in_time
 from nosync_nb.store.lazy_layer import files_needed
 
@@ -178,7 +177,7 @@ def test_stages_that_share_lost_results_stop_together(session: Session) -> None:
         "left": part.group_by("src").agg(m="max(r)"),
         "right": part.group_by("dst").agg(m="max(r)"),
     }
-    owners_of(session).definitions.define(both, nondeterministic=True)
+    session.define(both, nondeterministic=True)
     committed(session, 4)
     with session.branch("past", at=2) as branch:
         commit(branch, (7, 8))
@@ -221,7 +220,7 @@ def test_memoised_stage_goes_on_if_a_loop_below_lost_a_file(session: Session) ->
     session.stage("drawn", loop.with_columns(r="rand()"))
     commit(session, *((i, i + 1) for i in range(40)))
     was = sorted(session["drawn"].rows())
-    seen = inside(session).snapshot
+    seen = snapshot_of(session)
     drawn = seen.graph.named["drawn"]
     whole = {n for i in seen.graph for n in (*i.traces.values(), *i.state) if i.name is not None}
     files = {

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import files_of_log, inside
+from internals import (
+    checkpoint_now,
+    files_of_log,
+    graph_of,
+    history_of,
+    merge_trace,
+    services_of,
+    settle_background,
+    snapshot_of,
+    traces_of,
+)
 
 import nosync_nb
 from nosync_nb import CorruptLogError, Session, StageError
@@ -19,7 +29,6 @@ from nosync_nb.dataflow.runtime.epoch_result import EpochResult
 from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
 from nosync_nb.session.planning.definition_diff import DefinitionDecision
 from nosync_nb.session.planning.replay import RecomputedState
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.lazy_layer import files_needed
 
 pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
@@ -42,7 +51,7 @@ def fill(session: Session) -> None:
     """Orders of customers, in epochs with many rows and with few."""
     orders = session.input("orders", "customer int, amount int")
     people = session.input("people", "customer int, name string")
-    owners_of(session).definitions.define(
+    session.define(
         {
             "named": orders.join(people, on="customer"),
             "totals": orders.group_by("customer").agg(total="sum(amount)", n="count(*)"),
@@ -61,7 +70,7 @@ def fill(session: Session) -> None:
 
 def files_of(session: Session, name: str, *, log: bool = True, state: bool = True) -> set[str]:
     """The files that hold what a stage has: its rows and its past, and what it remembers."""
-    seen = inside(session).snapshot
+    seen = snapshot_of(session)
     node = seen.graph.named[name]
     numbers = [*node.traces.values()] + ([*node.state] if state else [])
     found = {
@@ -72,16 +81,16 @@ def files_of(session: Session, name: str, *, log: bool = True, state: bool = Tru
     }
     if log:
         assert node.log is not None
-        found |= files_of_log(inside(session).store.history, node.log)
+        found |= files_of_log(history_of(session), node.log)
     return found
 
 
 def logs(session: Session, without: str) -> dict[str, str]:
     """The digest of each file in which the log of somebody else lies."""
     found = {}
-    for name, node in inside(session).graph.named.items():
+    for name, node in graph_of(session).named.items():
         assert node.log is not None
-        for each in files_of_log(inside(session).store.history, node.log):
+        for each in files_of_log(history_of(session), node.log):
             if name != without:
                 data = Path(session.path, "layers", each).read_bytes()
                 found[each] = hashlib.blake2b(data).hexdigest()
@@ -103,7 +112,7 @@ def ended(request: pytest.FixtureRequest) -> Callable[[Session], None]:
 
     def end(session: Session) -> None:
         if request.param == "checkpoint":
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
 
     return end
 
@@ -123,7 +132,7 @@ def test_a_stage_that_lost_its_files_is_computed_again_alone(
     assert "missing" in session.recovery.reasons[name]
     assert "before that" not in session.recovery.reasons[name]
     assert {n for n, how in session.recovery.stages.items() if how != "read"} == {name}
-    assert inside(session).works.stages.keys() == {name}
+    assert services_of(session).works.stages.keys() == {name}
     assert rows(session) == expected
     assert others.items() <= logs(session, without=name).items()
     session["orders"].insert([(1, 1000)])
@@ -161,7 +170,7 @@ def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
 ) -> None:
     session = opened()
     fill(session)
-    owners_of(session).worker.settle()
+    settle_background(session)
     ended(session)
     expected = rows(session)
     session.close()
@@ -306,14 +315,14 @@ def test_a_stage_over_a_past_that_is_lost_too_begins_now(opened: Callable[..., S
     for start in (0, 100, 200):
         numbers.insert([(x,) for x in range(start, start + 40)])
         session.commit()
-    for number in dict(inside(session).traces):  # what they hold now lies in files of its own
-        inside(session).upkeep.merge(number)
-    inside(session).upkeep.checkpoint()
+    for number in dict(traces_of(session)):  # what they hold now lies in files of its own
+        merge_trace(session, number)
+    checkpoint_now(session)
     expected = rows(session)
     own = files_of(session, "even")
-    log = inside(session).graph.named["numbers"].log
+    log = graph_of(session).named["numbers"].log
     assert log is not None
-    past = files_of_log(inside(session).store.history, log)
+    past = files_of_log(history_of(session), log)
     held = files_of(session, "numbers", log=False)
     lose(session, own | (past - held))
     session = opened()
@@ -331,13 +340,13 @@ def test_what_operators_remember_is_made_again_and_rows_stay(
 ) -> None:
     session = opened()
     fill(session)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     expected, others = rows(session), logs(session, without="")
     gone = files_of(session, "totals", log=False) - files_of(session, "totals", state=False)
     lose(session, gone)
     session = opened()
     assert session.recovery.stages["totals"] == "recompute"
-    assert inside(session).works.stages.keys() == {"totals"}
+    assert services_of(session).works.stages.keys() == {"totals"}
     assert rows(session) == expected
     assert logs(session, without="") == others
     session["orders"].insert([(1, 1000)])
@@ -359,7 +368,7 @@ def test_a_sum_over_packs_can_be_done_without(
     for epoch in range(40):
         numbers.insert([(epoch,)])
         session.commit()
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     expected = rows(session)
     session.close()
     sums = [*(tmp_path / "log" / "history").glob("sum-*")]
@@ -372,7 +381,7 @@ def test_a_sum_over_packs_can_be_done_without(
     session["numbers"].insert([(100,)])
     session.commit()
     whole = rows(session)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     assert [*(tmp_path / "log" / "history").glob("sum-*")]
     assert rows(session) == whole
 
@@ -432,7 +441,7 @@ def test_a_file_that_is_damaged_while_it_is_used_is_made_again_at_first_touch(
 ) -> None:
     session = opened()
     fill(session)
-    owners_of(session).worker.settle()
+    settle_background(session)
     expected, others = rows(session), logs(session, without="named")
     session.close()
     session = opened()
@@ -459,7 +468,7 @@ def test_a_file_that_is_damaged_while_it_is_used_is_made_again_at_first_touch(
     assert {name: {e: found[name][e] for e in expected[name]} for name in expected} == expected
     assert others.items() <= logs(session, without="named").items()
     if touched != "commit":
-        assert inside(session).works.stages.keys() == {"named"}
+        assert services_of(session).works.stages.keys() == {"named"}
     session = opened(takeover=True)
     assert rows(session) == found
 
@@ -474,7 +483,7 @@ def test_a_pack_that_is_lost_costs_its_epochs_and_no_other(
         numbers.insert([(epoch,)])
         session.commit()
         if epoch % 2:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
     expected = rows(session)
     session.close()
     middle = sorted((tmp_path / "log" / "history").iterdir())[1]

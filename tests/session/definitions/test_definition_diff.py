@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside, other_versions
+from internals import catalog_of, other_versions, snapshot_of
 
 import nosync_nb
 from nosync_nb import Collection, CorruptLogError, Session, StageError
@@ -18,7 +18,6 @@ from nosync_nb.collections.definition import reference_to
 from nosync_nb.dataflow.stage import FrozenState, Stage, StageOptions, StaleState
 from nosync_nb.rows import Schema
 from nosync_nb.session.planning.definition_diff import stage_transition
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.catalog.validation import check_catalog
 from nosync_nb.store.records import json_text, payloads
 
@@ -116,12 +115,12 @@ def test_a_version_is_not_the_stage_that_means_again_what_it_meant(
     edited(session)
     session.stage("odd", session["big@1"].filter("x % 2 = 1"))
     session.stage("big", session["numbers"].filter("x > 0"))
-    (report,) = owners_of(session).definitions.define({"odd": session["big"].filter("x % 2 = 1")})
+    (report,) = session.define({"odd": session["big"].filter("x % 2 = 1")})
     assert report.status == "changed"
     session["numbers"].insert([(5,)])
     session.commit()
     assert values(session["odd"]) == [1, 3, 5]
-    (report,) = owners_of(session).definitions.define({"odd": session["big@1"].filter("x % 2 = 1")})
+    (report,) = session.define({"odd": session["big@1"].filter("x % 2 = 1")})
     assert report.status == "changed"
     assert values(session["odd"]) == [1, 3]
 
@@ -133,7 +132,7 @@ def test_a_log_of_a_stage_over_a_version_opens(opened: Callable[[], Session]) ->
     session.close()
     session = opened()
     assert values(session["odd"]) == [1, 3]
-    (report,) = owners_of(session).definitions.define({"odd": session["big@1"].filter("x % 2 = 1")})
+    (report,) = session.define({"odd": session["big@1"].filter("x % 2 = 1")})
     assert report.status == "unchanged"
 
 
@@ -141,7 +140,7 @@ def test_a_version_that_is_read_is_in_the_catalog(opened: Callable[[], Session])
     session = opened()
     edited(session)
     session.stage("odd", session["big@1"].filter("x % 2 = 1"))
-    snapshot = inside(session).snapshot
+    snapshot = snapshot_of(session)
     written = payloads.catalog_json(
         snapshot.catalog, snapshot.graph, payloads.CatalogPieces(b"log", lambda *_: "")
     )
@@ -162,7 +161,7 @@ def test_what_reads_a_version_is_dropped_with_it(opened: Callable[[], Session]) 
     with pytest.raises(StageError, match="'big' is read by odd"):
         session.drop("big")
     session.drop("big", cascade=True)
-    assert list(inside(session).catalog) == ["numbers"]
+    assert list(catalog_of(session)) == ["numbers"]
 
 
 def guarded(big: Collection) -> Collection:
@@ -199,7 +198,7 @@ def test_a_stale_stage_keeps_its_rows_when_what_it_reads_is_edited(
 ) -> None:
     session = lost
     for x, predicate in enumerate(("x > 1", "x > 0"), 3):
-        owners_of(session).definitions.define({"big": session["numbers"].filter(predicate)})
+        session.define({"big": session["numbers"].filter(predicate)})
         session["numbers"].insert([(x,)])
         session.commit()
         for _ in range(2):
@@ -221,7 +220,7 @@ def test_what_a_stale_stage_remembered_is_gone_once_what_it_reads_was_another(
     def define(session: Session) -> str:
         groups = session["big"].filter(lambda row: row.x > 0).group_by("x")
         counts = groups.reduce(lambda key, rows: [(len(rows),)], "n int")
-        return owners_of(session).definitions.define({"counts": counts})[0].status
+        return session.define({"counts": counts})[0].status
 
     session = opened()
     numbers = session.input("numbers", "x int, y int")
@@ -233,10 +232,8 @@ def test_what_a_stale_stage_remembered_is_gone_once_what_it_reads_was_another(
     other_versions(monkeypatch, python="4.0")
     session = opened()
     numbers = session["numbers"]
-    owners_of(session).definitions.define(
-        {"big": numbers.filter(edit) if edit else numbers.select("y")}
-    )
-    owners_of(session).definitions.define({"big": numbers.filter("x > 0")})
+    session.define({"big": numbers.filter(edit) if edit else numbers.select("y")})
+    session.define({"big": numbers.filter("x > 0")})
     session["numbers"].insert([(1, 3)])
     session.commit()
     assert values(session["counts"], 1) == [(1, 2), (2, 1)]

@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import files_with, inside, tails_of
+from internals import (
+    catalog_of,
+    checkpoint_now,
+    files_with,
+    history_of,
+    log_of,
+    services_of,
+    settle_background,
+    snapshot_of,
+    store_of,
+    tails_of,
+)
 
 import nosync_nb
 from nosync_nb import Session
@@ -17,7 +28,6 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.durability.backlog_policy import BacklogPolicy, demotion_candidates
 from nosync_nb.session.durability.replication_lag import ReplicaStatus, demoted_stages
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.log.frame_index import retained_frames
 from nosync_nb.store.records import payloads
 from nosync_nb.store.replication import comparison, config
@@ -45,7 +55,7 @@ def define(session: Session) -> None:
 
 def explicit(session: Session) -> str | None:
     """What a stage is said to be kept on that is wanted on replicas; a log has them, or not."""
-    return "replicas" if owners_of(session).replication.settings.replicas else None
+    return "replicas" if services_of(session).replication.settings.replicas else None
 
 
 def feed(session: Session, epochs: int = 4, *, wait: Any = None) -> None:
@@ -57,14 +67,14 @@ def feed(session: Session, epochs: int = 4, *, wait: Any = None) -> None:
 
 
 def scale_back(session: Session, *names: str) -> None:
-    owners = owners_of(session)
+    owners = services_of(session)
     with owners.gate.lock:
         owners.scaling.scale_back(names)
     session.sync()
 
 
 def owe(session: Session) -> None:
-    owners = owners_of(session)
+    owners = services_of(session)
     with owners.gate.lock:
         owners.scaling.owe()
     session.sync()
@@ -81,18 +91,18 @@ def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
 
 def of(session: Session, name: str) -> set[str]:
     """The files of rows that the log names for a stage."""
-    view = LogSource(session.path, owners_of(session).publisher.store.log.generation).look()
+    view = LogSource(session.path, log_of(session).generation).look()
     assert view is not None
     return files_with(session, name) & view.files.keys()
 
 
 def scaled_now(session: Session) -> set[str]:
-    return {*demoted_stages(inside(session).catalog)}
+    return {*demoted_stages(catalog_of(session))}
 
 
 def said(session: Session) -> list[set[str]]:
     """Which stages were scaled back after each definition, as the log says it."""
-    store = inside(session).store
+    store = store_of(session)
     frames = retained_frames(store.files, store.log.path, store.log.head)
     metas = [
         payloads.decode_payload(each.payload).meta
@@ -119,7 +129,7 @@ def replicated(tmp_path: Path) -> Iterator[Session]:
 
 
 def shipper_to(session: Session, folder: Path) -> tuple[Shipper, FolderReplica]:
-    source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
+    source = LogSource(session.path, log_of(session).generation)
     folder.mkdir(exist_ok=True)
     replica = FolderReplica(str(folder), source.log_id)
     name = LogName(session.path, config.config_signer(Files()))
@@ -128,9 +138,9 @@ def shipper_to(session: Session, folder: Path) -> tuple[Shipper, FolderReplica]:
 
 def until(session: Session, holds: Callable[[], bool]) -> None:
     """Waits until what a keeper says makes something hold."""
-    heard = owners_of(session).replication.heard
+    heard = services_of(session).replication.heard
     with heard:
-        assert heard.wait_for(holds, WAIT_S), owners_of(session).replication.status()
+        assert heard.wait_for(holds, WAIT_S), session.replicas.status()
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
@@ -141,7 +151,7 @@ def test_what_is_scaled_back_is_sent_when_all_else_is_there_until_it_is_owed_aga
     shipper, replica = shipper_to(alone, tmp_path / "r")
     scale_back(alone, "few", "totals")
     if checkpointed:
-        inside(alone).upkeep.checkpoint()
+        checkpoint_now(alone)
     shipper.ship()
     last = of(alone, "few") | of(alone, "totals")
     held = replica.held().files.keys()
@@ -149,7 +159,7 @@ def test_what_is_scaled_back_is_sent_when_all_else_is_there_until_it_is_owed_aga
     assert not last & held
     assert of(alone, "over") | of(alone, "wanted") | of(alone, "orders") <= held
     assert shipper.acknowledged is not None
-    assert shipper.acknowledged.seq == inside(alone).store.log.head.seq
+    assert shipper.acknowledged.seq == log_of(alone).head.seq
     assert shipper.ship()
     assert len(replica.held().files.keys() - held) == 1
     owe(alone)
@@ -158,7 +168,7 @@ def test_what_is_scaled_back_is_sent_when_all_else_is_there_until_it_is_owed_aga
     assert (copy.state, copy.damage) == ("behind", ())
     shipper.ship()
     assert of(alone, "few") | of(alone, "totals") <= replica.held().files.keys()
-    assert shipper.acknowledged.seq == inside(alone).store.log.head.seq
+    assert shipper.acknowledged.seq == log_of(alone).head.seq
     for name in of(alone, "few"):
         (file,) = Path(replica.folder).rglob(name)
         file.unlink()
@@ -178,7 +188,7 @@ def test_after_a_lost_disk_what_was_scaled_back_is_run_again_and_nothing_else(
     scale_back(alone, "few", "over")
     feed(alone, 2)
     if checkpointed:
-        inside(alone).upkeep.checkpoint()
+        checkpoint_now(alone)
     shipper.ship()
     names = ("orders", "few", "over", "totals", "wanted", "drawn")
     expected = {name: past(alone, name) for name in names}
@@ -195,7 +205,7 @@ def test_after_a_lost_disk_what_was_scaled_back_is_run_again_and_nothing_else(
         for name, each in expected.items():
             assert {e: rows for e, rows in past(again, name).items() if e in each} == each
         until(again, lambda: not scaled_now(again) and again.frontiers["few"].replicas == again.now)
-        owners_of(again).worker.settle()
+        settle_background(again)
 
 
 def test_frontiers_of_what_is_scaled_back_stay_and_those_of_the_others_go_on(
@@ -245,11 +255,11 @@ def test_a_backlog_scales_back_what_is_had_again_by_the_fewest_rows_until_it_has
     replicated.sync("replicas", timeout=WAIT_S)
     until(replicated, lambda: not fallen() and not scaled_now(replicated))
     replicated.backlog_bytes = None  # files that a merge writes now may be such a backlog as well
-    owners_of(replicated).worker.settle()
+    settle_background(replicated)
     until(replicated, lambda: not scaled_now(replicated))
     replicated.sync("replicas", timeout=WAIT_S)
     assert {each.replicas for each in replicated.frontiers.values()} == {replicated.now}
-    (copy,) = owners_of(replicated).replication.status()
+    (copy,) = replicated.replicas.status()
     assert (copy.behind_bytes, copy.last_bytes) == (0, 0)
 
 
@@ -259,7 +269,7 @@ def test_a_checkpoint_takes_from_memory_and_from_the_queue_of_a_laggard_what_it_
     session = opened()
     priced(session)
     session.sync()
-    owners_of(session).worker.settle()
+    settle_background(session)
     shipper, replica = shipper_to(session, tmp_path / "r")
     while shipper.ship():
         pass
@@ -269,11 +279,11 @@ def test_a_checkpoint_takes_from_memory_and_from_the_queue_of_a_laggard_what_it_
     with pytest.raises(DurabilityError):
         shipper.ship()
     lacks, remembers = shipper.backlog_bytes, in_memory(session)
-    publisher = owners_of(session).publisher
+    publisher = services_of(session).publisher
     superseded = publisher.garbage.retired - publisher.store.history.files()
     expected = {name: past(session, name) for name in ("prices", "cheap")}
     assert superseded
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     with pytest.raises(DurabilityError):
         shipper.ship()
     assert shipper.backlog_bytes < lacks
@@ -299,7 +309,7 @@ def test_a_laggard_beyond_the_quorum_has_a_checkpoint_written(
         (tmp_path / "late").write_text("")  # nothing can be made there
         before = session.stats["checkpoints"]
         reprice(session)
-        owners_of(session).worker.settle()
+        settle_background(session)
         assert session.stats["checkpoints"] == before
         session.backlog_bytes = 1
         reprice(session)
@@ -309,7 +319,7 @@ def test_a_laggard_beyond_the_quorum_has_a_checkpoint_written(
 
 
 def copies(session: Session) -> list[ReplicaStatus]:
-    return owners_of(session).replication.status()
+    return session.replicas.status()
 
 
 def priced(session: Session) -> None:
@@ -327,12 +337,12 @@ def reprice(session: Session) -> None:
         prices.upsert([(item, item + session.now) for item in range(1000)])
         session.inputs["notes"].insert([(each,) for each in range(9)])
         session.commit(wait="disk")
-    owners_of(session).worker.settle()
+    settle_background(session)
 
 
 def in_memory(session: Session) -> int:
     """The bytes of changes that the past keeps in this process, and not in files."""
-    changes = [c for tail in tails_of(inside(session).store.history).values() for _, c in tail]
+    changes = [c for tail in tails_of(history_of(session)).values() for _, c in tail]
     batches = (
         c.data if isinstance(c, EncodedChange) else c
         for c in changes
@@ -353,7 +363,7 @@ def test_what_is_not_had_again_as_it_was_is_never_scaled_back(
     session.stage("both", session["disk"].filter("amount > 6").distinct())
     session.stage("small", session["orders"].group_by().agg(n="count(*)"))
     feed(session)
-    costs = demotion_candidates(inside(session).snapshot)
+    costs = demotion_candidates(snapshot_of(session))
     assert costs.keys() == {"few", "over", "totals", "wanted", "both"}
     assert costs["few"] < costs["both"]  # which is run after what it reads
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from faults.faults import FaultyFiles, Step, on_disk
-from internals import inside
+from internals import services_of
 
 import nosync_nb
 from nosync_nb import Session, StageError
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.store import Store
 
 
@@ -94,8 +93,8 @@ def test_definitions_are_known_again_after_opening(
     session.sync()
     with nosync_nb.open(tmp_path / "log", mode="r") as reader:
         assert frontiers(reader, "late") == (1, 1, 0)
-        known = inside(reader).publisher.defined
-        assert known == inside(session).publisher.defined
+        known = services_of(reader).publisher.defined
+        assert known == services_of(session).publisher.defined
         assert len({each.frame for each in known.values()}) == 3
 
 
@@ -126,11 +125,9 @@ def test_an_unknown_stage_or_failure_is_told(session: Session) -> None:
 
 
 def test_what_was_in_memory_and_has_stopped_bounds_nothing(session: Session) -> None:
-    owners_of(session).definitions.define(
-        {"kept": session["edges"].filter("src > 0")}, persist="memory"
-    )
+    session.define({"kept": session["edges"].filter("src > 0")}, persist="memory")
     add(session, (5, 5))
-    owners_of(session).definitions.define({"kept": session["edges"].filter("src > 1")})
+    session.define({"kept": session["edges"].filter("src > 1")})
     add(session, (6, 6))
     session.sync()
     assert session.recovery_frontier("power") == session.now

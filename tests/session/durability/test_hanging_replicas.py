@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from internals import services_of
 from machines.other_host import run
 
 import nosync_nb
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.replication import remote_call
 from nosync_nb.store.replication.backends.folder import FolderReplica, FolderSite
 from nosync_nb.store.replication.remote_call import RemoteTimeoutError, call_all, call_remote
@@ -31,7 +31,7 @@ WAIT_S = 120.0
 THERE = """
 import ctypes, json, os, shutil, sys, warnings
 import nosync_nb
-from nosync_nb.session.session import owners_of
+from internals import services_of
 from nosync_nb.store.replication import remote_call as asking
 from nosync_nb.store.replication.agent import keeper
 
@@ -55,7 +55,7 @@ def commit(session):
 with nosync_nb.open(path, replicas=urls) as session:
     session.input("numbers", "x int")
     commit(session)
-    seen(owners_of(session).replication, lambda states: states == ["level"] * 3)
+    seen(services_of(session).replication, lambda states: states == ["level"] * 3)
 try:
     server = os.open("/dev/fuse", os.O_RDWR)
 except OSError as error:
@@ -74,7 +74,7 @@ for lost in (False, True):
         warnings.simplefilter("always")
         session = nosync_nb.open(path, replicas=urls[::-1] if not lost else urls)
     said["told"].append([str(each.message) for each in told])
-    replication = owners_of(session).replication
+    replication = services_of(session).replication
     said["epochs"].append(commit(session))
     if lost:
         seen(replication, lambda states: sorted(states) == ["failing", "level", "level"])
@@ -114,7 +114,7 @@ def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         numbers = session.input("numbers", "x int")
         numbers.insert([(1,), (2,)])
         session.commit()
-        replication = owners_of(session).replication
+        replication = services_of(session).replication
         with replication.heard:
             assert replication.heard.wait_for(
                 lambda: all(each.state == "level" for each in replication.status()), WAIT_S

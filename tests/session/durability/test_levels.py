@@ -12,11 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import files_of_log, files_with, inside, tails_of
+from internals import (
+    catalog_of,
+    checkpoint_now,
+    files_of_log,
+    files_with,
+    graph_of,
+    history_of,
+    log_of,
+    services_of,
+    settle_background,
+    tails_of,
+)
 
 from nosync_nb import CorruptLogError, Session, StageError, TimeError
 from nosync_nb.dataflow.stage import StageOptions
-from nosync_nb.session.session import owners_of
 from nosync_nb.trace.history.unpacked_tail import EncodedChange
 
 pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
@@ -37,10 +47,8 @@ def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
 def define(session: Session, persist: str | None) -> None:
     orders = session.input("orders", "customer int, amount int")
     totals = orders.group_by("customer").agg(total="sum(amount)")
-    owners_of(session).definitions.define({"totals": totals}, persist=persist)
-    owners_of(session).definitions.define(
-        {"ranked": session["totals"].filter("total > 50").distinct()}, persist=persist
-    )
+    session.define({"totals": totals}, persist=persist)
+    session.define({"ranked": session["totals"].filter("total > 50").distinct()}, persist=persist)
 
 
 def feed(session: Session, epochs: int = 6, *, more: int = 0) -> None:
@@ -52,9 +60,9 @@ def feed(session: Session, epochs: int = 6, *, more: int = 0) -> None:
 
 def written(session: Session) -> int:
     """The bytes of frames and of files of rows, without what definitions took."""
-    owners_of(session).worker.settle()
+    settle_background(session)
     layers = sum(p.stat().st_size for p in Path(session.path, "layers").iterdir())
-    return int(inside(session).store.log.head.offset) + layers
+    return int(log_of(session).head.offset) + layers
 
 
 def files(session: Session) -> list[str]:
@@ -78,8 +86,8 @@ def test_a_stage_in_memory_leaves_no_byte_in_the_log(opened: Opened) -> None:
         before = written(session)
         feed(session)
         grown[how] = written(session) - before
-        inside(session).upkeep.checkpoint()
-        numbers = inside(session).graph.unwritten
+        checkpoint_now(session)
+        numbers = graph_of(session).unwritten
         assert bool(numbers) == (how == "memory")
         assert not [name for name in files(session) if number_of(name) in numbers]
     assert grown["memory"] == grown[None] < grown["disk"]
@@ -92,7 +100,7 @@ def test_what_was_in_memory_is_there_again_after_a_restart(opened: Opened, ended
     feed(session)
     expected = {name: past(session, name) for name in ("orders", "totals", "ranked")}
     if ended == "checkpoint":
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         session["orders"].insert([(1, 1)])
         session.commit()
         expected = {name: past(session, name) for name in expected}
@@ -108,8 +116,8 @@ def test_what_was_in_memory_is_there_again_after_a_restart(opened: Opened, ended
     session.sync()
     assert session.frontiers["orders"].disk == session.now
     feed(session, more=100)
-    inside(session).upkeep.checkpoint()
-    unwritten = inside(session).graph.unwritten
+    checkpoint_now(session)
+    unwritten = graph_of(session).unwritten
     assert not [name for name in files(session) if number_of(name) in unwritten]
     session = opened(takeover=True)
     assert session["totals"].rows() != []
@@ -142,7 +150,7 @@ def test_a_stage_on_disk_may_read_one_in_memory_and_stays_as_it_is(opened: Opene
     expected = {name: past(session, name) for name in ("totals", "both")}
     session = opened(takeover=True)
     assert session.recovery.stages == {"totals": "recompute", "both": "read"}
-    assert inside(session).works.stages.keys() == {"totals"}
+    assert services_of(session).works.stages.keys() == {"totals"}
     assert {name: past(session, name) for name in expected} == expected
     session["orders"].insert([(1, 100)])
     session.commit()
@@ -156,7 +164,7 @@ def test_a_part_that_is_used_by_what_is_written_is_written(opened: Opened) -> No
     shared = orders.group_by("customer").agg(total="sum(amount)")
     session.stage("small", shared.filter("total < 100").distinct(), persist="memory")
     feed(session, 3)
-    assert inside(session).graph.unwritten
+    assert graph_of(session).unwritten
     session.stage("big", shared.filter("total >= 50").distinct())
     feed(session, 3)
     expected = {name: values(session, name) for name in ("small", "big")}
@@ -179,7 +187,7 @@ def test_a_stage_may_rise_and_is_in_the_log_with_its_past(opened: Opened) -> Non
     assert past(session, "totals") == expected
     assert session["totals"].explain()
     assert "totals@1" not in session
-    assert not inside(session).graph.unwritten
+    assert not graph_of(session).unwritten
     feed(session, 2)
     session.sync()
     assert session.frontiers["totals"].disk == session.now
@@ -202,19 +210,19 @@ def test_no_stage_rises_if_another_one_of_its_cell_fails(
     define(session, level)
     feed(session)
     expected = past(session, "totals")
-    before, head = inside(session).catalog, inside(session).store.log.head
+    before, head = catalog_of(session), log_of(session).head
     totals = session["orders"].group_by("customer").agg(total="sum(amount)")
     failing = {"totals": totals, "worse": session["orders"].filter(refuses)}
     higher = "replicas" if level == "disk" else "disk"
     with pytest.raises(StageError, match="worse"):
-        owners_of(session).definitions.define(failing, persist=higher)
-    assert inside(session).catalog == before
-    assert inside(session).store.log.head == head
+        session.define(failing, persist=higher)
+    assert catalog_of(session) == before
+    assert log_of(session).head == head
     assert "worse" not in session
     working = {"totals": totals, "better": session["orders"].distinct()}
-    owners_of(session).definitions.define(working, persist=higher)
+    session.define(working, persist=higher)
     assert values(session, "better") == values(session, "orders")
-    assert inside(session).catalog["totals"].options.persist == higher
+    assert catalog_of(session)["totals"].options.persist == higher
     assert past(session, "totals") == expected
 
 
@@ -237,17 +245,17 @@ def test_a_stage_that_cannot_leave_memory_is_there_as_before_and_says_so(
     cell = {"twice": twice, "better": orders.distinct()}
     Path(refused).touch()
     with pytest.raises(StageError, match="not now") as caught:
-        owners_of(session).definitions.define(cell, persist="disk")
+        session.define(cell, persist="disk")
     assert caught.value.__notes__[1:] == [
         "'twice': kept in memory alone, as before, until the cell is run again",
         "stages 'twice', 'better' are defined and stand",
     ]
     assert values(session, "twice") == expected
     assert values(session, "better") == values(session, "orders")
-    assert inside(session).catalog["twice"].in_memory
+    assert catalog_of(session)["twice"].in_memory
     Path(refused).unlink()
-    owners_of(session).definitions.define(cell, persist="disk")
-    assert not inside(session).catalog["twice"].in_memory
+    session.define(cell, persist="disk")
+    assert not catalog_of(session)["twice"].in_memory
     feed(session, 1, more=7)
     assert len(values(session, "twice")) == len(expected) + 3
 
@@ -259,11 +267,11 @@ def test_a_stage_on_disk_does_not_fall_and_nothing_changes(opened: Opened) -> No
     with pytest.raises(StageError, match="kept on disk and cannot be kept in memory") as caught:
         define(session, "memory")
     assert "session.drop('totals')" in (caught.value.hint or "")
-    assert not inside(session).graph.unwritten
+    assert not graph_of(session).unwritten
     define(session, None)
     edited = session["orders"].group_by("customer").agg(total="max(amount)")
-    owners_of(session).definitions.define({"totals": edited}, persist="memory")
-    assert inside(session).graph.unwritten
+    session.define({"totals": edited}, persist="memory")
+    assert graph_of(session).unwritten
 
 
 def test_what_is_not_said_stays(opened: Opened) -> None:
@@ -271,8 +279,8 @@ def test_what_is_not_said_stays(opened: Opened) -> None:
     define(session, "memory")
     feed(session, 1)
     define(session, None)
-    assert inside(session).graph.unwritten
-    assert inside(session).catalog["totals"].in_memory
+    assert graph_of(session).unwritten
+    assert catalog_of(session)["totals"].in_memory
 
 
 def test_who_only_reads_is_told_that_rows_are_with_the_owner(opened: Opened) -> None:
@@ -357,9 +365,7 @@ def test_one_whose_function_is_gone_says_so_and_is_had_again_by_its_cell(
             session["double"].rows(at=at)
     assert values(session, "read", 1) == [(4,)]
     double = session["numbers"].map(lambda row: (2 * row.x,), "x int")
-    owners_of(session).definitions.define(
-        {"double": double, "read": double.filter("x > 2")}, persist="memory"
-    )
+    session.define({"double": double, "read": double.filter("x > 2")}, persist="memory")
     assert values(session, "double") == [(2,), (4,)]
     assert values(session, "read") == [(4,)]
 
@@ -373,9 +379,9 @@ def test_files_that_are_lost_and_stages_in_memory_are_had_again_together(opened:
     session.stage("last", session["over"].group_by().agg(n="count(*)"))
     feed(session)
     expected = {name: past(session, name) for name in ("kept", "over", "last")}
-    node = inside(session).graph.named["kept"]
+    node = graph_of(session).named["kept"]
     assert node.log is not None
-    gone = files_of_log(inside(session).store.history, node.log)
+    gone = files_of_log(history_of(session), node.log)
     assert gone
     session.close()
     for name in gone:
@@ -394,7 +400,7 @@ def test_a_stage_in_memory_may_be_renamed_and_dropped(opened: Opened) -> None:
     expected = past(session, "totals")
     session.rename("totals", "sums")
     assert past(session, "sums") == expected
-    unwritten = inside(session).graph.unwritten
+    unwritten = graph_of(session).unwritten
     assert unwritten
     session["orders"].insert([(1, 1)])
     session.commit()
@@ -402,7 +408,7 @@ def test_a_stage_in_memory_may_be_renamed_and_dropped(opened: Opened) -> None:
     session = opened(takeover=True)
     assert past(session, "sums") == expected
     session.drop("sums", cascade=True)
-    assert not inside(session).graph.unwritten
+    assert not graph_of(session).unwritten
 
 
 def double(row: Any) -> tuple[int, int]:
@@ -449,7 +455,7 @@ def test_a_log_opens_though_a_stage_in_memory_has_to_stop(
     assert len(values(session, "alone")) == 58
     monkeypatch.delenv("SERVICE")
     twice = session["orders"].map(double, DOUBLE)
-    (report, *_) = owners_of(session).definitions.define({"twice": twice}, persist="memory")
+    (report, *_) = session.define({"twice": twice}, persist="memory")
     assert report.status == "changed"
     assert values(session, "twice") == sorted((c, 2 * a) for c, a in values(session, "orders"))
     sums: dict[int, int] = {}
@@ -558,7 +564,7 @@ def test_what_is_not_deterministic_any_more_is_in_the_log(opened: Opened) -> Non
     feed(session, 2)
     told = orders.map(drawn, "customer int, amount double")
     session.stage("told", told, nondeterministic=True)
-    owners_of(session).definitions.demote("found")
+    services_of(session).definitions.demote("found")
     feed(session, 1)
     expected = {name: past(session, name) for name in ("told", "found")}
     session.close()
@@ -566,8 +572,8 @@ def test_what_is_not_deterministic_any_more_is_in_the_log(opened: Opened) -> Non
     assert session.recovery.stages == {"told": "read", "found": "read"}
     assert {name: past(session, name) for name in expected} == expected
     found = session["orders"].map(double, DOUBLE)
-    owners_of(session).definitions.define({"found": found}, persist="memory")
-    assert not inside(session).catalog["found"].in_memory
+    session.define({"found": found}, persist="memory")
+    assert not catalog_of(session)["found"].in_memory
 
 
 def test_one_that_was_written_as_both_stops_at_the_opening(opened: Opened) -> None:
@@ -575,7 +581,7 @@ def test_one_that_was_written_as_both_stops_at_the_opening(opened: Opened) -> No
     orders = session.input("orders", "customer int, amount int")
     told = {"told": orders.map(drawn, "customer int, amount double")}
     both = StageOptions(nondeterministic=True, persist="memory")
-    owners_of(session).definitions.put(told, both)
+    services_of(session).definitions.put(told, both)
     session.stage("over", session["told"].distinct())
     feed(session, 2)
     session.close()
@@ -584,7 +590,7 @@ def test_one_that_was_written_as_both_stops_at_the_opening(opened: Opened) -> No
     assert "run its cell" in session.recovery.reasons["told"]
     told = session["orders"].map(drawn, "customer int, amount double")
     session.stage("told", told, nondeterministic=True)
-    assert not inside(session).catalog["told"].in_memory
+    assert not catalog_of(session)["told"].in_memory
     assert values(session, "over") == sorted(set(values(session, "told")))
 
 
@@ -593,16 +599,16 @@ def test_the_past_of_a_stage_in_memory_takes_no_more_than_a_restart_would_bring_
 ) -> None:
     session = opened()
     define(session, "memory")
-    limits = owners_of(session).limits
+    limits = services_of(session).limits
     limits.set("replay_rows", 200)
-    log = inside(session).graph.named["totals"].log
+    log = graph_of(session).named["totals"].log
     assert log is not None
     sizes = []
     for _ in range(6):
         feed(session)
         expected = {name: past(session, name) for name in ("totals", "ranked")}
-        inside(session).upkeep.checkpoint()
-        tail = tails_of(inside(session).store.history)[log]
+        checkpoint_now(session)
+        tail = tails_of(history_of(session))[log]
         sizes.append(sum(len(c.data if isinstance(c, EncodedChange) else c) for _, c in tail))
         for name, each in expected.items():
             now = past(session, name)
@@ -630,17 +636,17 @@ def test_what_a_stopped_stage_goes_on_from_stays(opened: Opened) -> None:
     session.stage("tops", orders.group_by("customer").agg(top="max(amount)", least="min(amount)"))
     both = session["sums"].join(session["tops"], on="customer").filter("least >= 0")
     session.stage("both", both)
-    owners_of(session).limits.set("replay_rows", 10)
+    services_of(session).limits.set("replay_rows", 10)
     feed(session, 3)
     session.stage("tops", orders.group_by("customer").agg(top="max(amount)"))
     assert "both" in session.stale
     feed(session, 3, more=100)
     before = past(session, "sums")
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     assert {e: rows for e, rows in past(session, "sums").items() if e >= 3}.keys() == {3, 4, 5, 6}
     assert past(session, "sums").items() <= before.items()
     session.drop("both")
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     assert len(past(session, "sums")) < 4
 
 

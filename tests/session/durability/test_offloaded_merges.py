@@ -12,7 +12,15 @@ from threading import Event
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import (
+    checkpoint_now,
+    drain_background,
+    merge_trace,
+    services_of,
+    settle_background,
+    store_of,
+    traces_of,
+)
 
 import nosync_nb
 from nosync_nb import Session
@@ -154,14 +162,14 @@ def live(session: Session) -> set[str]:
     """The files of layers that readers see."""
     return {
         ref.path
-        for trace in inside(session).traces.values()
+        for trace in traces_of(session).values()
         for layer in trace.layers
         for ref in layer.files
     }
 
 
 def claimed(session: Session) -> list[Layer]:
-    return [x for trace in inside(session).traces.values() for x in trace.layers if x.claimed]
+    return [x for trace in traces_of(session).values() for x in trace.layers if x.claimed]
 
 
 @pytest.mark.fault(6)
@@ -171,7 +179,7 @@ def test_the_keeper_merges_large_layers_and_what_it_proposes_is_taken(
     with opened(tmp_path) as session:
         loaded(session)
         assert taken.wait(WAIT_S)
-        inside(session).worker.settle()
+        settle_background(session)
         assert session.stats["proposals"] == session.stats["merges"] == 1
         assert rows(session) == EVERY
         assert not claimed(session)
@@ -180,7 +188,7 @@ def test_the_keeper_merges_large_layers_and_what_it_proposes_is_taken(
         for _ in range(3):
             session.inputs["numbers"].insert([(-1, -1)])
             session.commit()
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         named = live(session)
         assert merged in named
         session.sync("replicas", timeout=WAIT_S)
@@ -201,13 +209,13 @@ def test_what_is_small_and_in_memory_goes_with_the_large_layers_around_it(
             session.commit()
             expected += changed
             assert rows(session) == sorted(expected)  # who looks has it put in order, by itself
-        ((number, trace),) = inside(session).traces.items()
+        ((number, trace),) = traces_of(session).items()
         assert [bool(layer.files) for layer in trace.layers] == [True, True, True, False, True]
-        inside(session).upkeep.merge(number)
+        merge_trace(session, number)
         assert taken.wait(WAIT_S)
-        inside(session).worker.settle()
+        settle_background(session)
         assert (session.stats["merges"], session.stats["proposals"]) == (1, 1)
-        ((layer,),) = (trace.layers for trace in inside(session).traces.values())
+        ((layer,),) = (trace.layers for trace in traces_of(session).values())
         assert layer.rows_count == len(expected)
         assert rows(session) == sorted(expected)
         assert parts(tmp_path) - live(session) <= named(session)
@@ -225,7 +233,7 @@ def test_a_keeper_that_is_killed_in_a_merge_leaves_it_to_the_worker(
         gate.keepers[0].kill()
         os.close(standing)
         assert taken.wait(WAIT_S)
-        inside(session).worker.settle()
+        settle_background(session)
         assert (session.stats["merges"], session.stats["proposals"]) == (1, 0)
         assert rows(session) == EVERY
         assert not claimed(session)
@@ -237,7 +245,7 @@ def test_a_keeper_that_is_killed_in_a_merge_leaves_it_to_the_worker(
 
 def named(session: Session) -> set[str]:
     """The files that are needed, or were until lately."""
-    return inside(session).publisher.named_files
+    return services_of(session).publisher.named_files
 
 
 @pytest.mark.fault(1, 6)
@@ -290,7 +298,7 @@ def test_a_proposal_of_what_a_rewind_has_left_is_not_taken(
             session.rewind(to=session.now - 2)
         os.close(standing)
         assert taken.wait(WAIT_S)
-        inside(session).worker.settle()
+        settle_background(session)
         assert session.stats["proposals"] == branched
         expected = EVERY if branched else [each for each in EVERY if each[1] < 2]
         assert rows(session) == expected
@@ -313,7 +321,7 @@ def test_a_keeper_whose_owner_was_replaced_takes_back_what_it_has_merged(
     with nosync_nb.open(tmp_path / "x.nosync", takeover=True) as second:
         os.close(standing)
         assert taken.wait(WAIT_S)
-        inside(first).worker.drain()
+        drain_background(first)
         assert first.stats["merges"] == 0
         assert rows(second) == EVERY
         assert parts(tmp_path) <= named(second) | live(second)
@@ -339,7 +347,7 @@ def test_a_proposal_that_is_damaged_is_not_taken(
     with opened(tmp_path) as session:
         loaded(session)
         assert taken.wait(WAIT_S)
-        inside(session).worker.settle()
+        settle_background(session)
         assert (session.stats["merges"], session.stats["proposals"]) == (1, 0)
         assert rows(session) == EVERY
         assert not session.verify().damage
@@ -352,15 +360,15 @@ def test_files_that_do_not_add_up_to_what_was_merged_are_not_taken(tmp_path: Pat
     with monkey.context(), nosync_nb.open(tmp_path / "x.nosync") as session:
         session.input("numbers", "x bigint, y bigint")
         loaded(session)
-        ((number, trace),) = inside(session).traces.items()
+        ((number, trace),) = traces_of(session).items()
         merging = OffloadedMerge(number, trace.layout, trace.layers)
-        proving = OffloadedMerges(inside(session).store, lambda: None, lambda _: True)
+        proving = OffloadedMerges(store_of(session), lambda: None, lambda _: True)
         every = tuple(ref for layer in trace.layers for ref in layer.files)
         assert proving.proven(merging, every) is None  # they overlap
         halves = [
             part for low, high in ((0, 2**63), (2**63, 2**64)) for part in cut(trace, low, high)
         ]
-        whole = inside(session).store.spill(halves, trace.layout, "trace1-1-5").refs
+        whole = store_of(session).spill(halves, trace.layout, "trace1-1-5").refs
         assert len(whole) == 2
         assert proving.proven(merging, whole) is not None
         assert proving.proven(merging, whole[:1]) is None
@@ -369,7 +377,7 @@ def test_files_that_do_not_add_up_to_what_was_merged_are_not_taken(tmp_path: Pat
         assert proving.proven(merging, ()) is None
         first, second = halves
         twice = Batch(first.layout, first.columns, first.khash, first.rhash, 2 * first.diff)
-        wrong = inside(session).store.spill([twice, second], trace.layout, "trace1-1-5").refs
+        wrong = store_of(session).spill([twice, second], trace.layout, "trace1-1-5").refs
         assert proving.proven(merging, wrong) is None
     monkey.undo()
 
@@ -411,11 +419,11 @@ def test_what_nobody_can_be_asked_for_is_merged_here(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "x.nosync") as session:
         session.input("numbers", "x bigint, y bigint")
         loaded(session)
-        inside(session).worker.settle()
+        settle_background(session)
         assert (session.stats["merges"], session.stats["proposals"]) == (1, 0)
-        (layer,) = next(iter(inside(session).traces.values())).layers
-        merging = OffloadedMerge(1, next(iter(inside(session).traces.values())).layout, (layer,))
-        asking = OffloadedMerges(inside(session).store, lambda: None, full)
+        (layer,) = next(iter(traces_of(session).values())).layers
+        merging = OffloadedMerge(1, next(iter(traces_of(session).values())).layout, (layer,))
+        asking = OffloadedMerges(store_of(session), lambda: None, full)
         assert not asking.ready
         assert not asking.ask(merging)
         many = Layer(0, 1, (), layer.files * 500)

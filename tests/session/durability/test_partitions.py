@@ -12,9 +12,9 @@ import atexit, sys
 from contextlib import ExitStack
 from pathlib import Path
 import nosync_nb
+from internals import services_of
 from machines import network_links
 from nosync_nb.errors import DurabilityError
-from nosync_nb.session.session import owners_of
 
 place = Path(sys.argv[1])
 network_links.up()
@@ -25,7 +25,7 @@ urls = [each.url for each in servers]
 session = stack.enter_context(nosync_nb.open(place / "x.nosync", replicas=urls, quorum=2))
 numbers = session.input("numbers", "k int, v int")
 session.stage("sums", numbers.group_by("k").agg(v="sum(v)"))
-replication = owners_of(session).replication
+replication = services_of(session).replication
 WAIT_S = 120
 
 def until(holds):

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from internals import checkpoint_now, log_of, services_of
 from machines.replica_servers import ReplicaServer, keepers
 
 import nosync_nb
@@ -23,7 +24,6 @@ from nosync_nb.errors import DurabilityError, FencedError, OutcomeUnknownError, 
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.durability.replication_lag import ReplicaStatus
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log.segments import HEADER_BYTES
 from nosync_nb.store.replication.agent.keeper import NICE
@@ -53,7 +53,7 @@ def begun(path: Path, urls: list[str], **options: int) -> Session:
 
 
 def replication(session: Session) -> ReplicationService:
-    return owners_of(session).replication
+    return services_of(session).replication
 
 
 def until(session: Session, holds: Callable[[list[ReplicaStatus]], bool]) -> list[ReplicaStatus]:
@@ -148,7 +148,7 @@ def test_another_quorum_is_promised_again(tmp_path: Path, urls: list[str]) -> No
         session.inputs["edges"].insert([(7, 7)])
         session.commit(wait="replicas", timeout=WAIT_S)
         until(session, lambda all_: all(each.epoch == 2 for each in all_))
-        log_id = owners_of(session).publisher.store.log.id
+        log_id = log_of(session).id
         for number in range(3):
             copy = str(tmp_path / f"replica-{number}" / log_id.hex())
             said = read_promise(Files(), copy)
@@ -232,7 +232,7 @@ def test_a_replica_that_cannot_be_had_keeps_nobody_waiting_and_is_told(
         session.inputs["edges"].insert([(2, 2)])
         assert session.commit(wait="replicas", timeout=WAIT_S) == 2
         status = until(session, lambda all_: all_[0].epoch == all_[1].epoch == 2)
-        stream = HEADER_BYTES + owners_of(session).publisher.store.log.head.offset
+        stream = HEADER_BYTES + log_of(session).head.offset
         assert [(each.behind, each.behind_bytes) for each in status] == [
             (0, 0),
             (0, 0),
@@ -281,13 +281,13 @@ def test_an_interrupt_of_a_wait_says_that_the_epoch_stands(
 def test_a_replica_of_a_later_owner_ends_the_writing_here(tmp_path: Path, urls: list[str]) -> None:
     path = tmp_path / "x.nosync"
     with begun(path, urls) as session:
-        log_id = owners_of(session).publisher.store.log.id
+        log_id = log_of(session).id
         later = FolderReplica(str(tmp_path / "replica-0"), log_id)
         later.promise(OwnerTerm(99, "another"), LogName(str(path), ""))
         with suppress(FencedError):  # the keeper may have seen the promise already
             session.inputs["edges"].insert([(2, 2)])
             session.commit()
-        publisher = owners_of(session).publisher
+        publisher = services_of(session).publisher
         status = until(session, lambda all_: all_[0].state == "fenced" and publisher.fenced)
         assert "generation 99" in status[0].why
         session.discard()
@@ -381,7 +381,7 @@ def test_what_a_replica_lacks_is_what_it_is_sent(
         for epoch in range(40):
             add(100 if epoch == 7 else 9)
             if epoch % 10 == 9:
-                owners_of(session).upkeep.checkpoint()
+                checkpoint_now(session)
         session.sync()
     with nosync_nb.open(path, replicas=[f"file://{away}"]) as session:
         numbers = session.inputs["numbers"]
@@ -392,11 +392,11 @@ def test_what_a_replica_lacks_is_what_it_is_sent(
         away.rename(tmp_path / "elsewhere")
         until(session, lambda all_: all_[0].state == "failing")
         before = {*path.rglob("layers/*.arrow")}
-        head = owners_of(session).publisher.store.log.head.offset
+        head = log_of(session).head.offset
         add(120)
         session.sync()
         files = sum(each.stat().st_size for each in {*path.rglob("layers/*.arrow")} - before)
-        frames = owners_of(session).publisher.store.log.head.offset - head
+        frames = log_of(session).head.offset - head
         assert files
         until(session, lambda all_: all_[0].behind_bytes == files + frames)
         (tmp_path / "elsewhere").rename(away)
@@ -421,14 +421,12 @@ def test_a_lower_quorum_counts_when_as_many_know_it_as_it_took_before(
         assert session.recovery_frontier("disk") == session.frontiers["edges"].replicas == 1
         with pytest.raises(DurabilityError, match="the lower quorum counts when 1 more know it"):
             session.sync("replicas", timeout=0.1)
-        assert read_config(Files(), session.path, owners_of(session).publisher.store.log.id).former
+        assert read_config(Files(), session.path, log_of(session).id).former
         away[0].unlink()
         away[0].with_suffix(".away").rename(away[0])
         session.sync("replicas", timeout=WAIT_S)
         assert session.recovery_frontier("disk") == 2
-        assert not read_config(
-            Files(), session.path, owners_of(session).publisher.store.log.id
-        ).former
+        assert not read_config(Files(), session.path, log_of(session).id).former
 
 
 @pytest.mark.fault(24)
@@ -437,7 +435,7 @@ def test_an_owner_whom_replicas_refuse_is_followed_by_one_whom_they_take(
 ) -> None:
     path = tmp_path / "x.nosync"
     with begun(path, urls[:1]) as session:
-        log_id = owners_of(session).publisher.store.log.id
+        log_id = log_of(session).id
     FolderReplica(str(tmp_path / "replica-0"), log_id).promise(
         OwnerTerm(99, "another"), LogName(str(path), "")
     )
@@ -445,7 +443,7 @@ def test_an_owner_whom_replicas_refuse_is_followed_by_one_whom_they_take(
         (told,) = until(session, lambda all_: all_[0].state == "fenced")
         assert "close it and open the log again" in told.why
     with nosync_nb.open(path) as session:
-        assert owners_of(session).publisher.store.log.generation == 100
+        assert log_of(session).generation == 100
         session.inputs["edges"].insert([(2, 2)])
         assert session.commit(wait="replicas", timeout=WAIT_S) == 2
 
@@ -457,7 +455,7 @@ def test_a_replica_with_the_frames_of_another_log_is_told_and_work_goes_on(
     ids = []
     for number in range(2):
         with begun(tmp_path / f"{number}.nosync", urls[number : number + 1]) as session:
-            ids.append(owners_of(session).publisher.store.log.id.hex())
+            ids.append(log_of(session).id.hex())
     own = tmp_path / "replica-0" / ids[0]
     shutil.rmtree(own)
     shutil.copytree(tmp_path / "replica-1" / ids[1], own)
@@ -475,7 +473,7 @@ def test_a_replica_with_the_frames_of_another_log_is_told_and_work_goes_on(
 
 def blocked(session: Session, folder: Path) -> list[Path]:
     """Has a replica promise itself, and take no frame; returns what is in their place."""
-    copy = folder / owners_of(session).publisher.store.log.id.hex()
+    copy = folder / log_of(session).id.hex()
     names = [path.name for path in Path(session.path).glob("segment-*")]
     assert names
     for name in names:
@@ -503,7 +501,7 @@ def test_what_was_announced_stays_so_over_other_settings_and_another_keeper(
         assert session.recovery_frontier("disk") == 1
         until(session, lambda all_: all_[0].state == "level" and "keeper" not in all_[1].why)
         assert session.frontiers["edges"].replicas == 1
-        made = FolderReplica(str(tmp_path / "made"), owners_of(session).publisher.store.log.id)
+        made = FolderReplica(str(tmp_path / "made"), log_of(session).id)
         (tmp_path / "made").mkdir()
         made.promise(OwnerTerm(0, ""), LogName("", ""))
         (Path(made.folder) / "acknowledged").mkdir()  # it cannot acknowledge
@@ -520,7 +518,7 @@ def test_replicas_promise_a_higher_quorum_when_as_many_have_what_was_safe(
     path, others = tmp_path / "x.nosync", [tmp_path / f"replica-{i}" for i in (1, 2)]
     with begun(path, urls, quorum=1) as session:
         until(session, lambda all_: all(each.epoch == 1 for each in all_))
-        log_id = owners_of(session).publisher.store.log.id
+        log_id = log_of(session).id
 
         def promised() -> list[int]:
             copies = (str(tmp_path / f"replica-{i}" / log_id.hex()) for i in range(3))

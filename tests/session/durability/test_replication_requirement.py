@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import files_with, inside
+from internals import catalog_of, checkpoint_now, files_with, log_of, settle_background
 
 import nosync_nb
 from nosync_nb import Session, StageError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.records import file_references
 from nosync_nb.store.replication import comparison, config
@@ -64,7 +63,7 @@ def feed(session: Session, epochs: int = 4) -> None:
 
 def shipper_to(session: Session, tmp_path: Path, **more: Any) -> tuple[Shipper, FolderReplica]:
     """Who ships to a replica in a folder, from this thread."""
-    source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
+    source = LogSource(session.path, log_of(session).generation)
     folder = tmp_path / "r"
     folder.mkdir(exist_ok=True)
     replica = FolderReplica(str(folder), source.log_id)
@@ -84,7 +83,7 @@ def local_files(session: Session) -> set[str]:
 
 def named_files(session: Session, name: str) -> set[str]:
     """The files that the log names for a collection; those of merges it does later."""
-    log = owners_of(session).publisher.store.log
+    log = log_of(session)
     view = LogSource(session.path, log.generation).look()
     assert view is not None
     return files_with(session, name) & view.files.keys()
@@ -105,10 +104,10 @@ def test_what_is_kept_on_disk_is_shipped_when_all_else_is_there(
 ) -> None:
     feed(session)
     if checkpointed:
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     local = local_files(session)
     assert local
-    head = inside(session).store.log.head.seq
+    head = log_of(session).head.seq
     told: list[tuple[int, int]] = []
 
     def tell(shipper: Shipper) -> None:
@@ -140,7 +139,7 @@ def test_after_a_lost_disk_a_stage_on_disk_is_run_again_and_the_others_are_not(
 ) -> None:
     feed(session)
     if checkpointed:
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         feed(session, 1)
     local = local_files(session)
     shipper, replica = shipper_to(session, tmp_path)
@@ -161,7 +160,7 @@ def test_after_a_lost_disk_a_stage_on_disk_is_run_again_and_the_others_are_not(
         for name, each in expected.items():
             assert {e: rows for e, rows in past(again, name).items() if e in each} == each
         assert (99, 7) in [tuple(row) for row in again["local"].rows()]
-        owners_of(again).worker.settle()
+        settle_background(again)
 
 
 def test_a_stage_on_disk_that_is_read_first_after_a_lost_disk_is_run_again(
@@ -175,14 +174,14 @@ def test_a_stage_on_disk_that_is_read_first_after_a_lost_disk_is_run_again(
     shutil.rmtree(session.path)
     with nosync_nb.open(session.path, replicas=[f"file://{tmp_path}/r"]) as again:
         assert past(again, "local") == expected
-        owners_of(again).worker.settle()
+        settle_background(again)
 
 
 def test_a_replica_that_lacks_what_comes_last_is_behind_and_not_damaged(
     session: Session, tmp_path: Path
 ) -> None:
     feed(session)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     shipper, replica = shipper_to(session, tmp_path)
     shipper.ship()
     (address,) = config.checked_config([f"file://{tmp_path}/r"], None, log=session.path).replicas
@@ -251,7 +250,7 @@ def test_what_nothing_is_said_of_does_not_fall_where_there_are_replicas(
     with nosync_nb.open(tmp_path / "alone") as alone:
         define(alone, None)
         keep(alone, "disk")
-        assert inside(alone).catalog["local"].on_disk
+        assert catalog_of(alone)["local"].on_disk
 
 
 def test_a_stage_that_has_stopped_is_owed_as_it_is_not_had_again(replicated: Replicated) -> None:

@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from faults.faults import Crash, FaultyFiles, Phase
-from internals import inside
+from internals import checkpoint_now, log_of, merge_trace, traces_of
 from soak import tried
 
 import nosync_nb
 from nosync_nb import Session, TimeError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.durability import replication
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.store.log import writer
@@ -87,9 +86,9 @@ def commit(session: Session, *, shift: int = 0) -> None:
 
 
 def checkpoint(session: Session) -> None:
-    for number in list(inside(session).traces):
-        inside(session).upkeep.merge(number)
-    inside(session).upkeep.checkpoint()
+    for number in list(traces_of(session)):
+        merge_trace(session, number)
+    checkpoint_now(session)
 
 
 def made(path: Path) -> Session:
@@ -125,7 +124,7 @@ ACTS: dict[str, Callable[[Session], None]] = {
 
 
 def shipper_of(session: Session, root: Path, files: Files | None = None) -> Shipper:
-    log = owners_of(session).publisher.store.log
+    log = log_of(session)
     source = LogSource(session.path, log.generation)
     root.mkdir(exist_ok=True)
     replica = FolderReplica(str(root), source.log_id, files=files)

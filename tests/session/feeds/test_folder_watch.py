@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from internals import services_of
 from pyarrow import parquet
 
 import nosync_nb
@@ -22,7 +23,6 @@ from nosync_nb import FencedError, SchemaError, Session, StageError
 from nosync_nb.dataflow.runtime.activity import Activity
 from nosync_nb.files import user_files as given
 from nosync_nb.session.feeds import folder_watch
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.writes.epoch_block import EpochBlock
 from nosync_nb.session.writes.ingest import IngestService
 
@@ -121,7 +121,7 @@ def test_how_far_one_large_file_is_is_told_while_it_is_read_and_decoded(
     assert (sum(read), len(read)) == (size, -(-size // 1000))
     decoded = sum(count for what, count, _ in parts.seen if what.startswith("decodes"))
     assert decoded > 0 if ending == "parquet" else decoded == size  # its footer is read twice
-    assert owners_of(session).works.doing.now is None
+    assert session.info.activity is None
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
@@ -139,7 +139,7 @@ def test_an_interrupt_in_the_middle_of_a_file_leaves_the_epoch_as_it_was(
             done = True
         except KeyboardInterrupt:
             assert (session.now, values(session), session.pending) == (before, [], {})
-            assert owners_of(session).works.doing.now is None
+            assert session.info.activity is None
     assert parts.at > 3
     assert (session.now, len(values(session))) == (before + 1, 500)
     assert {what for what, *_ in parts.seen} == {f"reads big.{ending}", f"decodes big.{ending}"}
@@ -358,7 +358,7 @@ def test_a_closed_session_watches_no_more(tmp_path: Path, folder: Path) -> None:
     before = threading.active_count()
     watches = [nosync_nb.watch(folder / p, flights) for p in ("*.csv", "*.json", "*.csv")]
     assert [watch.running for watch in watches] == [False, True, True]
-    listeners = owners_of(session).listeners
+    listeners = services_of(session).listeners
     assert listeners.subscribers == 2
     session.close()
     assert [watch.running for watch in watches] == [False] * 3

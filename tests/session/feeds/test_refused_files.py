@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from internals import notices_of
 from pyarrow import parquet
 
 import nosync_nb
@@ -21,7 +22,6 @@ from nosync_nb import FencedError, NosyncError, Session, StageError
 from nosync_nb.files import user_files
 from nosync_nb.files.user_files import FileMark
 from nosync_nb.session.feeds.folder_watch import FolderWatch
-from nosync_nb.session.session import owners_of
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_a_young_file_is_counted_and_said_and_ends_a_wait_that_has_a_limit(
     put(folder / "notes.txt", "no table", old=False)
     with watching(session, folder) as watch:
         assert repr(watch).endswith("0 loaded, 1 not settled yet>")
-        assert "1 not settled yet" in owners_of(session).listeners.notices[-1]
+        assert "1 not settled yet" in notices_of(session)[-1]
         for timeout in (0, 0.02):
             with pytest.raises(NosyncError, match=r"not settled after .* s: .*1\.csv'") as raised:
                 watch.catch_up(timeout=timeout)
@@ -282,7 +282,7 @@ def test_a_notebook_hears_of_a_refused_file_at_once_and_python_warns_of_nothing(
     session: Session, folder: Path
 ) -> None:
     heard: list[str] = []
-    owners_of(session).listeners.hear(heard.append)
+    session.on_notice(heard.append)
     with warnings.catch_warnings(record=True) as warned, watching(session, folder) as watch:
         warnings.simplefilter("always")
         put(folder / "1.csv", BAD)
@@ -298,7 +298,7 @@ def test_a_folder_that_cannot_be_looked_at_is_reported_once_until_it_can(
 ) -> None:
     heard: list[str] = []
     looked = threading.Semaphore(0)
-    owners_of(session).listeners.hear(heard.append)
+    session.on_notice(heard.append)
 
     def refuse(watch: FolderWatch) -> int:
         looked.release()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from faults.faults import Crash, FaultyFiles, HastyFiles, Phase, opener
-from internals import inside
+from internals import checkpoint_now, merge_trace, services_of, traces_of
 from soak import tried
 
 from nosync_nb import Session, TimeError
@@ -72,13 +72,13 @@ def prepared(session: Session) -> None:
     while session.now < EPOCHS:
         commit(session)
         if session.now % 12 == 0:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
     session.pin(PINNED, "mine")
 
 
 def merged(session: Session) -> None:
-    for number in list(inside(session).traces):
-        inside(session).upkeep.merge(number)
+    for number in list(traces_of(session)):
+        merge_trace(session, number)
 
 
 def thinned(session: Session) -> Iterator[None]:
@@ -88,7 +88,7 @@ def thinned(session: Session) -> Iterator[None]:
     for _ in range(3):
         commit(session)
         merged(session)
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         yield
 
 
@@ -121,7 +121,7 @@ def check(session: Session) -> None:
     assert PINNED in readable(session)
     inner = {os.path.join(session.path, each) for each in FOLDERS.values()}
     there_now = {name for each in inner if os.path.isdir(each) for name in os.listdir(each)}
-    assert there_now <= inside(session).publisher.named_files
+    assert there_now <= services_of(session).publisher.named_files
 
 
 @pytest.fixture

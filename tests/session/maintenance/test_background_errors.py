@@ -14,14 +14,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from internals import inside, lose_patience
+from internals import (
+    checkpoint_now,
+    drain_background,
+    graph_of,
+    history_of,
+    lose_patience,
+    merge_trace,
+    services_of,
+    settle_background,
+    traces_of,
+)
 from soak import SOAK
 
 import nosync_nb
 from nosync_nb import DurabilityError, Session
 from nosync_nb.files.filesystem import File
 from nosync_nb.session.maintenance import disk_usage, maintenance
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.store import Store
 from nosync_nb.trace.history import pack_plans
@@ -98,19 +107,19 @@ def is_right(session: Session) -> None:
 
 
 def submit(session: Session, task: Callable[[], Any], name: str) -> None:
-    owners_of(session).worker.submit(object(), task, name=name)
+    services_of(session).worker.submit(object(), task, name=name)
 
 
 def merged(session: Session) -> None:
-    for number in inside(session).traces:
-        submit(session, lambda number=number: inside(session).upkeep.merge(number), "merging")
-    inside(session).upkeep.plan_merges(inside(session).traces)
+    for number in traces_of(session):
+        submit(session, lambda number=number: merge_trace(session, number), "merging")
+    services_of(session).upkeep.plan_merges(traces_of(session))
 
 
 def proposed(session: Session) -> None:
     """Merges that the keeper was asked for, of which nothing came."""
-    proposals = owners_of(session).replication.merges.proposals
-    for number, trace in inside(session).traces.items():
+    proposals = services_of(session).replication.merges.proposals
+    for number, trace in traces_of(session).items():
         for layer in trace.layers:
             layer.claim()
         if trace.layers:
@@ -120,7 +129,7 @@ def proposed(session: Session) -> None:
 
 def checkpointed(session: Session) -> None:
     lose_patience(session)
-    inside(session).upkeep.plan_checkpoint()
+    services_of(session).upkeep.plan_checkpoint()
 
 
 def summed_up(session: Session) -> None:
@@ -136,7 +145,7 @@ def tidied(session: Session) -> None:
         session.inputs["data"].remove([(1, epoch)])
         session.commit()
         checkpointed(session)
-        owners_of(session).worker.drain()
+        drain_background(session)
 
 
 def thinned(session: Session) -> None:
@@ -146,25 +155,25 @@ def thinned(session: Session) -> None:
 
 def fitted(session: Session) -> None:
     checkpointed(session)
-    owners_of(session).worker.drain()
-    files = disk_usage.minimum_bytes(inside(session).publisher).files or 0
-    owners_of(session).retaining.bound(f"{files + 2} files")
+    drain_background(session)
+    files = disk_usage.minimum_bytes(services_of(session).publisher).files or 0
+    services_of(session).retaining.bound(f"{files + 2} files")
     tidied(session)
 
 
 def gave_back(session: Session) -> None:
-    inside(session).upkeep.plan_giving_back()
+    services_of(session).upkeep.plan_giving_back()
 
 
 def rebuilt(session: Session) -> None:
     checkpointed(session)
-    owners_of(session).worker.drain()
+    drain_background(session)
     session.rewind(to=session.now - 2)
 
 
 def scaled(session: Session) -> None:
     """What a backlog of replicas makes of stages, and the way back."""
-    owners = owners_of(session)
+    owners = services_of(session)
 
     def change() -> None:
         with owners.gate.lock:
@@ -196,12 +205,12 @@ def test_a_background_task_succeeds_whatever_there_is(task: str, size: str, tmp_
         define(session)
         feed(session, SIZES[size])
         TASKS[task](session)
-        owners_of(session).worker.settle()
-        assert owners_of(session).worker.failures.listed() == ()
+        settle_background(session)
+        assert services_of(session).worker.failures.listed() == ()
         is_right(session)
         feed(session, SIZES[size])
         TASKS[task](session)  # what was done is done again
-        owners_of(session).worker.settle()
+        settle_background(session)
         is_right(session)
     with nosync_nb.open(tmp_path / "log") as session:
         is_right(session)
@@ -220,13 +229,13 @@ def test_the_past_of_a_stage_in_memory_that_is_empty_is_summed_up(tmp_path: Path
             session.commit()
             data.clear()
             session.commit()
-        node = inside(session).graph.named["kept"]
+        node = graph_of(session).named["kept"]
         assert node.log is not None
-        epoch = inside(session).store.history.excess(node.log, session.replay_rows)
+        epoch = history_of(session).excess(node.log, session.replay_rows)
         assert epoch is not None
         assert session["kept"].rows(epoch) == []
-        inside(session).upkeep.checkpoint()
-        assert owners_of(session).worker.failures.listed() == ()
+        checkpoint_now(session)
+        assert services_of(session).worker.failures.listed() == ()
         assert [each.start for each in session["kept"].history()] == [epoch]
         assert [session["kept"].rows(e) for e in range(epoch, session.now + 1)] == [
             session["data"].rows(e) for e in range(epoch, session.now + 1)
@@ -255,11 +264,11 @@ class Fault(NamedTuple):
 def grown(session: Session) -> None:
     """Epochs whose layers are due to be merged."""
     feed(session, SIZES["large"])
-    inside(session).upkeep.plan_merges(inside(session).traces)
+    services_of(session).upkeep.plan_merges(traces_of(session))
 
 
 def bounded(session: Session) -> None:
-    owners_of(session).retaining.bound("1 GB")
+    services_of(session).retaining.bound("1 GB")
     checkpointed(session)
 
 
@@ -339,7 +348,7 @@ def test_an_error_in_the_background_is_reported_once_and_stops_what_depends_on_i
     with nosync_nb.open(tmp_path / "log") as session:
         define(session)
         feed(session, 30)
-        owners, works = owners_of(session), session.stats
+        owners, works = services_of(session), session.stats
         owners.worker.settle()
         before, merges = works["checkpoints"], works["merges"]
         with monkeypatch.context() as patch:
@@ -390,8 +399,8 @@ def test_an_error_of_the_log_itself_stops_commits_whatever_becomes_of_background
         session.sync()
         with monkeypatch.context() as patch:
             patch.setattr(File, "append", full)
-            inside(session).upkeep.plan_checkpoint()
-            owners_of(session).worker.drain()
+            services_of(session).upkeep.plan_checkpoint()
+            drain_background(session)
             now = session.now
             with pytest.raises(DurabilityError, match="the disk is full"):
                 one_more(session)
@@ -419,15 +428,15 @@ def test_a_failed_checkpoint_is_tried_again_when_the_log_has_grown(
         told = []
         for _ in range(12):
             told += noted(lambda: one_more(session))
-            owners_of(session).worker.drain()
+            drain_background(session)
         assert len(told) == 1
         assert 2 <= len(tried) <= 3
-        (failure,) = owners_of(session).worker.failures.listed()
+        (failure,) = services_of(session).worker.failures.listed()
         assert failure.times == len(tried)
         assert f"failed at {failure}".count("writing a checkpoint") == 1
         monkeypatch.setattr(Store, "checkpoint_payload", real)
         for _ in range(12):
             one_more(session)
-            owners_of(session).worker.drain()
-        assert owners_of(session).worker.failures.listed() == ()
+            drain_background(session)
+        assert services_of(session).worker.failures.listed() == ()
         assert session.stats["checkpoints"] > 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import checkpoint_now, drain_background, services_of
 
 import nosync_nb
 from nosync_nb import SchemaError, Session
@@ -56,13 +56,13 @@ def rows_at(epoch: int) -> list[tuple[int, int]]:
 
 
 def checkpoint(session: Session) -> None:
-    inside(session).worker.drain()
-    inside(session).upkeep.checkpoint()
+    drain_background(session)
+    checkpoint_now(session)
 
 
 def taken(session: Session) -> DiskUsage:
-    inside(session).worker.drain()
-    return disk_usage.measure_disk_usage(inside(session).publisher)
+    drain_background(session)
+    return disk_usage.measure_disk_usage(services_of(session).publisher)
 
 
 def readable(session: Session) -> list[int]:
@@ -99,7 +99,7 @@ def test_what_is_let_go_is_gone_from_the_disk_after_a_few_epochs(
     session.budget = before.live + before.log + before.history // 2
     for epoch in range(1001, 1006):
         filled(session, epoch)
-        inside(session).worker.drain()
+        drain_background(session)
     after = taken(session)
     assert after.garbage == 0
     assert after.total <= session.budget + after.log
@@ -205,7 +205,7 @@ def test_a_log_that_records_removed_limits_opens_ignores_them_and_reports_it_onc
     with monkeypatch.context() as older_release:
         older_release.setattr(Retention, "to_json", to_json)
         session = filled(opened(), 300, every=30)
-        assert "bounds" in inside(session).publisher.catalog
+        assert "bounds" in services_of(session).publisher.catalog
         session.close()
     reader = opened(mode="r")
     assert len(notes(reader)) == 1
@@ -276,7 +276,7 @@ def test_a_kill_while_the_past_gives_way_leaves_all_that_is_said_to_be_there(
         session.budget = before.live + before.log + before.history // 4
         for epoch in (301, 302, 303):
             filled(session, epoch)
-            inside(session).worker.drain()
+            drain_background(session)
     assert len(copies) >= 3
     for copy in copies:
         with nosync_nb.open(copy, takeover=True) as again:

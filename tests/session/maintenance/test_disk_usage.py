@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import checkpoint_now, drain_background, graph_of, services_of
 
 import nosync_nb
 from nosync_nb.session.maintenance import disk_usage
@@ -32,15 +32,15 @@ def test_each_file_counts_once_for_what_it_is_for(tmp_path: Path) -> None:
         for epoch in range(40):
             numbers.insert([(epoch,)])
             session.commit()
-        inside(session).worker.drain()
-        inside(session).upkeep.checkpoint()
+        drain_background(session)
+        checkpoint_now(session)
         (log / "layers" / "stray.txt").write_bytes(b"x" * 1000)
         other = log / "branches" / "other" / "layers"
         other.mkdir(parents=True)
         part = next(path for path in (log / "layers").iterdir() if path.suffix != ".txt")
         os.link(part, other / part.name)
         (other / "own").write_bytes(b"x" * 77)
-        found = measure_disk_usage(inside(session).publisher)
+        found = measure_disk_usage(services_of(session).publisher)
         sizes = below(log)
         assert found.branches == 77
         assert found.garbage >= 1000
@@ -53,7 +53,7 @@ def test_each_file_counts_once_for_what_it_is_for(tmp_path: Path) -> None:
 
 def test_an_empty_log_takes_little(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
-        found = measure_disk_usage(inside(session).publisher)
+        found = measure_disk_usage(services_of(session).publisher)
     assert found == DiskUsage(log=found.log, files=found.files)
     assert found.log > 0
 
@@ -73,10 +73,12 @@ def test_of_the_merges_that_are_due_that_comes_first_which_saves_most_for_what_i
             for epoch in range(4):
                 each.insert(pa.table({"x": range(rows * epoch, rows * (epoch + 1))}))
                 session.commit()
-            numbers[name] = next(iter(inside(session).graph.named[name].traces.values()))
-        monkeypatch.setattr(type(inside(session).upkeep), "merge", lambda _, n: merged.append(n))
+            numbers[name] = next(iter(graph_of(session).named[name].traces.values()))
+        monkeypatch.setattr(
+            type(services_of(session).upkeep), "merge", lambda _, n: merged.append(n)
+        )
         waiting.clear()
-        inside(session).upkeep.plan_merges(numbers.values())
+        services_of(session).upkeep.plan_merges(numbers.values())
         assert len(waiting) == 3
         for task in waiting:
             task()
@@ -94,8 +96,8 @@ def test_what_is_due_is_merged_although_another_trace_was_due_again_meanwhile(
             for epoch in range(4):
                 each.insert(pa.table({"x": range(rows * epoch, rows * (epoch + 1))}))
                 session.commit()
-            numbers[name] = next(iter(inside(session).graph.named[name].traces.values()))
-        upkeep, worker = inside(session).upkeep, inside(session).worker
+            numbers[name] = next(iter(graph_of(session).named[name].traces.values()))
+        upkeep, worker = services_of(session).upkeep, services_of(session).worker
         worker.drain()
 
         def merge(_: object, number: int) -> None:

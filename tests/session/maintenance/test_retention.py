@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import checkpoint_now, drain_background, services_of, store_of
 
 import nosync_nb
 from nosync_nb import SchemaError, Session, TimeError
@@ -50,8 +50,8 @@ def filled(session: Session, epochs: int = EPOCHS, *, every: int = 64) -> Sessio
 
 
 def checkpoint(session: Session) -> None:
-    inside(session).worker.drain()
-    inside(session).upkeep.checkpoint()
+    drain_background(session)
+    checkpoint_now(session)
 
 
 def rows_at(epoch: int) -> list[tuple[int]]:
@@ -153,7 +153,7 @@ def test_a_time_says_how_long_epochs_are_kept(
     checkpoint(session)
     assert session.retain == "2 hours"
     assert len(check(session, 400)) == 401
-    utc = inside(session).publisher.ledger.committed(400)
+    utc = services_of(session).publisher.ledger.committed(400)
     assert utc is not None
     monkeypatch.setattr("nosync_nb.store.catalog.epoch_index.time.time", lambda: utc + 7201)
     session.pin(0, "so that there is something to write")
@@ -238,7 +238,7 @@ def test_files_of_what_is_let_go_are_deleted(
     checkpoint(session)
     filled(session, 402, every=1)
     names = {path.name for path in (tmp_path / "log" / "history").iterdir()}
-    assert names <= inside(session).publisher.named_files
+    assert names <= services_of(session).publisher.named_files
     after = sum(path.stat().st_size for path in (tmp_path / "log" / "history").iterdir())
     assert after < 0.7 * before
 
@@ -282,8 +282,8 @@ def test_what_is_said_to_be_kept_while_the_past_is_thinned_out_is_kept(
     assert (readable == list(range(401))) == (said == "retain"), set(range(401)) - set(readable)
     for _ in range(3):
         checkpoint(session)
-    there = inside(session).store.packs
-    assert set(os.listdir(there)) <= inside(session).publisher.named_files
+    there = store_of(session).packs
+    assert set(os.listdir(there)) <= services_of(session).publisher.named_files
 
 
 def test_nothing_is_let_go_because_a_strangers_log_says_so(
@@ -366,7 +366,7 @@ def test_a_kill_while_the_past_is_thinned_leaves_all_that_is_said_to_be_there(
     """After each operation on a file of a checkpoint that thins the log is copied and opened."""
     session = filled(opened(), 200)
     session.retain = 5
-    inside(session).worker.drain()
+    drain_background(session)
     copies: list[Path] = []
 
     def copying(name: str) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from internals import services_of
 
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError, TimeError
-from nosync_nb.session.session import owners_of
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def test_counts_over_epochs_are_those_of_each_epoch(session: Session) -> None:
 
 
 def test_the_first_changes_of_an_epoch_are_paired_by_key(session: Session) -> None:
-    changes = owners_of(session).comparing.changes(session["delays"], 1, 2, limit=10)
+    changes = services_of(session).comparing.changes(session["delays"], 1, 2, limit=10)
     assert changes.by == ("carrier",)
     assert [tuple(each) for each in changes.first] == [
         (("AA", 10.0, 1), None, 1),
@@ -292,7 +292,7 @@ def test_the_first_changes_of_an_epoch_are_paired_by_key(session: Session) -> No
     assert (changes.came, changes.went, changes.more) == (2, 2, False)
     assert changes.arrived == [("DL", 5.0, 1), ("UA", 70.0, 3)]
     with pytest.raises(TimeError):
-        owners_of(session).comparing.changes(session["delays"], 1, 9, limit=10)
+        services_of(session).comparing.changes(session["delays"], 1, 9, limit=10)
 
 
 def test_the_first_changes_are_the_first_of_all(session: Session) -> None:
@@ -307,7 +307,7 @@ def test_the_first_changes_are_the_first_of_all(session: Session) -> None:
         every = session.compare(keyed, at=(session.now - 1, session.now)).rows()
         came = [pair.b for pair in every if pair.b is not None]
         for limit in (0, 1, 5, len(every), 99):
-            changes = owners_of(session).comparing.changes(
+            changes = services_of(session).comparing.changes(
                 keyed, session.now - 1, session.now, limit=limit
             )
             first = [each[:2] for each in changes.first]

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 from faults.interleaving import at_every_line, at_one_line_after_the_other
-from internals import inside
+from internals import checkpoint_now, log_of, snapshot_of
 
 from nosync_nb import Session, StageError, TimeError
 from nosync_nb.session.reads import reader
-from nosync_nb.session.session import owners_of
 
 SEEN = ("dataflow/snapshot", "trace/history/history")
 WRITER = ("session/writes/commit", "session/definitions/define", "session/state/publisher")
@@ -90,12 +89,12 @@ def test_a_reader_of_a_stage_that_is_dropped_sees_all_of_it_or_that_it_is_gone(
         flown.drop("slow", cascade=True)
 
     def define() -> None:
-        owners_of(flown).definitions.define({"slow": tree}, replay=0)
+        flown.define({"slow": tree}, replay=0)
 
     for _ in range(2):
         never(at_every_line(WRITER, drop, read))
         never(at_every_line(WRITER, define, read))
-        inside(flown).upkeep.checkpoint()
+        checkpoint_now(flown)
     never(at_one_line_after_the_other(READER, read, lambda: (drop(), define())))
     never(
         at_one_line_after_the_other(
@@ -117,7 +116,7 @@ def test_changes_reach_a_reader_with_their_epoch(flown: Session) -> None:
             flights.insert([("AA", "JFK", float(flown.now))])
 
     def settle() -> None:
-        inside(flown).upkeep.checkpoint()
+        checkpoint_now(flown)
 
     for act in (commit, settle, commit, settle, commit):
         never(at_every_line(WRITER, act, read))
@@ -153,7 +152,7 @@ def test_a_definition_that_fails_stops_nothing(flown: Session) -> None:
     flown.stage("origins", flown["slow"].group_by("origin").agg(n="count(*)"))
     bad = flown["flights"].map(lambda row: (1 / (row.delay - 65),), "y double")
     with pytest.raises(StageError, match="ZeroDivisionError"):
-        owners_of(flown).definitions.define({"slow": flown["flights"].select("delay"), "bad": bad})
+        flown.define({"slow": flown["flights"].select("delay"), "bad": bad})
     fly(flown, ("AA", "JFK", 70.0))
     assert values(flown["origins"]) == [("EWR", 3), ("JFK", 1)]
 
@@ -173,7 +172,7 @@ def test_an_input_that_several_threads_make_at_once_is_made_once(session: Sessio
             return super().__iter__()
 
     made: list[Any] = []
-    head = inside(session).store.log.head.seq
+    head = log_of(session).head.seq
     threads = [
         Thread(target=lambda: made.append(session.input("airports", Rows([{"code": "EWR"}]))))
         for _ in range(4)
@@ -183,17 +182,17 @@ def test_an_input_that_several_threads_make_at_once_is_made_once(session: Sessio
     for thread in threads:
         thread.join(60)
     assert len(made) == 4
-    assert inside(session).store.log.head.seq == head + 1
+    assert log_of(session).head.seq == head + 1
 
 
 @pytest.mark.fault(41)
 @pytest.mark.parametrize("packed", [False, True])
 def test_what_a_reader_holds_does_not_change_under_him(flown: Session, packed: bool) -> None:
-    seen = inside(flown).snapshot
+    seen = snapshot_of(flown)
     if packed:
-        inside(flown).upkeep.checkpoint()
+        checkpoint_now(flown)
     flown.drop("carriers", "slow")
-    inside(flown).upkeep.checkpoint()
+    checkpoint_now(flown)
     fly(flown, ("UA", "EWR", 150.0))
     for at in range(4):
         assert len(reader.collection_state(seen, "slow", at)) == at

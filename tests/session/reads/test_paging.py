@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from internals import services_of
 
 import nosync_nb
 from nosync_nb import NegativeMultiplicityError, Session, StageError, TimeError
-from nosync_nb.session.session import owners_of
 from nosync_nb.trace import paging
 
 MEMORY = os.environ.get("PYTEST_DEBUG_TEMPROOT")
@@ -157,7 +157,7 @@ def test_a_filter_is_evaluated_once_for_a_look(
 ) -> None:
     session["rows"].insert([("a", n) for n in range(5)])
     session.commit()
-    seen, owner = look(session), owners_of(session).paging
+    seen, owner = look(session), services_of(session).paging
     asked: list[str] = []
     filtered = owner.filtered
     monkeypatch.setattr(owner, "filtered", lambda seen, w: (asked.append(w), filtered(seen, w))[1])

@@ -16,7 +16,6 @@ import pytest
 
 import nosync_nb
 from nosync_nb import CorruptLogError, Session, StageError, TimeError
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import log_reader
 from nosync_nb.store.log import Log
 from nosync_widgets.data.tables import changed_rows
@@ -292,10 +291,10 @@ def test_a_reader_that_was_interrupted_misses_nothing(
     missed(session)
     once(monkeypatch, place, name, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        owners_of(reader).follower.refresh()
+        reader.refresh()
     for change in (lambda _: None, commit, define, commit):
         change(session)
-        assert owners_of(reader).follower.refresh() == session.now
+        assert reader.refresh() == session.now
         assert reader.stages.keys() == session.stages.keys()
         for stage in ("delays", *session.stages):
             assert repr(values(reader[stage])) == repr(values(session[stage]))
@@ -306,7 +305,7 @@ def test_a_reader_that_cannot_make_sense_of_frames_begins_again(
 ) -> None:
     commit(session)
     once(monkeypatch, log_reader, "follow_frames", CorruptLogError("as if frames were lost"))
-    assert owners_of(reader).follower.refresh() == session.now == 5
+    assert reader.refresh() == session.now == 5
     assert reader["delays"].count() == 6
 
 
@@ -332,14 +331,14 @@ def test_closing_waits_for_a_refresh(
     monkeypatch.setattr(place, name, slow)
     monkeypatch.setattr(Log, "close", closed)
     with ThreadPoolExecutor(1) as pool:
-        refreshed = pool.submit(owners_of(reader).follower.refresh)
+        refreshed = pool.submit(reader.refresh)
         assert inside.wait(60)
         reader.close()
         assert refreshed.result(60) == 5
     assert reader.closed
     assert ended.is_set()
     commit(session)
-    assert owners_of(reader).follower.refresh() == 5
+    assert reader.refresh() == 5
 
 
 def test_the_first_rows_of_the_past_are_those_of_all(session: Session) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside, on_compared, on_enough
+from internals import checkpoint_now, graph_of, merge_trace, on_compared, on_enough, snapshot_of
 
 import nosync_nb
 from nosync_nb import Session
@@ -62,8 +62,8 @@ def shown(session: Any, epoch: int) -> None:
 
 def merged(session: Session) -> None:
     """Does what the worker would do."""
-    trace = next(iter(inside(session).graph.named["data"].traces.values()))
-    inside(session).upkeep.merge(trace)
+    trace = next(iter(graph_of(session).named["data"].traces.values()))
+    merge_trace(session, trace)
 
 
 def test_a_branch_is_read_by_what_was_changed_since_its_parent_was(
@@ -98,7 +98,7 @@ def test_after_a_rewind_what_was_changed_since_is_looked_at_alone(
 def test_a_checkpoint_says_what_is_known_of_layers(tmp_path: Path, looked: list[int]) -> None:
     with made(tmp_path / "log") as session:
         shown(session, EPOCHS + 1)
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     looked.clear()
     with nosync_nb.open(tmp_path / "log") as session:
         shown(session, EPOCHS + 1)
@@ -110,7 +110,7 @@ def test_what_a_stranger_says_of_his_layers_is_not_believed(
 ) -> None:
     with made(tmp_path / "log") as session:
         shown(session, EPOCHS + 1)
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     looked.clear()
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "strangers"))
     with nosync_nb.open(tmp_path / "log", mode="r") as session:
@@ -120,13 +120,13 @@ def test_what_a_stranger_says_of_his_layers_is_not_believed(
 
 def test_a_merge_keeps_what_is_known_of_layers(tmp_path: Path, looked: list[int]) -> None:
     with made(tmp_path / "log") as session:
-        inside(session).upkeep.checkpoint()  # of rows that only add nothing has to be looked up
+        checkpoint_now(session)  # of rows that only add nothing has to be looked up
         assert sum(looked) == 0
         merged(session)
         assert 0 < sum(looked) <= EPOCHS * TAKEN, "each row once"
         looked.clear()
         shown(session, EPOCHS + 1)
-        newest = inside(session).snapshot.contents("data").layers[-1]
+        newest = snapshot_of(session).contents("data").layers[-1]
         assert sum(looked) <= newest.rows_count
 
 
@@ -135,7 +135,7 @@ def test_a_merge_that_looks_at_more_than_it_merges_leaves_it_to_readers(
 ) -> None:
     monkeypatch.setattr(maintenance, "LOOKED_UP", 0)
     with made(tmp_path / "log") as session:
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         merged(session)
         assert sum(looked) == 0
         shown(session, EPOCHS + 1)

@@ -17,11 +17,10 @@ import pytest
 from checks.touched import sorted_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from internals import inside, on_first
+from internals import checkpoint_now, on_first, settle_background, store_of
 
 import nosync_nb
 from nosync_nb import NegativeMultiplicityError, Session, TimeError
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.trace import paging
 from nosync_nb.trace.history import incremental_seek, sections
@@ -73,8 +72,8 @@ def large(session: Session) -> Session:
         rows.insert(table(N + epoch * CHANGED, CHANGED))
         session.commit()
         if epoch == EPOCHS // 2:
-            inside(session).upkeep.checkpoint()
-    owners_of(session).worker.settle()
+            checkpoint_now(session)
+    settle_background(session)
     return session
 
 
@@ -127,7 +126,7 @@ def test_a_step_back_over_a_large_load_leaves_it_out(large: Session) -> None:
     large.commit()
     large["rows"].insert([(-1, 0)])
     large.commit()
-    owners_of(large).worker.settle()
+    settle_background(large)
     view = TravelView(large, "known")
     for epoch in (EPOCHS, large.now, EPOCHS, 5):
         ordered, _ = work(lambda epoch=epoch: view.travel(epoch))
@@ -143,8 +142,8 @@ def test_a_stage_of_many_small_loads_is_put_in_order_once(session: Session) -> N
         rows.insert(table(epoch * 1000, 1000))
         session.commit()
         if epoch % 25 == 24:
-            inside(session).upkeep.checkpoint()
-    owners_of(session).worker.settle()
+            checkpoint_now(session)
+    settle_background(session)
     look: Any = None
     for at in [1, 59, 2, 57, *range(3, 57, 2)]:
         look = session.cursor(session["rows"], at, look)
@@ -160,7 +159,7 @@ def test_a_stage_of_many_small_loads_is_put_in_order_once(session: Session) -> N
 
 
 def test_a_step_from_a_session_that_was_opened_again_is_as_cheap(large: Session) -> None:
-    path = inside(large).store.path
+    path = store_of(large).path
     large.close()
     with nosync_nb.open(path) as session, nosync_nb.open(path, mode="r") as reader:
         for each in (session, reader):
@@ -245,8 +244,8 @@ def test_any_way_over_the_epochs_shows_what_each_one_was(
             session.commit()
             states.append(Counter({row: n for row, n in state.items() if n}))
             if number in packs:
-                inside(session).upkeep.checkpoint()
-        owners_of(session).worker.settle()
+                checkpoint_now(session)
+        settle_background(session)
         walk_over(session, states, Random(seed))
 
 
@@ -283,8 +282,8 @@ def test_what_is_coarse_by_now_is_read_where_it_can_be(session: Session) -> None
     view = TravelView(session, "rows")
     view.travel(100)
     session.retain = 20
-    inside(session).upkeep.checkpoint()
-    owners_of(session).worker.settle()
+    checkpoint_now(session)
+    settle_background(session)
     known = rows.history()
     assert known[0].step > 1, "old epochs cannot be told apart"
     for at in (known[0][3], known[0][7], known[-1][-3], known[0][1]):

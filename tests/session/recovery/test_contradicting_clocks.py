@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import checkpoint_now, services_of, settle_background
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.collections.functions import signing
 from nosync_nb.errors import TrustError
 from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import batch_codec
 from nosync_nb.store.provenance import check
 from nosync_nb.store.provenance.clocks import LABEL, LABEL_BYTES, SIZE_BYTES, clocks_in_entries
@@ -41,17 +40,17 @@ def opened(path: Path) -> Session:
     edges = session.input("edges", "src int, dst int")
     nodes = session.input("nodes", "node int, label int")
     joined = edges.join(nodes, on={"dst": "node"})
-    owners_of(session).definitions.define(
+    session.define(
         {
             "labels": joined.group_by("label").agg(n="count(*)"),
             "sources": edges.group_by("src").agg(n="count(*)"),
             "names": nodes.select("label").distinct(),
         }
     )
-    owners_of(session).definitions.define({"large": session["labels"].filter("n > 1")})
+    session.define({"large": session["labels"].filter("n > 1")})
     session.stage("drawn", edges.map(drawn, "src int"), nondeterministic=True)
     session.stage("narrow", edges.map(narrow, "src int"))
-    owners_of(session).definitions.define({"few": session["narrow"].filter("src > 1")})
+    session.define({"few": session["narrow"].filter("src > 1")})
     nodes.insert([(1, 7), (2, 8), (3, 7)])
     for epoch in range(1, 7):
         edges.insert([(epoch, 1), (epoch % 2, 2)])
@@ -138,7 +137,7 @@ def from_scratch(session: Session) -> None:
 
 
 def logs(session: Session) -> dict[str, int]:
-    return {name: log for log, name in inside(session).publisher.logs.items()}
+    return {name: log for log, name in services_of(session).publisher.logs.items()}
 
 
 def test_a_stage_whose_clock_names_another_batch_is_run_again_from_there(
@@ -170,7 +169,7 @@ def test_what_the_others_have_stays_and_nothing_is_done_twice(
     assert session.recovery.stages["labels"] == "extend"
     assert "other rows of itself" in session.recovery.reasons["labels"]
     kept = logs(session)
-    owners_of(session).worker.settle()
+    settle_background(session)
     session.close()
     with nosync_nb.open(tmp_path / "log") as again:
         assert logs(again) == kept
@@ -197,17 +196,15 @@ def test_a_stage_that_cannot_be_run_again_is_refused_until_it_is_defined_again(
     assert why in session.stale["drawn"]
     session.inputs["edges"].insert([(8, 8)])
     session.commit()
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     session.close()
     with nosync_nb.open(tmp_path / "log") as again:
         assert "drawn" in again.stale
         assert set(again.recovery.stages.values()) == {"read", "stale"}
         edges = again["edges"]
-        owners_of(again).definitions.define(
-            {"drawn": edges.map(drawn, "src int")}, nondeterministic=True
-        )
+        again.define({"drawn": edges.map(drawn, "src int")}, nondeterministic=True)
         assert [row.src for row in again["drawn"].rows()] == sorted(row.src for row in edges.rows())
-        inside(again).upkeep.checkpoint()
+        checkpoint_now(again)
     with nosync_nb.open(tmp_path / "log") as last:
         assert "drawn" not in last.stale
 
@@ -225,8 +222,8 @@ def test_a_refused_stage_stays_refused_however_often_the_log_is_opened(
             assert again.stale["narrow"] == session.stale["narrow"]
             assert again.stale["drawn"] == session.stale["drawn"]
             assert again.recovery.stages["narrow"] == again.recovery.stages["few"] == "stale"
-            owners_of(again).worker.settle()
-            inside(again).upkeep.checkpoint()
+            settle_background(again)
+            checkpoint_now(again)
     with nosync_nb.open(tmp_path / "log") as again:
         edges = again["edges"]
         again.stage("narrow", edges.map(drawn, "src int"))
@@ -301,8 +298,8 @@ def test_verification_names_the_stage_until_it_is_computed_again(
     ((stage, epochs, what),) = found
     assert (stage, epochs) == ("labels", range(4, 5))
     assert "its clock names other rows of 'edges' than are there" in what
-    owners_of(session).worker.settle()
-    inside(session).upkeep.checkpoint()
+    settle_background(session)
+    checkpoint_now(session)
     assert session.verify().whole
 
 

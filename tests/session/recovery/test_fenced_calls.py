@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from internals import inside
+from internals import log_of, services_of, settle_background, traces_of
 
 import nosync_nb
 from nosync_nb import Collection, DurabilityError, FencedError, Input, NosyncError, Session
 from nosync_nb.session.feeds.folder_watch import FolderWatch
 from nosync_nb.session.feeds.stream import StreamFeed
 from nosync_nb.session.maintenance import maintenance as upkeep
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.writes import ingest
 from nosync_nb.session.writes.epoch_block import EpochBlock
 from nosync_nb.store import store
@@ -201,7 +200,7 @@ def replicated(session: Session) -> None:
     from nosync_nb.store.replication.config import checked_config
 
     urls = [Path(session.path).with_name("copy").as_uri()]
-    owners_of(session).replication.change(checked_config(urls, None, log=session.path))
+    services_of(session).replication.change(checked_config(urls, None, log=session.path))
 
 
 TABLES: dict[type, dict[str, tuple[str, Call]]] = {
@@ -279,7 +278,7 @@ def load(subject: Subject) -> None:
 
 def settled(session: Session) -> None:
     """Nothing of a session goes on behind."""
-    inside(session).worker.settle()
+    settle_background(session)
     session.sync()
 
 
@@ -383,15 +382,15 @@ def test_the_background_work_of_a_session_that_was_replaced_changes_nothing(
     for epoch in range(3):
         made.data.insert([(k, epoch) for k in range(20)])
         made.session.commit()
-    inside(made.session).worker.settle()
+    settle_background(made.session)
     with nosync_nb.open(tmp_path / "log", takeover=True) as owner:
         settled(owner)
         before = contents(tmp_path / "log")
-        owners, maintenance = owners_of(made.session), inside(made.session).upkeep
+        owners, maintenance = services_of(made.session), services_of(made.session).upkeep
         tasks: list[Callable[[], Any]] = [
             maintenance.checkpoint,
             maintenance.take_proposals,
-            lambda: [maintenance.merge(number) for number in inside(made.session).traces],
+            lambda: [maintenance.merge(number) for number in traces_of(made.session)],
             owners.rebuilding.begin,
             owners.scaling.look,
         ]
@@ -423,7 +422,7 @@ def test_a_forked_child_waits_for_no_lock_that_another_thread_of_its_parent_held
     locked, go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with inside(made.session).gate.lock:
+        with services_of(made.session).gate.lock:
             locked.set()
             go.wait(60)
 
@@ -499,4 +498,4 @@ def test_an_owner_that_stops_in_a_change_of_branches_does_nothing_when_it_goes_o
 
 
 def owner_generation(session: Session) -> int:
-    return inside(session).store.log.generation
+    return log_of(session).generation

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from faults.every_opcode import Struck, count, strike
+from internals import services_of, store_of
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session.durability import replication as module
 from nosync_nb.session.durability.replication import ReplicationService
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.replication import config
 from nosync_nb.store.replication.config import ReplicaConfig, checked_config
 
@@ -103,7 +103,7 @@ def test_other_replicas_are_those_that_are_written_wherever_a_change_is_interrup
     session: Session, tmp_path: Path, keepers: list[Keeper]
 ) -> None:
     """Half a change would take the frames of one replica for those of another."""
-    store = owners_of(session).publisher.store
+    store = store_of(session)
     first = checked_config([f"file://{tmp_path}/r{i}" for i in range(3)], 2, log=session.path)
     second = checked_config([f"file://{tmp_path}/r{i}" for i in (2, 3)], 1, log=session.path)
     current: list[ReplicationService] = []
@@ -123,7 +123,7 @@ def test_other_replicas_are_those_that_are_written_wherever_a_change_is_interrup
             each.close()
             keepers[-1].kill()
         replication = ReplicationService(
-            owners_of(session).publisher,
+            services_of(session).publisher,
             ReplicaConfig(),
             lambda _: None,
             lambda: None,
@@ -157,7 +157,7 @@ def test_other_replicas_are_those_that_are_written_wherever_a_change_is_interrup
 def test_an_inspector_that_replaces_another_is_the_one_or_the_other(session: Session) -> None:
     """Not nobody: the one before was asked for, and nobody took it away."""
     unnamed = session.input("numbers", "n int").filter("n > 1")
-    listeners = owners_of(session).listeners
+    listeners = services_of(session).listeners
 
     def fresh() -> tuple[Callable[[], Any], Callable[[], Any]]:
         done: list[None] = []

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from internals import checkpoint_now, services_of
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication.address import ReplicaAddress, parse_address
 from nosync_nb.store.replication.restore import lazy_fetch
@@ -52,7 +52,7 @@ def lost(path: Path, urls: list[str], *, packed: bool = False) -> list[Any]:
         if packed:
             edges.insert([(1, -1)])
             session.commit()
-            owners_of(session).upkeep.checkpoint()
+            checkpoint_now(session)
         session.sync("replicas")
         level(session)
         rows = session["degrees"].rows()
@@ -62,7 +62,7 @@ def lost(path: Path, urls: list[str], *, packed: bool = False) -> list[Any]:
 
 def level(session: Session) -> None:
     """Waits until all replicas have all."""
-    replication = owners_of(session).replication
+    replication = services_of(session).replication
     with replication.heard:
         assert replication.heard.wait_for(
             lambda: all(each.state == "level" for each in replication.status()), WAIT_S
@@ -90,15 +90,15 @@ def test_after_a_lost_disk_only_what_is_read_is_brought(
     rows = lost(path, urls, packed=packed)
     with nosync_nb.open(path, replicas=urls) as session:
         assert files_in(path) == []
-        left = owners_of(session).fetching.left
+        left = session.info.missing_files
         assert left.files
         assert any("still with the replicas" in note for note in session.recovery.notes)
         assert session["degrees"].rows() == rows
-        read = owners_of(session).fetching.requests
+        read = services_of(session).fetching.requests
         assert read[0] <= 1 + packed
         assert session.inputs["edges"].count() == ROWS + packed
         assert len(session.inputs["edges"].rows()) == ROWS + packed
-        assert owners_of(session).fetching.requests[0] > read[0]
+        assert services_of(session).fetching.requests[0] > read[0]
         assert session["degrees"].rows(at=1)[0] == (0, 700)
         assert session.recovery.recomputed == 0
         session.inputs["edges"].insert([(7, 7)])
@@ -114,15 +114,15 @@ def test_a_log_that_is_killed_before_all_of_it_is_here_goes_on(
     path = tmp_path / "x.nosync"
     lost(path, urls)
     with nosync_nb.open(path, replicas=urls) as session:
-        count = owners_of(session).fetching.left.files
+        count = session.info.missing_files.files
     half = path / "layers" / "log1-1-g1-ab.arrow.0123.tmp"
     half.write_bytes(b"half")
     monkeypatch.undo()
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
     with nosync_nb.open(path) as session:  # the replicas stand in the log, signed
         assert not half.exists()
-        owners_of(session).fetching.complete()  # with what brings the rest
-        assert count > owners_of(session).fetching.left.files == 0
+        services_of(session).fetching.complete()  # with what brings the rest
+        assert count > session.info.missing_files.files == 0
         level(session)
     for number in range(3):
         shutil.rmtree(tmp_path / f"replica-{number}")
@@ -218,14 +218,14 @@ def test_a_replica_that_is_behind_waits_for_what_is_not_here(
     lost(path, urls)
     shutil.rmtree(tmp_path / "replica-2")
     with nosync_nb.open(path, replicas=urls) as session:
-        replication = owners_of(session).replication
+        replication = services_of(session).replication
         with replication.heard:
             assert replication.heard.wait_for(
                 lambda: "not here" in replication.status()[2].why, WAIT_S
             )
             assert replication.status()[2].state == "failing"
         assert session.frontiers["edges"].disk == 0
-        owners_of(session).fetching.complete()
+        services_of(session).fetching.complete()
         assert session.frontiers["edges"].disk == 1
         level(session)
     assert held(tmp_path, 2)
@@ -249,7 +249,7 @@ def test_what_closing_cuts_off_is_no_damage(
     with monkeypatch.context() as patch:
         patch.setattr(FetchWorker, "bring", bring)
         patch.setattr(FetchWorker, "close", lambda self: cut_off.set())
-        owners_of(session).worker.submit("read", owners_of(session).fetching.complete)
+        services_of(session).worker.submit("read", services_of(session).fetching.complete)
         assert begun.wait(WAIT_S)
         session.close()
     with nosync_nb.open(path) as again:

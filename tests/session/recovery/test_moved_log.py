@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from internals import log_of, services_of
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session.report import STALE
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.catalog import signature
 from nosync_nb.trace.parts import part_file
 
@@ -42,7 +42,7 @@ def lost(path: Path, urls: list[str]) -> tuple[list[Any], str]:
         session.commit()
         session.sync("replicas", timeout=WAIT_S)
         rows = session["halves"].rows()
-        which = owners_of(session).publisher.store.log.id.hex()
+        which = log_of(session).id.hex()
     shutil.rmtree(path)
     return rows, which
 
@@ -117,7 +117,7 @@ def test_other_numbers_of_cores_parts_and_replicas_change_no_digest_and_run_noth
         said = [(n, at, session[n].rows(at=at)) for n in ("edges", "degrees") for at in (1, 2)]
         layers = list((path / "layers").iterdir())
         assert len(layers) >= ROWS // 7000
-        owners = owners_of(session).replication
+        owners = services_of(session).replication
         with owners.heard:
             assert owners.heard.wait_for(
                 lambda: all(each.state == "level" for each in owners.status()), WAIT_S

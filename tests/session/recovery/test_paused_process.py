@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from internals import log_of
 from machines.other_host import TOP
 
 import nosync_nb
-from nosync_nb.session.session import owners_of
 
 WAIT_S = 120.0
 EPOCHS = 60
@@ -20,7 +20,6 @@ EPOCHS = 60
 LIMITED = """
 import resource, sys
 import nosync_nb
-from nosync_nb.session.session import owners_of
 from nosync_nb.errors import NosyncError
 
 kind, path = sys.argv[1:]
@@ -82,7 +81,7 @@ def test_a_keeper_that_is_stopped_holds_up_nothing_and_catches_up(tmp_path: Path
                 session.commit(wait="disk")
             assert session.now == EPOCHS
             assert session.frontiers["edges"].replicas == 1
-            assert owners_of(session).publisher.store.log.durable >= EPOCHS
+            assert log_of(session).durable >= EPOCHS
         finally:
             os.kill(pid, signal.SIGCONT)
         session.sync("replicas", timeout=WAIT_S)

@@ -13,13 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from internals import (
+    catalog_of,
+    checkpoint_now,
+    graph_of,
+    log_of,
+    notices_of,
+    settle_background,
+    store_of,
+)
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.replication import config, remote_call
 from nosync_nb.store.replication.agent import keeper as keeper_
@@ -57,13 +65,13 @@ def log(tmp_path: Path) -> Path:
             edges.insert([(i % 60, epoch * 100 + i) for i in range(count)])
             session.commit()
             if epoch in (5, 10):
-                owners_of(session).worker.settle()
-                owners_of(session).upkeep.checkpoint()
+                settle_background(session)
+                checkpoint_now(session)
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
             copied(session, tmp_path / name)
         urls = [f"file://{tmp_path}/{name}" for name in ("a", "b")]
-        own = owners_of(session).publisher.store.log.id
+        own = log_of(session).id
         config.write_config(Files(), str(path), own, config.checked_config(urls, 1, log=str(path)))
     return path
 
@@ -71,7 +79,7 @@ def log(tmp_path: Path) -> Path:
 def copied(session: Session, folder: Path) -> None:
     """Brings a replica level with a log."""
     session.sync()
-    log = owners_of(session).publisher.store.log
+    log = log_of(session)
     source = LogSource(session.path, log.generation)
     replica = FolderReplica(str(folder), log.id)
     shipper = Shipper(source, replica, LogName(session.path, "me"), lambda why: None)
@@ -124,7 +132,7 @@ def test_damaged_files_are_had_again_when_they_are_read(log: Path, session: Sess
         spoil(path)
     with nosync_nb.open(log) as again:
         assert everything(again) == expected
-        said = [line for line in owners_of(again).listeners.notices if "repaired from" in line]
+        said = [line for line in notices_of(again) if "repaired from" in line]
         again.inputs["edges"].insert([(1, 1)])
         again.commit()
         touched = {path.name for path in rows_of(log) if path.read_bytes() == good.get(path)}
@@ -161,7 +169,7 @@ def test_a_commit_that_meets_a_damaged_file_goes_on(log: Path, session: Session)
         epoch = again.commit()
         assert edges.rows() == [(1, 1), (2, 2)]
         assert again.now == epoch
-        assert [line for line in owners_of(again).listeners.notices if "repaired from" in line]
+        assert [line for line in notices_of(again) if "repaired from" in line]
 
 
 def test_a_definition_that_meets_a_damaged_file_goes_on(log: Path, session: Session) -> None:
@@ -171,7 +179,7 @@ def test_a_definition_that_meets_a_damaged_file_goes_on(log: Path, session: Sess
         spoil(path)
     with nosync_nb.open(log) as again:
         again.stage("same", again["edges"].filter("true"))
-        assert [line for line in owners_of(again).listeners.notices if "repaired from" in line]
+        assert [line for line in notices_of(again) if "repaired from" in line]
         assert again["same"].rows() == expected
 
 
@@ -182,7 +190,7 @@ def test_a_copy_that_is_damaged_as_well_is_not_taken(log: Path, session: Session
     spoil(copy_of(log, "a") / "history" / part.name)
     with nosync_nb.open(log) as again:
         everything(again)
-        (said,) = [line for line in owners_of(again).listeners.notices if "repaired from" in line]
+        (said,) = [line for line in notices_of(again) if "repaired from" in line]
     assert "/b" in said
 
 
@@ -350,7 +358,7 @@ class Heard:
         self.told: list[ScrubReport | ReplicaProgress] = []
         self.doubted: dict[str, list[str]] = {"a": [], "b": []}
         self.news = threading.Condition()
-        store_ = owners_of(session).publisher.store
+        store_ = store_of(session)
         replicas = config.read_config(Files(), session.path, store_.log.id).replicas
         pairs = [(each, self.doubted[each.path[-1]].extend) for each in replicas]
         self.scrubber = Scrubber(
@@ -498,7 +506,7 @@ def test_a_keeper_sends_anew_what_is_bad_at_a_replica_which_has_nothing_for_sure
     bad = sorted([*copy_of(log, "a").glob("history/*.pack"), *copy_of(log, "a").glob("layers/*")])
     good = [path.read_bytes() for path in bad]
     session.sync()
-    generation = owners_of(session).publisher.store.log.generation
+    generation = log_of(session).generation
     reading, writing = os.pipe()
     with FileIO(reading) as news:
         keeper = threading.Thread(
@@ -533,7 +541,7 @@ def test_a_scrubber_ends_in_the_middle_of_a_file(
     log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scrub, "FIRST_S", 0.0)
-    log_ = owners_of(session).publisher.store.log
+    log_ = log_of(session)
     scrubber = Scrubber(session.path, log_.generation, [], lambda said: None, Files(), rate=1.0)
     scrubber.start()
     scrubber.end()
@@ -563,12 +571,12 @@ def test_what_cannot_be_computed_waits_for_a_replica_that_is_away(
         numbers.insert([(x,) for x in range(3 * SPILL_ROWS)])
         session.commit()
         expected = sorted(map(tuple, session["drawn"].rows()))
-        before = owners_of(session).publisher.snapshot.graph
+        before = graph_of(session)
         own = {before.named["drawn"].log, *before.named["drawn"].traces.values()}
         for folder in (here, away):
             folder.mkdir()
             copied(session, folder)
-        log_id = owners_of(session).publisher.store.log.id
+        log_id = log_of(session).id
         urls = [f"file://{here}", f"file://{away}"]
         config.write_config(
             Files(), str(path), log_id, config.checked_config(urls, 1, log=str(path))
@@ -582,7 +590,7 @@ def test_what_cannot_be_computed_waits_for_a_replica_that_is_away(
     with nosync_nb.open(path) as session:
         with pytest.raises(CorruptLogError, match="damaged"):
             session["drawn"].rows()
-        assert owners_of(session).publisher.snapshot.catalog["drawn"].live
+        assert catalog_of(session)["drawn"].live
         (tmp_path / "elsewhere").rename(away)
         assert sorted(map(tuple, session["drawn"].rows())) == expected
     for name in names:
@@ -592,7 +600,7 @@ def test_what_cannot_be_computed_waits_for_a_replica_that_is_away(
     with nosync_nb.open(path) as session:
         with pytest.raises(CorruptLogError, match="damaged"):
             session["drawn"].rows()
-        assert not owners_of(session).publisher.snapshot.catalog["drawn"].live
+        assert not catalog_of(session)["drawn"].live
 
 
 @pytest.mark.parametrize("mount_point", [False, True])
@@ -610,7 +618,7 @@ def test_an_opening_takes_nothing_for_lost_while_a_volume_is_not_mounted(
         numbers.insert([(x,) for x in range(3 * SPILL_ROWS)])
         session.commit()
         expected = sorted(map(tuple, session["drawn"].rows()))
-        log_id = owners_of(session).publisher.store.log.id
+        log_id = log_of(session).id
         for folder in (here, away):
             folder.mkdir()
             copied(session, folder)
@@ -625,10 +633,10 @@ def test_an_opening_takes_nothing_for_lost_while_a_volume_is_not_mounted(
     if mount_point:
         away.mkdir()
     with nosync_nb.open(path) as session:
-        assert owners_of(session).publisher.snapshot.catalog["drawn"].live
+        assert catalog_of(session)["drawn"].live
         with pytest.raises(CorruptLogError, match="no replica has it whole"):
             session["drawn"].rows()
-        assert owners_of(session).publisher.snapshot.catalog["drawn"].live
+        assert catalog_of(session)["drawn"].live
         if mount_point:
             away.rmdir()
         (tmp_path / "elsewhere").rename(away)
@@ -653,7 +661,7 @@ def test_a_keeper_ends_though_a_mount_hangs(
     session.sync()
     heard = Heard(session)
     reading, writing = os.pipe()
-    generation = owners_of(session).publisher.store.log.generation
+    generation = log_of(session).generation
     with FileIO(reading) as news:
         keeper = threading.Thread(
             target=run_keeper, args=(str(log), generation, news, heard.tell), daemon=True
@@ -693,7 +701,7 @@ def test_a_replica_that_fails_while_the_owner_ends_is_tried_again(
     monkeypatch.setattr(FolderReplica, "promise", fail_once)
     session.inputs["edges"].insert([(7, 7)])
     session.commit(wait="disk")
-    log_ = owners_of(session).publisher.store.log
+    log_ = log_of(session)
     reading, writing = os.pipe()
     os.close(writing)
     with FileIO(reading) as news:

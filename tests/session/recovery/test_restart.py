@@ -15,12 +15,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside, no_flush, on_second_checkpoint, other_versions
+from internals import (
+    catalog_of,
+    checkpoint_now,
+    history_of,
+    log_of,
+    merge_trace,
+    no_flush,
+    on_second_checkpoint,
+    other_versions,
+    parts_folder,
+    services_of,
+    settle_background,
+    store_of,
+    traces_of,
+)
 
 import nosync_nb
 from nosync_nb import FencedError, Session, StageError, TimeError
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store import store
 from nosync_nb.store.log import batch_codec, writer
@@ -40,11 +53,11 @@ class Restart:
     def midway(self, session: Session) -> None:
         """The place of a checkpoint that is older than the rest of the test."""
         if self.how == "old checkpoint":
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
 
     def __call__(self, session: Session) -> Session:
         if self.how == "checkpoint":
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         if self.how == "closed":
             session.close()
         after = self.opened(takeover=self.how != "closed")
@@ -143,7 +156,7 @@ def test_a_stage_defined_at_the_epoch_of_a_checkpoint_is_read_once(
     numbers = session.input("numbers", "x int")
     numbers.insert([(1,), (1,), (2,)])
     session.commit()
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     session.stage("sums", numbers.group_by().agg(total="sum(x)"))
     session.stage("same", numbers.filter("x > 0"))
     session = restart(session)
@@ -163,7 +176,7 @@ def test_a_checkpoint_that_a_definition_overtakes_has_what_was_before_it(
     numbers = session.input("numbers", "x int")
     numbers.insert([(1,), (2,)])
     session.commit()
-    wrote = inside(session).store.checkpoint_payload
+    wrote = store_of(session).checkpoint_payload
 
     def slowly(*arguments: Any) -> bytes:
         session.stage("late", numbers.filter("x > 1"))
@@ -171,8 +184,8 @@ def test_a_checkpoint_that_a_definition_overtakes_has_what_was_before_it(
         session.commit()
         return wrote(*arguments)
 
-    monkeypatch.setattr(inside(session).store, "checkpoint_payload", slowly)
-    inside(session).upkeep.checkpoint()
+    monkeypatch.setattr(store_of(session), "checkpoint_payload", slowly)
+    checkpoint_now(session)
     session = opened(takeover=True)
     assert values(session["late"]) == [2, 3]
     assert values(session["late"], 1) == [2]
@@ -234,7 +247,7 @@ def test_a_renamed_input_keeps_rows_past_and_loads(
     session["numbers"].insert([(9,)])
     session.commit()
     assert values(session["uneven"]) == [1, 3]
-    assert owners_of(session).publisher.snapshot.reads == {
+    assert session.info.reads == {
         "values": (),
         "uneven": ("values",),
         "numbers": (),
@@ -291,7 +304,7 @@ def test_an_edited_stage_keeps_its_former_version(
     session = restart(session)
     assert values(session["big@1"]) == [2, 3]
     session.drop("big", cascade=True)
-    assert list(owners_of(restart(session)).publisher.snapshot.reads) == ["numbers"]
+    assert list(services_of(restart(session)).publisher.snapshot.reads) == ["numbers"]
 
 
 @pytest.mark.fault(38)
@@ -300,7 +313,7 @@ def test_equal_definitions_change_nothing_after_a_restart(
 ) -> None:
     def define(session: Session) -> list[str]:
         numbers = session.input("numbers", "x int")
-        reports = owners_of(session).definitions.define(
+        reports = session.define(
             {
                 "doubled": numbers.map(lambda row: (row.x * 2,), "y int"),
                 "grouped": numbers.group_by("x").reduce(lambda key, rows: [(len(rows),)], "n int"),
@@ -313,9 +326,9 @@ def test_equal_definitions_change_nothing_after_a_restart(
     session["numbers"].insert([(1,)])
     session.commit()
     session = restart(session)
-    head = inside(session).store.log.head
+    head = log_of(session).head
     assert define(session) == ["unchanged", "unchanged"]
-    assert inside(session).store.log.head == head
+    assert log_of(session).head == head
     session["numbers"].insert([(2,)])
     session.commit()
     assert values(session["doubled"]) == [2, 4]
@@ -326,7 +339,7 @@ def test_equal_definitions_change_nothing_after_a_restart(
 
 def with_functions(session: Session) -> None:
     numbers = session.input("numbers", "x int")
-    owners_of(session).definitions.define(
+    session.define(
         {
             "doubled": numbers.map(lambda row: (row.x * 2,), "y int"),
             "inside": numbers.map(lambda row: (row.x % 2,), "y int")
@@ -380,7 +393,7 @@ def test_stages_whose_functions_are_not_restored_are_stale_and_hold_up_nobody(
 
 def test_a_stale_stage_that_missed_nothing_goes_on_where_it_stopped(stale: Session) -> None:
     with_functions(stale)
-    assert [s.version for s in inside(stale).catalog.values()] == [1, 1, 1, 1, 1]
+    assert [s.version for s in catalog_of(stale).values()] == [1, 1, 1, 1, 1]
     assert stale["doubled"].history() == [range(2)]
     stale["numbers"].insert([(3,)])
     stale.commit()
@@ -415,7 +428,7 @@ def test_stages_that_share_a_part_may_go_on_one_by_one(
     def define(session: Session, names: list[str]) -> None:
         shared = session["numbers"].map(lambda row: (row.x % 2,), "y int")
         stages = {"first": shared.group_by("y").agg(n="count(*)"), "second": shared.distinct()}
-        owners_of(session).definitions.define({name: stages[name] for name in names})
+        session.define({name: stages[name] for name in names})
 
     session = opened()
     session.replay_rows = 0
@@ -492,7 +505,7 @@ def test_a_stage_whose_column_is_gone_is_stale_until_it_is_back(
 def files(session: Session) -> set[str]:
     return {
         name
-        for folder in (inside(session).store.parts, inside(session).store.packs)
+        for folder in (parts_folder(session), store_of(session).packs)
         for name in os.listdir(folder)
     }
 
@@ -510,9 +523,9 @@ def test_opening_deletes_what_nothing_names_and_nothing_else(
     numbers.insert([(x,) for x in range(20)])
     session.commit()
     needed = files(session)
-    Path(inside(session).store.parts, "trace9-1-2-g1-half.arrow").write_bytes(b"half")
-    Path(inside(session).store.packs, "pack-1-2-half.pack").write_bytes(b"half")
-    Path(inside(session).store.parts, "mine.txt").write_bytes(b"mine")
+    Path(parts_folder(session), "trace9-1-2-g1-half.arrow").write_bytes(b"half")
+    Path(store_of(session).packs, "pack-1-2-half.pack").write_bytes(b"half")
+    Path(parts_folder(session), "mine.txt").write_bytes(b"mine")
     session = restart(session)
     assert needed - files(session) == set()
     assert not {name for name in files(session) if "half" in name}
@@ -544,14 +557,14 @@ def test_files_that_were_merged_away_go_with_the_second_checkpoint(
 ) -> None:
     session = opened()
     assert [*insert_by_ten(session, 60)][-1] == 50
-    inside(session).upkeep.merge(next(iter(inside(session).traces)))
-    inside(session).worker.settle()
-    retired = set(inside(session).garbage.retired)
+    merge_trace(session, next(iter(traces_of(session))))
+    settle_background(session)
+    retired = set(services_of(session).publisher.garbage.retired)
     assert retired
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     assert retired <= files(session)
-    inside(session).upkeep.checkpoint()
-    history = inside(session).store.history.files()
+    checkpoint_now(session)
+    history = history_of(session).files()
     assert retired & files(session) == retired & history
     assert values(session["numbers"]) == list(range(60))
     assert values(session["numbers"], 2) == list(range(20))
@@ -565,16 +578,16 @@ def test_what_a_checkpoint_needed_last_goes_with_the_next_one_after_a_restart(
     )  # it is merged here, and once
     session = opened()
     assert [*insert_by_ten(session, 60)][-1] == 50
-    inside(session).upkeep.merge(next(iter(inside(session).traces)))
-    retired = set(inside(session).garbage.retired)
-    inside(session).upkeep.checkpoint()
+    merge_trace(session, next(iter(traces_of(session))))
+    retired = set(services_of(session).publisher.garbage.retired)
+    checkpoint_now(session)
     session.close()
     session = opened()
     assert retired <= files(session)
     session["numbers"].insert([(60,)])  # who only reads writes no checkpoint
     session.commit()
-    inside(session).upkeep.checkpoint()
-    history = inside(session).store.history.files()
+    checkpoint_now(session)
+    history = history_of(session).files()
     assert retired - history
     assert retired & files(session) == retired & history
     assert values(session["numbers"]) == list(range(61))
@@ -589,19 +602,19 @@ def test_what_a_rewind_has_left_goes_after_a_restart(
     steps = insert_by_ten(session, 60)
     while next(steps) < 20:
         pass
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     before = files(session)
     assert [*steps][-1] == 50
     left = files(session) - before
     session.rewind(3)
     session = opened(takeover=True)
-    left &= inside(session).store.named - inside(session).publisher.named_files
+    left &= store_of(session).named - services_of(session).publisher.named_files
     assert left
     assert left <= files(session)
     session["numbers"].insert([(30,)])
     session.commit()
     for _ in range(2):
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     assert not left & files(session)
     assert values(session["numbers"]) == list(range(31))
 
@@ -612,24 +625,24 @@ def test_a_checkpoint_that_had_no_memory_forgets_no_file(
 ) -> None:
     session = opened()
     assert [*insert_by_ten(session, 60)][-1] == 50
-    owners = inside(session)
-    owners.upkeep.merge(next(iter(owners.traces)))
+    owners = services_of(session)
+    owners.upkeep.merge(next(iter(owners.publisher.snapshot.version.traces)))
     owners.worker.settle()
-    retired = owners.garbage.files
+    retired = owners.publisher.garbage.files
     assert retired
-    whose = {"saved": owners.publisher.ledger, "pack": owners.store.history}
+    whose = {"saved": owners.publisher.ledger, "pack": owners.publisher.store.history}
 
     def fail(*given: Any) -> None:
         raise MemoryError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whose.get(step, owners.store.log), step, fail)
+        patch.setattr(whose.get(step, owners.publisher.store.log), step, fail)
         with pytest.raises(MemoryError):
             owners.upkeep.checkpoint()
-    assert retired <= owners.garbage.files
+    assert retired <= owners.publisher.garbage.files
     for _ in range(2):
         owners.upkeep.checkpoint()
-    history = owners.store.history.files()
+    history = owners.publisher.store.history.files()
     assert retired & files(session) == retired & history
     assert values(session["numbers"]) == list(range(60))
 
@@ -639,9 +652,9 @@ def test_the_checkpoint_before_a_damaged_one_is_enough(
 ) -> None:
     session = opened()
     for start in insert_by_ten(session, 80):
-        inside(session).upkeep.merge(next(iter(inside(session).traces)))
+        merge_trace(session, next(iter(traces_of(session))))
         if start % 20:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
     session.close()
     opened().close()  # sweeps, and must leave what the older checkpoint names
     newest = sorted(Path(session.path).glob("checkpoint-*"))[-1]
@@ -668,7 +681,7 @@ def test_a_file_that_is_missing_is_told_at_once_and_costs_only_what_it_holds(
     gone = files(session)
     session.close()
     for name in gone:
-        Path(inside(session).store.parts, name).unlink()
+        Path(parts_folder(session), name).unlink()
     session = opened()
     (note,) = session.recovery.notes
     assert note.startswith("input 'large': '")
@@ -698,7 +711,7 @@ def test_opening_neither_decodes_nor_maps_what_it_does_not_need(
     if restart.how == "closed":
         session.close()
     elif restart.how == "checkpoint":
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     touched: list[str] = []
     decode, map_ = batch_codec.decode_batch, part_file.open_part
 
@@ -745,7 +758,7 @@ def test_epochs_that_power_loss_took_are_told(
     numbers = session.input("numbers", "x int")
     numbers.insert([(1,)])
     session.commit(wait="disk")
-    with no_flush(inside(session).store.log):
+    with no_flush(log_of(session)):
         kept = os.path.getsize(segment := sorted(Path(session.path).glob("segment-*"))[-1])
         for x in (2, 3):
             numbers.insert([(x,)])
@@ -784,11 +797,11 @@ def test_the_log_does_not_grow_with_the_past_and_the_past_is_there(
         numbers.insert([(x,)])
         session.commit()
         if x % 20 == 0:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
             counts.append(segments(session))
     assert max(counts[2:]) < 1.5 * counts[1]
     for found in (reader, opened(takeover=True)):
-        assert owners_of(found).follower.refresh() == 120
+        assert found.refresh() == 120
         assert [found["sums"].rows(at=x)[0].total or 0 for x in range(121)] == [
             x * (x + 1) // 2 for x in range(121)
         ]
@@ -799,7 +812,7 @@ def test_two_checkpoints_at_once_have_all_of_the_past(
 ) -> None:
     session = opened()
     list(insert_by_ten(session, 40))
-    checkpoint = inside(session).upkeep.checkpoint
+    checkpoint = services_of(session).upkeep.checkpoint
     second, first_is_done = threading.Event(), threading.Event()
     on_second_checkpoint(session, second.set)
     other = threading.Thread(target=checkpoint)
@@ -846,14 +859,14 @@ def test_what_a_frame_named_and_a_later_one_let_go_is_deleted_by_who_opens_the_l
     session.commit()
     bounded(1)
     again = opened(takeover=True)
-    where = inside(again).store.parts
+    where = parts_folder(again)
     before = {*os.listdir(where)}
     for _ in range(3):  # an opening may begin at the checkpoint before the newest one
         again.inputs["rows"].insert([(0, 1)])
         again.commit()
-        inside(again).upkeep.checkpoint()
-    garbage = inside(again).garbage.files
+        checkpoint_now(again)
+    garbage = services_of(again).publisher.garbage.files
     there = {*os.listdir(where)}
     assert before - there
-    assert there <= inside(again).publisher.named_files - garbage
+    assert there <= services_of(again).publisher.named_files - garbage
     assert [tuple(row) for row in again["groups"].rows()] == [(0, 6, 6), (1, 4, 7)]

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from internals import services_of
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
 from nosync_nb.session import opening
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.replication.consistency import ReadableExtent
 
 WAIT_S = 120.0
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("own_key")
 
 def level(session: Session) -> None:
     """Waits until all replicas have everything."""
-    replication = owners_of(session).replication
+    replication = services_of(session).replication
     with replication.heard:
         assert replication.heard.wait_for(
             lambda: all(each.state == "level" for each in replication.status()), WAIT_S

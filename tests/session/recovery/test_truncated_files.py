@@ -8,6 +8,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import internals
 import pytest
 
 import nosync_nb
@@ -20,8 +21,8 @@ CASES = """
 import os, sys
 from pathlib import Path
 import nosync_nb
+from internals import checkpoint_now
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 
 store.SPILL_ROWS = 8
@@ -47,7 +48,7 @@ def begun(path):
     for part in range(2):
         a.insert([(k, f"text {k}") for k in range(part * ROWS, (part + 1) * ROWS)])
         s.commit(wait="disk")
-    owners_of(s).upkeep.checkpoint()
+    checkpoint_now(s)
     return s
 
 def case(path, mapped, read, cut):
@@ -84,7 +85,8 @@ for mapped in ("written", "opened", "followed"):
 def test_a_truncated_file_is_an_error_of_the_read_or_commit_and_ends_no_process(
     tmp_path: Path,
 ) -> None:
-    env = os.environ | {"NOSYNC_KEY_FILE": str(tmp_path / "key")}
+    support = str(Path(internals.__file__).parent)
+    env = os.environ | {"NOSYNC_KEY_FILE": str(tmp_path / "key"), "PYTHONPATH": support}
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", CASES, str(tmp_path)],
         capture_output=True, text=True, env=env,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from faults.faults import Crash, FaultyFiles, HastyFiles, Phase, opener
-from internals import inside
+from internals import checkpoint_now, drain_background, store_of
 
 import nosync_nb
 from nosync_nb import (
@@ -126,7 +126,7 @@ def test_a_branch_at_any_epoch_is_what_was_there_and_goes_on_right(
     for _ in range(15):
         committed(session, 1)
         if session.now == checkpoint:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
     with session.branch("past", at=at) as branch:
         assert branch.now == at
         assert contents(branch) == contents(session, at)
@@ -201,7 +201,7 @@ def test_who_only_reads_a_branch_is_told_what_was_never_computed(session: Sessio
     committed(session, 6)
     session.replay_rows = 0
     session.stage("late", session["pairs"].group_by("dst").agg(n="count(*)"))
-    path = inside(session).branching.make("past", 4)
+    path = session.fork("past", 4)
     with nosync_nb.open(path, mode="r") as reader:
         assert reader["pairs"].rows() == session["pairs"].rows(at=4)
         with pytest.raises(TimeError):
@@ -259,7 +259,7 @@ def test_functions_of_the_user_come_along_in_another_process(
     above = 3
     session.stage("mine", session["edges"].filter(lambda row: row.src > above))
     committed(session, 6)
-    path = inside(session).branching.make("past", 4)
+    path = session.fork("past", 4)
     code = (
         f"import nosync_nb; s = nosync_nb.open({path!r}); assert not s.stale, s.stale;"
         "s.inputs['edges'].insert([(6, 6), (1, 1)]); s.commit(); print(s['mine'].rows())"
@@ -288,12 +288,12 @@ def load(session: Session, count: int) -> None:
     for i in range(session.now + 1, session.now + count + 1):
         session.inputs["edges"].insert([(i, k % 6) for k in range(12)])
         session.commit()
-        inside(session).worker.drain()
+        drain_background(session)
 
 
 def test_files_are_shared_and_none_is_copied(large: Session, tmp_path: Path) -> None:
     load(large, 6)
-    inside(large).upkeep.checkpoint()
+    checkpoint_now(large)
     branch = large.branch("other")
     for inner in ("layers", "history"):
         here = tmp_path / "log" / inner
@@ -306,19 +306,19 @@ def test_files_are_shared_and_none_is_copied(large: Session, tmp_path: Path) -> 
 
 def test_a_file_lives_as_long_as_one_side_needs_it(large: Session, tmp_path: Path) -> None:
     load(large, 8)
-    inside(large).upkeep.checkpoint()
+    checkpoint_now(large)
     was, early = contents(large, 5), contents(large, 2)
     branch = large.branch("past", at=5)
     large.drop("busy", "labels", "pairs")
     large.inputs["edges"].clear()
     for _ in range(4):
         load(large, 2)
-        inside(large).upkeep.checkpoint()
+        checkpoint_now(large)
     assert contents(branch) == was
     assert contents(branch, 2) == early
     load(branch, 3)
     for _ in range(3):
-        inside(branch).upkeep.checkpoint()
+        checkpoint_now(branch)
         load(branch, 1)
     branch.close()
     with nosync_nb.open(tmp_path / "log" / "branches" / "past") as again:
@@ -335,7 +335,7 @@ def test_what_is_read_from_the_past_later_is_kept_when_the_past_is_thinned_out(
 ) -> None:
     for _ in range(3):
         committed(session, 20)
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     was = contents(session, 47)  # with it a group of 16 epochs ends
     with session.branch("past", at=47) as branch:
         branch.retain = 4
@@ -343,7 +343,7 @@ def test_what_is_read_from_the_past_later_is_kept_when_the_past_is_thinned_out(
             for _ in range(16):
                 branch.inputs["edges"].insert([(1, 1)])
                 branch.commit()
-            inside(branch).upkeep.checkpoint()
+            checkpoint_now(branch)
         with pytest.raises(TimeError):
             branch["nodes"].rows(at=41)
         assert [tuple(row) for row in branch["nodes"].rows()] == was["nodes"]
@@ -373,7 +373,7 @@ def test_of_whom_a_branch_may_be_open_in_this_process_is_asked_once(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("one", "two", "three"):
-        inside(session).branching.make(name)
+        session.fork(name)
     list(session.branches)
     asked, read = list[str](), Files.read
 
@@ -399,8 +399,8 @@ def test_what_operators_remember_is_had_again_and_nothing_of_the_past_is_said_tw
     for i in range(40):
         x.insert([(i % 7, i % 5)])
         session.commit()
-    inside(session).worker.drain()
-    inside(session).upkeep.checkpoint()
+    drain_background(session)
+    checkpoint_now(session)
     names, epoch = ("x", "capped", "counts"), session.now - 20
     before = {(n, e): session[n].rows(at=e) for n in names for e in range(1, epoch + 1)}
     if back == "rewind":
@@ -545,7 +545,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Files], Ses
 def prepared(session: Session) -> None:
     described(session)
     committed(session, 4)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     committed(session, 3)
 
 
@@ -556,7 +556,7 @@ def steps_of(disk: FaultyFiles, act: Callable[[], Any]) -> int:
 
 
 def _made_and_dropped(session: Session) -> None:
-    inside(session).branching.make("trial", 3)
+    session.fork("trial", 3)
     session.drop_branch("trial")
 
 
@@ -572,7 +572,7 @@ def test_a_process_that_dies_leaves_a_branch_whole_or_none(
     disk = FaultyFiles()
     session = on(disk)
     _made_and_dropped(session)
-    making = steps_of(disk, lambda: inside(session).branching.make("trial", 3))
+    making = steps_of(disk, lambda: session.fork("trial", 3))
     dropping = steps_of(disk, lambda: session.drop_branch("trial"))
     session.close()
     assert making > 20
@@ -593,7 +593,7 @@ def test_a_process_that_dies_leaves_a_branch_whole_or_none(
                 with nosync_nb.open(branch.path) as past:
                     assert contents(past) == then, at
                 again.drop_branch("trial")
-            inside(again).branching.make("trial", 3)  # what was left half made does not hinder
+            again.fork("trial", 3)  # what was left half made does not hinder
             again.drop_branch("trial")
         assert os.listdir(tmp_path / "log" / "branches") == [], at
     assert 0 < made < making + dropping
@@ -610,12 +610,12 @@ def test_a_disk_that_fails_leaves_no_branch_and_the_parent_as_it_was(
     disk = FaultyFiles()
     with on(disk) as session:
         _made_and_dropped(session)
-        making = steps_of(disk, lambda: inside(session).branching.make("trial", 3))
+        making = steps_of(disk, lambda: session.fork("trial", 3))
         session.drop_branch("trial")
         for at in range(1, making + 1):
             disk.refuse(at, 1, 28)
             try:
-                inside(session).branching.make("trial", 3)
+                session.fork("trial", 3)
             except DurabilityError:
                 disk.go_on()
                 assert not session.branches, at
@@ -638,14 +638,14 @@ def test_power_that_fails_while_a_branch_is_made_leaves_it_whole_or_none(
     disk, steps, made = FaultyFiles(), 1, 0
     with on(disk) as session:
         _made_and_dropped(session)
-        steps = steps_of(disk, lambda: inside(session).branching.make("trial", 3))
+        steps = steps_of(disk, lambda: session.fork("trial", 3))
         session.drop_branch("trial")
     for at in range(1, steps + 1, 2):
         disk = FaultyFiles(seed=at)
         session = on(disk)
         disk.crash_in(at, "after")
         with suppress(Crash):
-            inside(session).branching.make("trial", 3)
+            session.fork("trial", 3)
         disk.lose_power(str(tmp_path / "log"))
         disk.go_on()
         session.close()
@@ -670,7 +670,7 @@ def test_power_that_fails_leaves_a_branch_whole_or_none(
     prepared(session)
     session.sync()
     was, then = contents(session), contents(session, 3)
-    path = inside(session).branching.make("trial", 3)
+    path = session.fork("trial", 3)
     session.close()
     disk.lose_power(str(tmp_path / "log"))
     with on(HastyFiles()) as again:
@@ -688,7 +688,7 @@ def test_a_switch_that_is_cut_short_is_made_or_not(
     with on(HastyFiles()) as session:
         prepared(session)
         for name in ("one", "another"):
-            inside(session).branching.make(name, 3)
+            session.fork(name, 3)
     log, found = str(tmp_path / "log"), set()
     steps = FaultyFiles()
     branches.set_notebook_branch(steps, log, "one")
@@ -789,7 +789,7 @@ def test_whom_a_branch_cannot_follow_is_told_and_nothing_is_taken(
 
 def test_a_branch_follows_a_parent_that_is_only_read_here(session: Session, tmp_path: Path) -> None:
     committed(session, 3)
-    path = inside(session).branching.make("mine", 1)
+    path = session.fork("mine", 1)
     session.close()
     with nosync_nb.open(tmp_path / "log", mode="r") as parent, nosync_nb.open(path) as branch:
         branch.follow(parent)
@@ -806,7 +806,7 @@ def test_a_branch_is_kept_at_the_replicas_of_its_parent_and_comes_back_from_them
     with nosync_nb.open(tmp_path / "log", replicas=[url]) as session:
         described(session)
         committed(session, 5)
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         committed(session, 2)
         then = contents(session, 4)
         with session.branch("past", at=4) as branch:
@@ -834,7 +834,7 @@ def test_a_branch_that_was_made_and_not_opened_goes_to_the_replicas_when_it_is(
     with nosync_nb.open(tmp_path / "log", replicas=[url]) as session:
         described(session)
         committed(session, 5)
-        path = inside(session).branching.make("made", 4)
+        path = session.fork("made", 4)
         told = session.rewind(to=3)
         assert not (tmp_path / "copy" / "branches").exists()
         for name, folder in (("made", path), (told.branch, told.path)):
@@ -860,7 +860,7 @@ def test_replicas_that_are_away_keep_nobody_from_a_branch_and_are_prepared_when_
         committed(session, 3)
         session.sync("replicas", timeout=60)
         (tmp_path / "disk").rename(away)
-        path = inside(session).branching.make("made", 2)
+        path = session.fork("made", 2)
         with nosync_nb.open(path) as branch:
             assert [text for text in branch.recovery.notes if "on this disk alone" in text]
             committed(branch, 1)
@@ -916,9 +916,9 @@ def test_frames_before_the_epoch_of_a_branch_are_not_read(
         committed(session, 150)
         ats = (session.now - 5, session.now - 60)
         was = {at: contents(session, at) for at in ats}
-        every = len(point_in_time.recent_frames(inside(session).store, 0, session.now, ()))
+        every = len(point_in_time.recent_frames(store_of(session), 0, session.now, ()))
         read = {
-            at: len(point_in_time.recent_frames(inside(session).store, at, session.now, ()))
+            at: len(point_in_time.recent_frames(store_of(session), at, session.now, ()))
             for at in ats
         }
         for at in ats:
@@ -936,7 +936,7 @@ def test_a_damaged_frame_of_the_past_makes_a_branch_dearer_and_nothing_else(
     session: Session, tmp_path: Path
 ) -> None:
     committed(session, 6)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     committed(session, 4)
     was = contents(session, 8)
     session.sync()
@@ -959,7 +959,7 @@ def test_a_branch_is_synced_as_a_whole_before_it_has_its_name(
         prepared(session)
         _made_and_dropped(session)
         before = len(disk.steps)
-        inside(session).branching.make("trial", 3)
+        session.fork("trial", 3)
         steps = disk.steps[before:]
     named = [(step.action, step.name) for step in steps].index(("rename", "trial"))
     syncs = [at for at, step in enumerate(steps) if step.action.startswith("sync")]

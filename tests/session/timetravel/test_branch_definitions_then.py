@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from internals import inside
+from internals import checkpoint_now
 
 import nosync_nb
 from nosync_nb import SchemaError, Session, TimeError, TrustError
@@ -227,5 +227,5 @@ def test_of_epochs_whose_frames_are_gone_what_is_still_known_is_told(session: Se
     for upto in (5, 6, 7):
         session.stage("few", session["sums"].filter(f"n < {upto}"))
         committed(session, upto)
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     assert "few" in session.branch("kept", at=5, definitions="then")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import checkpoint_now, drain_background, log_of
 
 import nosync_nb
 from nosync_nb import DurabilityError, SchemaError, Session, TimeError, TrustError
@@ -53,7 +53,7 @@ def test_a_copy_is_a_log_of_its_own_with_all_of_it(session: Session, tmp_path: P
         assert everything(copied) == expected
         assert copied.recovery.recomputed == 0
         assert set(copied.recovery.stages.values()) == {"read"}
-        assert inside(copied).store.log.id != inside(session).store.log.id
+        assert log_of(copied).id != log_of(session).id
         assert copied.inputs["numbers"].insert([(1,)], once="load") == 0
         assert not copied.pending
         copied.inputs["numbers"].insert([(10**9 + 1,)])
@@ -68,7 +68,7 @@ def test_its_owner_goes_on_meanwhile(session: Session, tmp_path: Path) -> None:
     session.inputs["numbers"].insert([(7,)])
     epoch = nosync_nb.copy(tmp_path / "log", tmp_path / "copy")
     session.commit()
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     with nosync_nb.open(tmp_path / "copy") as copied:
         assert copied.now == epoch == session.now - 1
         assert not copied.pending
@@ -208,8 +208,8 @@ def test_the_past_of_a_copy_is_coarse_where_that_of_its_log_is(tmp_path: Path) -
             numbers.insert([(epoch,)])
             session.commit()
             if epoch in (99, 199):
-                inside(session).worker.drain()
-                inside(session).upkeep.checkpoint()
+                drain_background(session)
+                checkpoint_now(session)
         nosync_nb.copy(tmp_path / "log", tmp_path / "copy")
         with nosync_nb.open(tmp_path / "copy") as copied:
             assert copied.retain == 5

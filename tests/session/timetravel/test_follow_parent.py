@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import checkpoint_now, drain_background
 
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError, TimeError
@@ -150,8 +150,8 @@ def test_epochs_that_the_parent_cannot_tell_apart_are_not_taken(session: Session
     with session.branch("b") as branch:
         for values in (range(6, 106), range(106, 206)):
             load(session, values)
-            inside(session).worker.drain()
-            inside(session).upkeep.checkpoint()
+            drain_background(session)
+            checkpoint_now(session)
         with pytest.raises(TimeError, match="not readable"):
             branch.follow(session)
         assert held(branch) == [1, 2, 3, 4, 5]
@@ -202,7 +202,7 @@ def test_follow_of_a_reader_goes_on_when_the_owner_deletes_a_merged_file(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file goes between the reader's look at the log and its first read."""
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     session.branch("b", at=2).close()
     (pack,) = Path(session.path, "history").iterdir()
     mapped, missed = Files.mapped, []

@@ -9,11 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import checkpoint_now, drain_background, log_of, services_of, snapshot_of
 
 import nosync_nb
 from nosync_nb import Collection, FencedError, Session, StageError, TimeError
-from nosync_nb.session.session import owners_of
 
 NAMES = ("edges", "nodes", "labels", "pairs")
 
@@ -50,8 +49,8 @@ def rows(session: Session, at: int | None = None) -> dict[str, list[Any]]:
 
 def checkpointed(session: Session) -> None:
     """Has a checkpoint of now; there is one at a time, the worker's first."""
-    inside(session).worker.drain()
-    inside(session).upkeep.checkpoint()
+    drain_background(session)
+    checkpoint_now(session)
 
 
 @pytest.fixture
@@ -152,7 +151,7 @@ def test_keys_of_loads_and_labels_of_the_epochs_that_are_left_are_forgotten(
     for opened in (session, nosync_nb.open(folder, takeover=True)):
         with pytest.raises(TimeError, match="no epoch is labelled 'epoch 9'"):
             opened["edges"].rows(at="epoch 9")
-        known = owners_of(opened).publisher.ledger
+        known = services_of(opened).publisher.ledger
         assert [known.loaded(f"edges:load {i}") for i in (8, 9)] == [
             known.loaded("edges:load 8"),
             False,
@@ -228,9 +227,7 @@ def test_a_stage_that_has_stopped_does_so_from_where_the_session_went_back_to(
 
 
 def test_a_stage_in_memory_goes_back_too(session: Session) -> None:
-    owners_of(session).definitions.define(
-        {"light": session["edges"].group_by("src").agg(n="count(*)")}, persist="memory"
-    )
+    session.define({"light": session["edges"].group_by("src").agg(n="count(*)")}, persist="memory")
     before = {}
     for i in (13, 14, 15):
         commit(session, i)
@@ -242,19 +239,19 @@ def test_a_stage_in_memory_goes_back_too(session: Session) -> None:
 
 
 def test_now_is_gone_back_to_without_a_frame(session: Session) -> None:
-    head = inside(session).store.log.head
+    head = log_of(session).head
     told = session.rewind(to=12)
     assert (told.left, told.epoch) == (12, 12)
-    assert inside(session).store.log.head == head
+    assert log_of(session).head == head
 
 
 def test_nothing_of_the_state_is_written(session: Session, folder: Path) -> None:
     checkpointed(session)
-    before = inside(session).store.log.head.offset
+    before = log_of(session).head.offset
     there = {p.name for p in folder.glob("*/*.*")}
     session.rewind(to=2)
-    catalog = len(inside(session).store.log.read(inside(session).publisher.position).payload)  # type: ignore[arg-type]
-    assert inside(session).store.log.head.offset - before < catalog + 200
+    catalog = len(log_of(session).read(services_of(session).publisher.position).payload)  # type: ignore[arg-type]
+    assert log_of(session).head.offset - before < catalog + 200
     assert {p.name for p in folder.glob("layers/*")} <= there
 
 
@@ -282,7 +279,7 @@ def test_inspectors_are_told_what_takes_a_collection_back(session: Session, was:
 
     session["labels"].inspect(hear)
     epochs: list[int] = []
-    stop = owners_of(session).listeners.subscribe(epochs.append)
+    stop = session.subscribe(epochs.append)
     session.rewind(to=6)
     assert sorted(row for row, count in held.items() if count) == was[6]["labels"]
     assert (heard, epochs) == ([6], [6])
@@ -290,7 +287,7 @@ def test_inspectors_are_told_what_takes_a_collection_back(session: Session, was:
 
 
 def test_readers_of_before_go_on_with_what_they_have(session: Session, was: Any) -> None:
-    seen = inside(session).snapshot
+    seen = snapshot_of(session)
     epochs = session.epochs()
     session.rewind(to=3)
     commit(session, 4)
@@ -304,11 +301,11 @@ def test_readers_of_before_go_on_with_what_they_have(session: Session, was: Any)
 
 
 def test_what_is_on_disk_follows_epochs_that_fall(session: Session) -> None:
-    owners_of(session).commits.sync("disk")
+    services_of(session).commits.sync("disk")
     assert session.frontiers["edges"].disk == 12
     session.rewind(to=6)
     assert session.frontiers["edges"].disk == 6
-    owners_of(session).commits.sync("disk")
+    services_of(session).commits.sync("disk")
     commit(session, 7, wait="disk")
     assert session.frontiers["edges"] == session.frontiers["labels"]
     assert session.frontiers["edges"].disk == 7
@@ -343,13 +340,13 @@ def test_an_epoch_that_was_let_go_is_refused_with_those_that_are_near(
         checkpointed(session)
     there = [epoch.number for epoch in session.epochs()]
     gone = next(each for each in range(there[0], 60) if each not in there)
-    before, branches, head = rows(session), session.branches, inside(session).store.log.head
+    before, branches, head = rows(session), session.branches, log_of(session).head
     with pytest.raises(TimeError, match=f"epoch {gone}") as caught:
         session.rewind(to=gone)
     near = max(each for each in there if each < gone), min(each for each in there if each > gone)
     for each in near:
         assert str(each) in str(caught.value.hint)
-    assert (rows(session), session.branches, inside(session).store.log.head) == (
+    assert (rows(session), session.branches, log_of(session).head) == (
         before,
         branches,
         head,
@@ -370,7 +367,7 @@ def test_rows_that_wait_keep_the_session_where_it_is(session: Session) -> None:
 def test_it_is_refused_in_a_transaction(session: Session) -> None:
     with session.epoch(), pytest.raises(StageError, match="inside a transaction"):
         session.rewind(to=3)
-    transaction = owners_of(session).commits.begin(None)
+    transaction = session.begin(None)
     session.inputs["edges"].insert([(1, 1)])
     with pytest.raises(StageError, match="1 changes of edges wait"):
         session.rewind(to=3)
@@ -416,10 +413,10 @@ def test_a_stage_that_cannot_be_computed_then_keeps_the_session_where_it_is(
     session.inputs["edges"].remove([(2, 12)])
     session.commit()
     session.stage("picked", session["edges"].map(picky, "src long, dst long"))
-    head = inside(session).store.log.head
+    head = log_of(session).head
     with pytest.raises(StageError, match="not this one"):
         session.rewind(to=6)
-    assert (session.now, inside(session).store.log.head) == (13, head)
+    assert (session.now, log_of(session).head) == (13, head)
     assert session.rewind(to=1).computed == ("picked",)
 
 

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 from faults.faults import Crash, FaultyFiles, HastyFiles, Phase, opener
-from internals import inside
+from internals import checkpoint_now, services_of
 
 import nosync_nb
 from nosync_nb import DurabilityError, Session
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.store.log import Log
 
@@ -59,7 +58,7 @@ def prepared(session: Session) -> None:
     session.stage("pairs", edges.filter("src > 0").distinct())
     for _ in range(4):
         commit(session)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     for _ in range(3):
         commit(session)
 
@@ -72,7 +71,7 @@ def check(
     assert session.now == (now - 2 if gone else now), where
     assert contents(session) == (then if gone else was), where
     assert session.epochs()[-1].label == f"epoch {session.now}", where
-    assert owners_of(session).publisher.ledger.labelled(f"epoch {now}") == (None if gone else now)
+    assert services_of(session).publisher.ledger.labelled(f"epoch {now}") == (None if gone else now)
     assert len(session.branches) == gone, where
     for branch in session.branches.values():
         with nosync_nb.open(branch.path) as left:

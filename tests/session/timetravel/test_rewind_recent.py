@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from faults.faults import Crash, FaultyFiles, HastyFiles, Phase, on_disk
-from internals import inside
+from internals import checkpoint_now, log_of, merge_trace, services_of, traces_of
 
 import nosync_nb
 from nosync_nb import Session
@@ -63,9 +63,9 @@ def commit(session: Session) -> None:
 
 def settled(session: Session) -> None:
     """All is merged that may be, and a checkpoint made of it."""
-    for number in list(inside(session).traces):
-        inside(session).upkeep.merge(number)
-    inside(session).upkeep.checkpoint()
+    for number in list(traces_of(session)):
+        merge_trace(session, number)
+    checkpoint_now(session)
 
 
 def contents(session: Session, at: int | None = None) -> dict[str, list[Any]]:
@@ -127,7 +127,7 @@ def test_who_opens_the_log_needs_no_frame_before_its_checkpoint(
     with nosync_nb.open(log) as session:
         assert session.rewind(to=to).remade == ()
         with nosync_nb.open(log, takeover=True) as opened:
-            assert inside(opened).store.log.checkpoint_seq > 0
+            assert log_of(opened).checkpoint_seq > 0
             assert contents(opened) == was[to]
             before = opened.stats["touched"]
             commit(opened)
@@ -215,26 +215,26 @@ def test_where_much_would_be_taken_back_operators_run_again(
 ) -> None:
     monkeypatch.setattr(rewind, "UNDONE_BYTES", 100)
     with nosync_nb.open(log) as session:
-        before = inside(session).store.log.head.offset
+        before = log_of(session).head.offset
         told = session.rewind(to=12)
         assert told.remade
-        position = inside(session).publisher.position
+        position = services_of(session).publisher.position
         assert position is not None
-        payload = inside(session).store.log.read(position).payload
-        assert inside(session).store.log.head.offset - before < len(payload) + 200
+        payload = log_of(session).read(position).payload
+        assert log_of(session).head.offset - before < len(payload) + 200
         with nosync_nb.open(log, takeover=True) as opened:
             gone_on(opened, was)
 
 
 def test_the_frame_grows_with_what_is_taken_back_not_with_what_is_held(log: Path) -> None:
     with nosync_nb.open(log) as session:
-        before = inside(session).store.log.head.offset
+        before = log_of(session).head.offset
         session.rewind(to=24)
-        one = inside(session).store.log.head.offset - before
+        one = log_of(session).head.offset - before
         commit(session)
-        before = inside(session).store.log.head.offset
+        before = log_of(session).head.offset
         session.rewind(to=15)
-        ten = inside(session).store.log.head.offset - before
+        ten = log_of(session).head.offset - before
         assert one < ten < one + 10 * 2000
 
 

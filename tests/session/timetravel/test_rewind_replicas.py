@@ -9,7 +9,6 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.session.session import owners_of
 
 WAIT_S = 60
 
@@ -32,14 +31,14 @@ def test_a_replica_holds_what_the_session_went_back_to(tmp_path: Path) -> None:
             commit(session)
         session.sync("replicas", timeout=WAIT_S)
         then = sorted(session["sums"].rows(at=5))
-        (before,) = owners_of(session).replication.status()
+        (before,) = session.replicas.status()
         assert (before.epoch, before.state) == (8, "level")
         session.rewind(to=5)
         # Whatever the copy has by now, it is not further than the session.
-        assert owners_of(session).replication.status()[0].epoch <= 5
+        assert session.replicas.status()[0].epoch <= 5
         assert session.recovery_frontier("disk") <= 5
         session.sync("replicas", timeout=WAIT_S)
-        (after,) = owners_of(session).replication.status()
+        (after,) = session.replicas.status()
         assert (after.epoch, after.state) == (5, "level")
         assert session.recovery_frontier("disk") == 5
         commit(session)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from internals import inside, repeats_of
+from internals import checkpoint_now, repeats_of
 
 import nosync_nb
 from nosync_nb import Session
@@ -83,7 +83,7 @@ def test_the_form_and_the_order_of_rows_do_not_matter(
     events.insert([(2, None), (1, "a"), (1, "a")])
     session.commit()
     if packed:
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     session = opened()
     again = pa.table({"name": ["a", "a", None], "x": [1, 1, 2]})
     assert len(told(lambda: session["events"].insert(again))) == 1
@@ -287,7 +287,7 @@ def test_the_epochs_to_compare_with_are_read_in_a_few_steps(
         events.insert([(x, "one")])
         session.commit()
         if x == 200:
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
     session = opened()
     steps: list[tuple[int, int]] = []
     read = History.apart

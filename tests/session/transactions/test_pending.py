@@ -11,13 +11,12 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from internals import on_places
+from internals import notices_of, on_places, settle_background
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import NegativeMultiplicityError, StageError
 from nosync_nb.operators import reduce
-from nosync_nb.session.session import owners_of
 
 
 def elsewhere(read: Callable[[], Any]) -> Any:
@@ -75,7 +74,7 @@ def test_who_inserts_is_told_that_its_rows_wait_whichever_thread_it_is(session: 
 
 def test_a_transaction_that_is_committed_hides_nothing_afterwards(session: Session) -> None:
     data = session.input("data", "n bigint")
-    transaction = owners_of(session).commits.begin()
+    transaction = session.begin()
     data.insert([(1,)])
     assert elsewhere(data.count) == 0
     transaction.commit()
@@ -154,7 +153,7 @@ def test_commit_looks_up_no_removed_row(session: Session, monkeypatch: pytest.Mo
     for n in range(100):
         data.remove([(n,)])
         session.commit()
-    owners_of(session).worker.settle()
+    settle_background(session)
     assert not looked
     assert data.count() == 2900
     assert looked
@@ -169,7 +168,7 @@ def test_a_load_with_a_known_key_and_other_rows_is_told_and_not_done(tmp_path: P
         orders = session.input("orders", "id bigint, price double")
         orders.insert([(1, 5.0), (2, 6.0)], once="load")
         orders.insert([(2, 6.0), (1, 5.0)], once="load")
-        assert list(owners_of(session).listeners.notices) == [
+        assert list(notices_of(session)) == [
             "input 'orders': 'load' is there already, nothing to do"
         ]
         with pytest.warns(UserWarning, match="its rows differ from those loaded as 'load'"):
@@ -194,7 +193,7 @@ def test_a_load_with_a_known_key_and_other_rows_is_told_and_not_done(tmp_path: P
             if checkpoint:
                 for _ in range(1100):
                     session.commit()
-                owners_of(session).worker.settle()
+                settle_background(session)
 
 
 def test_a_block_with_a_known_key_and_other_rows_is_told_and_not_done(session: Session) -> None:
@@ -210,9 +209,7 @@ def test_a_block_with_a_known_key_and_other_rows_is_told_and_not_done(session: S
 
     assert not load(1)
     assert load(1)
-    assert (
-        owners_of(session).listeners.notices[-1] == "epoch 'day 1' is there already, nothing to do"
-    )
+    assert notices_of(session)[-1] == "epoch 'day 1' is there already, nothing to do"
     with pytest.warns(UserWarning, match="epoch: its rows differ from those loaded as 'day 1'"):
         assert load(2)
     assert data.rows() == [(1,)]

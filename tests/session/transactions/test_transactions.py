@@ -17,13 +17,12 @@ import pytest
 from faults.interleaving import at_one_line_after_the_other
 from hypothesis import given
 from hypothesis import strategies as st
-from internals import inside
+from internals import notices_of, services_of, store_of
 from models.model import Bag, bag, summed
 
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError
 from nosync_nb.dataflow.runtime.delta import ArrangedChange
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.pending_changes import PendingCall
 from nosync_nb.trace.batch import Layout, Updates, arrange
 
@@ -354,9 +353,7 @@ def test_a_load_with_a_key_happens_once(session: Session) -> None:
     assert numbers.insert([(2,)], once=7) == 1
     session.commit()
     assert values(numbers) == [1, 2]
-    assert any(
-        "'january' is there already" in notice for notice in owners_of(session).listeners.notices
-    )
+    assert any("'january' is there already" in notice for notice in notices_of(session))
 
 
 def test_a_load_that_two_threads_look_for_at_once_happens_once(session: Session) -> None:
@@ -403,7 +400,7 @@ def test_a_load_that_two_threads_bring_to_what_waits_is_taken_once(
     loaded = len(at_one_line_after_the_other(["session/writes/input"], load, other))
     session.commit()
     assert values(numbers) == [*range(loaded)]
-    told = [notice for notice in owners_of(session).listeners.notices if "already" in notice]
+    told = [notice for notice in notices_of(session) if "already" in notice]
     assert len(told) == loaded - 1
 
 
@@ -466,11 +463,11 @@ def test_discarding_forgets_rows_and_keys_of_loads(session: Session) -> None:
 
 def test_a_transaction_of_a_cell_ends_with_its_epoch_or_without(session: Session) -> None:
     numbers = session.inputs["numbers"]
-    cell = owners_of(session).commits.begin(label="cell")
+    cell = session.begin(label="cell")
     numbers.insert([(1,)])
     assert cell.commit() == 1
     assert values(numbers, "cell") == [1]
-    cell = owners_of(session).commits.begin()
+    cell = session.begin()
     numbers.insert([(2,), (3,)])
     assert cell.discard() == 2
     numbers.insert([(4,)])
@@ -513,9 +510,9 @@ def test_equal_rows_in_files_are_one_row_of_their_key_or_refused(
     change = PendingCall(kind, None, {layout: ArrangedChange((batch,))})
     if kind == "insert":
         with pytest.raises(SchemaError, match="'keyed': key 1 is there twice in the rows"):
-            inside(session).inputs.add("keyed", change)
+            services_of(session).inputs.add("keyed", change)
         return
-    inside(session).inputs.add("keyed", change)
+    services_of(session).inputs.add("keyed", change)
     session.commit()
     assert people.rows() == [(1, 10), (2, 5)]
 
@@ -617,7 +614,7 @@ def test_what_is_inserted_while_a_commit_runs_waits_for_the_next(
         numbers.insert([(2,)])
         there.set()
 
-    run = inside(session).publisher.runner.epoch
+    run = services_of(session).publisher.runner.epoch
 
     def slow(*arguments: Any) -> Any:
         draft = run(*arguments)
@@ -625,11 +622,11 @@ def test_what_is_inserted_while_a_commit_runs_waits_for_the_next(
         assert there.wait(60)
         return draft
 
-    monkeypatch.setattr(inside(session).publisher.runner, "epoch", slow)
+    monkeypatch.setattr(services_of(session).publisher.runner, "epoch", slow)
     numbers.insert([(1,)])
     other = threading.Thread(target=insert)
     other.start()
-    inside(session).gate.lock = Lock(inside(session).gate.lock)  # type: ignore[assignment]
+    services_of(session).gate.lock = Lock(services_of(session).gate.lock)  # type: ignore[assignment]
     session.commit()
     other.join(60)
     assert values(numbers, at=1) == [1]
@@ -648,18 +645,18 @@ def ring(*_: Any) -> None:
 @pytest.fixture
 def struck(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """Lets a signal come as soon as the next frame is written."""
-    write, alarm = inside(session).store.write_epoch, signal.signal(signal.SIGALRM, ring)
+    write, alarm = store_of(session).write_epoch, signal.signal(signal.SIGALRM, ring)
     # Who is started in the background of a shell ignores it.
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def arm(number: int) -> None:
         def written(*arguments: Any) -> Any:
             position = write(*arguments)
-            monkeypatch.setattr(inside(session).store, "write_epoch", write)
+            monkeypatch.setattr(store_of(session), "write_epoch", write)
             signal.raise_signal(number)
             return position
 
-        monkeypatch.setattr(inside(session).store, "write_epoch", written)
+        monkeypatch.setattr(store_of(session), "write_epoch", written)
 
     yield arm
     signal.signal(signal.SIGALRM, alarm)
@@ -702,7 +699,7 @@ def test_a_block_and_a_transaction_know_that_their_epoch_stands(
         session.inputs["numbers"].insert([(1,)])
     assert block.number == 1
     session.inputs["numbers"].insert([(2,)])
-    transaction = owners_of(session).commits.begin()
+    transaction = session.begin()
     session.inputs["numbers"].insert([(3,)])
     struck(number)
     with pytest.raises(error):

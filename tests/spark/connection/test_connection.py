@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import services_of
 
 import nosync_nb
 
@@ -52,7 +52,7 @@ def test_views_are_made_and_dropped_by_one_thread_at_a_time(
     with nosync_nb.open(tmp_path / "log") as session:
         session.input("numbers", "x int")
         session.input("others", "x int")
-        link = inside(session).link
+        link = services_of(session).link
         monkeypatch.setattr("nosync_nb.spark.spark_session.find_session", lambda user: spark)
         monkeypatch.setattr("nosync_nb.spark.views.views.Views", lambda *_: views)
         monkeypatch.setattr(link, "_given", spark)
@@ -82,7 +82,7 @@ def test_no_views_are_made_for_a_session_that_has_ended(
     session = nosync_nb.open(tmp_path / "log")
     session.input("numbers", "x int")
     session.close()
-    link = inside(session).link
+    link = services_of(session).link
     monkeypatch.setattr("nosync_nb.spark.spark_session.find_session", lambda user: spark)
     monkeypatch.setattr("nosync_nb.spark.views.views.Views", lambda *_: views)
     monkeypatch.setattr(link, "_given", spark)

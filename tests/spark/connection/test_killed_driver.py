@@ -12,16 +12,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from internals import store_of
 from machines.other_host import TOP
 
 import nosync_nb
-from nosync_nb.session.session import owners_of
 
 ROWS = 20
 PROGRAM = """
 import os, sys
 import nosync_nb
-from nosync_nb.session.session import owners_of
 
 path, begun, go, rows = sys.argv[1:]
 session = nosync_nb.open(path)
@@ -34,7 +33,7 @@ def slow(row):
         os.read(os.open(go, os.O_RDONLY), 1)
     return row.k, row.v + 1
 
-owners_of(session).definitions.define({"later": numbers.map(slow, "k int, v int")}, on="spark")
+session.define({"later": numbers.map(slow, "k int, v int")}, on="spark")
 numbers.insert([(1, 1)])
 session.commit(wait="disk")
 print("jvm", __import__("pyspark").SparkContext._gateway.proc.pid, flush=True)
@@ -112,5 +111,5 @@ def test_a_kernel_that_is_killed_in_a_job_leaves_no_half_of_it(
         assert session["numbers"].rows() == [(1, 1), (2, 2)]
         assert session.now == 2
         there = sorted(path.glob("layers/*"))
-        assert owners_of(session).publisher.store.sweep() == []  # nothing is missing
+        assert store_of(session).sweep() == []  # nothing is missing
         assert there == sorted(path.glob("layers/*"))  # and nothing is there that nobody names

@@ -20,10 +20,10 @@ import sys
 import pyarrow as pa
 import nosync_nb
 from nosync_nb import NosyncError
-from nosync_nb.session.session import owners_of
 
 session = nosync_nb.open(sys.argv[1], spark_rows=1000)
-definitions = owners_of(session).definitions
+said = []
+session.on_notice(said.append)
 big = session.input("big", "g int, s string")
 def rows(start, stop):
     numbers = range(start, stop)
@@ -32,16 +32,16 @@ def rows(start, stop):
 
 big.insert(rows(0, 5000))
 session.commit()
-definitions.define({"counts": big.group_by("g").agg(n="count(*)")})
+session.define({"counts": big.group_by("g").agg(n="count(*)")})
 assert sum(row.n for row in session["counts"].rows()) == 5000
 big.insert(rows(5000, 7000))
 session.commit()
-told = [each for each in owners_of(session).listeners.notices if "does not start" in each]
-assert len(told) == 1, owners_of(session).listeners.notices
+told = [each for each in said if "does not start" in each]
+assert len(told) == 1, said
 assert "stage 'counts' needs Spark" in told[0] and "runs in this process" in told[0], told
 for make in (
-    lambda: definitions.define({"forced": big.group_by("s").agg(n="count(*)")}, on="spark"),
-    lambda: definitions.define({"masked": big.filter("mask(s) = 'A000'")}),
+    lambda: session.define({"forced": big.group_by("s").agg(n="count(*)")}, on="spark"),
+    lambda: session.define({"masked": big.filter("mask(s) = 'A000'")}),
 ):
     try:
         make()
@@ -57,7 +57,6 @@ print("rows", sum(row.n for row in session["counts"].rows()))
 
 WITHOUT = """
 from nosync_nb import NosyncError
-from nosync_nb.session.session import owners_of
 
 def refused(call, *texts):
     try:
@@ -70,9 +69,9 @@ def refused(call, *texts):
 
 def goes_on():
     'What needs no Spark, beside a DataFrame that is gone; leaves rows that need it.'
-    definitions.define({"small": others.filter("i > 1")}, on="local")
+    session.define({"small": others.filter("i > 1")}, on="local")
     session.rename("small", "few")
-    definitions.define({"gone": others.filter("i > 2")})
+    session.define({"gone": others.filter("i > 2")})
     session.drop("gone")
     others.insert([(5,)])
     session.commit()
@@ -88,7 +87,6 @@ import os, sys
 import nosync_nb
 
 session = nosync_nb.open(sys.argv[1])
-definitions = owners_of(session).definitions
 session.spark_conf.update({"spark.master": "local[1]", "spark.log.level": "OFF"})
 names, others = session.input("names", "s string"), session.input("others", "i int")
 sounds = session.stage("sounds", names.select("mask(s) AS code"))
@@ -140,7 +138,7 @@ assert users.table("sounds").count() == 3
 kill()
 others.insert([(9,)])
 session.commit()
-definitions.define({"more": others.filter("i > 8")})
+session.define({"more": others.filter("i > 8")})
 names.insert([("Bob",)])
 for _ in range(2):
     refused(session.commit, "JVM of the Spark session has died", "make your Spark session again")
@@ -195,7 +193,6 @@ first = serve()
 builder = SparkSession.builder.remote(f"sc://localhost:{port}")
 users = builder.getOrCreate()
 session = nosync_nb.open(folder)
-definitions = owners_of(session).definitions
 names, others = session.input("names", "s string"), session.input("others", "i int")
 session.stage("sounds", names.select("mask(s) AS code"))
 names.insert([("Robert",)])

@@ -12,7 +12,6 @@ import pytest
 import nosync_nb
 from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.dataflow.optimizer.planner import plan_definition
-from nosync_nb.session.session import owners_of
 
 pytestmark = pytest.mark.spark
 
@@ -44,7 +43,7 @@ def run(path: Path, **options: Any) -> tuple[list[Any], list[str]]:
             ),
             "counted": chain.group_by("town").agg(n="sum(n * origin)"),
         }
-        reports = owners_of(session).definitions.define(stages)
+        reports = session.define(stages)
         seen, placed = [], [report.placement for report in reports]
         for epoch in range(2):
             seen.append([sorted(map(tuple, session[name].rows())) for name in stages])

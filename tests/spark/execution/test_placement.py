@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from checks.checking import merge_all
-from internals import inside, slots_of, spark_unseen
+from internals import graph_of, notices_of, slots_of, spark_unseen, traces_of
 from soak import tried
 
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.errors import ExpressionError, NosyncError, OutOfMemoryError
-from nosync_nb.session.session import owners_of
 from nosync_nb.spark import launch, spark_session
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution import cost_model, placement
@@ -105,7 +104,7 @@ def history(path: Path, on: str, spark: Any, seed: int) -> list[Rows]:
         session["edges"].insert(held)  # type: ignore[attr-defined]
         session["nodes"].upsert([(i, f"w{i % 4}") for i in range(15)])  # type: ignore[attr-defined]
         session.commit()
-        owners_of(session).definitions.define(stages(session), on=on)
+        session.define(stages(session), on=on)
         found = [read(session)]
         for _ in range(EPOCHS):
             gone = [held.pop(rng.randrange(len(held))) for _ in range(25)]
@@ -152,17 +151,13 @@ def test_a_first_run_over_many_rows_is_on_spark_and_a_small_epoch_is_not(
         numbers = session.input("numbers", "n bigint")
         numbers.insert([(i,) for i in range(2000)])
         session.commit()
-        (report,) = owners_of(session).definitions.define(
-            {"odd": numbers.filter("n % 2 = 1").group_by("n").count()}
-        )
+        (report,) = session.define({"odd": numbers.filter("n % 2 = 1").group_by("n").count()})
         assert "Spark job" in report.placement
         numbers.insert([(1,)])
         session.commit()
         assert "[in process" in session["odd"].explain()
         assert session["odd"].agg(n="sum(count)").rows()[0].n == 1001
-        (report,) = owners_of(session).definitions.define(
-            {"here": numbers.agg(n="count(*)")}, on="local"
-        )
+        (report,) = session.define({"here": numbers.agg(n="count(*)")}, on="local")
         assert report.placement == "in process"
 
 
@@ -206,11 +201,9 @@ def test_rows_that_the_driver_holds_start_no_jvm(
         before = session.stage("before", joined(session))
         session["rows"].insert(many(150_000))  # type: ignore[attr-defined]
         session.commit()
-        held = [
-            inside(session).traces[n] for n in inside(session).graph.named["rows"].traces.values()
-        ]
+        held = [traces_of(session)[n] for n in graph_of(session).named["rows"].traces.values()]
         assert all(trace.layers[0].files for trace in held)
-        (report,) = owners_of(session).definitions.define({"after": joined(session, "k >= -1")})
+        (report,) = session.define({"after": joined(session, "k >= -1")})
         assert report.placement == "in process"
         assert before.rows() == session["after"].rows()
         assert ("with its start" if spark_rows is None else "as asked") in before.explain()
@@ -225,15 +218,15 @@ def test_with_spark_off_nothing_is_placed_there(tmp_path: Path, no_start: None) 
         with_inputs(session)
         session["rows"].insert(many(9000))  # type: ignore[attr-defined]
         session.commit()
-        (report,) = owners_of(session).definitions.define({"asked": joined(session)}, on="spark")
+        (report,) = session.define({"asked": joined(session)}, on="spark")
         assert report.placement == "in process"
         assert "Spark is off" in session["asked"].explain()
         loop = session["rows"].iterate(lambda v: v.select("k", "x % 7 AS x").distinct())
-        owners_of(session).definitions.define({"loop": loop}, on="spark")
+        session.define({"loop": loop}, on="spark")
         assert session["loop"].count() > 0
         session.spark_off = False
         with pytest.raises(AssertionError, match=SECRETLY):
-            owners_of(session).definitions.define({"there": joined(session, "k >= -2")}, on="spark")
+            session.define({"there": joined(session, "k >= -2")}, on="spark")
 
 
 def test_with_spark_off_what_needs_it_is_an_error(
@@ -261,7 +254,7 @@ def test_what_spark_is_started_for_is_said_before_it_is(
     said = []
 
     def start(_conf: object) -> None:
-        now = owners_of(session).works.doing.now
+        now = session.info.activity
         said.append("" if now is None else now.what)
         raise NosyncError("there is no Java")
 
@@ -274,7 +267,7 @@ def test_what_spark_is_started_for_is_said_before_it_is(
         asked = session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x")
         with pytest.raises(NosyncError, match=r"xpath_int.* needs Spark, but there is no Java"):
             session.stage("asked", asked)
-        (notice,) = owners_of(session).listeners.notices
+        (notice,) = notices_of(session)
     assert notice.startswith('starts Spark for the expression "upper(string(k)) = xpath_int(')
     assert notice.endswith("(function xpath_int); 'UPPER(STRING(k))' would stay in process")
     assert len(said) == 1
@@ -311,11 +304,9 @@ def test_rows_that_fit_nowhere_are_refused_before_anything_is_taken(
         session.commit()
         monkeypatch.setattr(placement, "free_bytes", lambda: table.nbytes)
         with pytest.raises(OutOfMemoryError, match="stage 'more'"):
-            owners_of(session).definitions.define({"more": joined(session, "k >= -1")})
+            session.define({"more": joined(session, "k >= -1")})
         assert "more" not in session
-        (report,) = owners_of(session).definitions.define(
-            {"more": joined(session, "k >= -1")}, on="local"
-        )
+        (report,) = session.define({"more": joined(session, "k >= -1")}, on="local")
         assert (report.placement, report.rows) == ("in process", 7)
 
 
@@ -364,18 +355,18 @@ def test_rows_of_a_dataframe_stay_with_spark_also_when_layers_were_merged(
             frame = spark.range(cost_model.FRAME_ROWS // 3 + 1)
             rows.insert(frame.selectExpr("id % 1000 as k", f"id + {part} as x"))
             session.commit()
-        (report,) = owners_of(session).definitions.define({"counts": joined(session)})
+        (report,) = session.define({"counts": joined(session)})
         assert "Spark job" in report.placement
         assert f"{cost_model.FRAME_ROWS + 2:,} rows of a DataFrame" in session["counts"].explain()
         merge_all(session)
-        (report,) = owners_of(session).definitions.define({"again": joined(session, "k >= -1")})
+        (report,) = session.define({"again": joined(session, "k >= -1")})
         assert "Spark job" in report.placement
         assert session["again"].rows() == session["counts"].rows()
         rows.insert(spark.range(5).selectExpr("id as k", "id as x"))
         session.commit()
         assert "[in process" in session["counts"].explain()
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=10**9) as session:
-        (report,) = owners_of(session).definitions.define({"never": joined(session, "k >= -2")})
+        (report,) = session.define({"never": joined(session, "k >= -2")})
         assert report.placement == "in process"
 
 

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from internals import inside, is_seen
+from internals import is_seen, parts_folder
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import NosyncError, SchemaError
-from nosync_nb.session.session import owners_of
 from nosync_nb.spark.staging import staging
 
 pytestmark = pytest.mark.spark
@@ -27,7 +26,7 @@ MESSAGE = "Spark's executors do not see the session's folder"
 def remote(spark: Any, tmp_path: Path) -> Iterator[Session]:
     """A session whose folder no executor sees, as on a cluster without shared storage."""
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
-        staging.assume_shared(spark, inside(session).store.parts, shared=False)
+        staging.assume_shared(spark, parts_folder(session), shared=False)
         yield session
 
 
@@ -41,7 +40,7 @@ def test_small_dataframes_come_over_arrow(spark: Any, remote: Session) -> None:
     given.remove(spark.range(1).selectExpr("id as x", "double('nan') as y"))
     remote.commit()
     assert doubled.rows()[0] == (0, 89)
-    assert not os.listdir(inside(remote).store.parts)
+    assert not os.listdir(parts_folder(remote))
 
 
 def test_larger_ones_are_refused_with_the_remedy(spark: Any, remote: Session) -> None:
@@ -74,7 +73,7 @@ def test_a_stage_that_must_run_there_is_refused(spark: Any, remote: Session) -> 
     given.insert([(1,), (2,)])
     remote.commit()
     with pytest.raises(NosyncError, match="stage 'odd' is to run on Spark"):
-        owners_of(remote).definitions.define({"odd": given.filter("x % 2 = 1")}, on="spark")
+        remote.define({"odd": given.filter("x % 2 = 1")}, on="spark")
     assert "odd" not in remote
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import log_of, parts_folder
 from machines.object_server import ObjectServer, with_bucket
 from machines.other_host import run
 from pyspark.sql.datasource import InputPartition
@@ -93,7 +93,7 @@ def opened(spark: Any, tmp_path: Path) -> Callable[..., Session]:
 
     def again(url: str | None, name: str = "log") -> Session:
         session = nosync_nb.open(tmp_path / name, spark=spark, spark_rows=1000, bulk=url)
-        staging.assume_shared(spark, inside(session).store.parts, shared=False)
+        staging.assume_shared(spark, parts_folder(session), shared=False)
         return session
 
     return again
@@ -182,7 +182,7 @@ def test_what_no_executor_needs_is_not_there_for_long(
             session.commit()
             there = set(names(url))
             assert not there & useless, "what the log has let go of goes with the next run"
-            useless = there - set(os.listdir(inside(session).store.parts))
+            useless = there - set(os.listdir(parts_folder(session)))
         assert counts.rows()[0] == (0, ROWS // 50, ROWS - 50 + 7)
 
 
@@ -190,11 +190,11 @@ def test_what_an_owner_that_was_killed_left_the_next_one_clears(
     spark: Any, url: str, opened: Callable[..., Session]
 ) -> None:
     with opened(url) as session:
-        own = inside(session).store.log.id.hex()
+        own = log_of(session).id.hex()
         left = location.location_of(location.url_below(url, own, "0"))
         left.make()
         (path,) = _files(session, 1)
-        left.put(inside(session).store.parts, path)
+        left.put(parts_folder(session), path)
         assert path in names(url)
         given, counts = counted(session)
         given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "id as x"))
@@ -207,7 +207,7 @@ def _files(session: Session, count: int) -> list[str]:
     """Files in a session's folder that nobody names."""
     made = [f"left{number}.arrow" for number in range(count)]
     for name in made:
-        (Path(inside(session).store.parts) / name).write_bytes(b"some")
+        (Path(parts_folder(session)) / name).write_bytes(b"some")
     return made
 
 

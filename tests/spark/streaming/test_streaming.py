@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from internals import services_of
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError, StageError
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.writes.commit import CommitService
 
 pytestmark = [
@@ -193,7 +193,7 @@ def test_nothing_grows_with_batches_and_each_epoch_tells_the_one_before(
 ) -> None:
     with opened() as session:
         feed = session.stream(source.frame, into=session.inputs["flights"])
-        ledger = owners_of(session).publisher.ledger
+        ledger = services_of(session).publisher.ledger
         for number in range(5):
             source.put((number, "UA"))
             last = feed.catch_up()
@@ -486,6 +486,6 @@ def test_what_is_no_stream_for_an_input_is_refused(
             session.stream(source.frame, into=flights, every=3)
         with pytest.raises(NosyncError, match="parsecs"):
             session.stream(source.frame, into=flights, processingTime="5 parsecs")
-        assert not owners_of(session).listeners.subscribers
+        assert not services_of(session).listeners.subscribers
     with pytest.raises(NosyncError, match="closed"):
         session.stream(source.frame, into=flights)

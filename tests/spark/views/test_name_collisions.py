@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside, is_seen
+from internals import is_seen, notices_of, parts_folder
 
 import nosync_nb
 from nosync_nb import ExpressionError, NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.session import owners_of
 
 pytestmark = pytest.mark.spark
 
@@ -40,17 +39,11 @@ def test_a_stage_without_a_view_is_told_why_and_how_to_read_it(spark: Any, tmp_p
         first.commit()
         first.input("deg", "x int")
         assert spark.table("DEG").collect()[0][0] == 1
-        assert (
-            "'Deg' has that name in Spark, which knows no case"
-            in owners_of(first).listeners.notices[-1]
-        )
+        assert "'Deg' has that name in Spark, which knows no case" in notices_of(first)[-1]
         second.input("deg", "x int")
         spark.catalog.listTables()
-        assert (
-            f"the log in '{first.path}' has a view of that name"
-            in owners_of(second).listeners.notices[-1]
-        )
-        assert repr(second.path) in owners_of(second).listeners.notices[-1]
+        assert f"the log in '{first.path}' has a view of that name" in notices_of(second)[-1]
+        assert repr(second.path) in notices_of(second)[-1]
         assert spark.table("DEG").collect()[0][0] == 1
 
 
@@ -126,7 +119,7 @@ def test_a_probe_of_one_that_was_killed_is_swept(
     spark: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
-        folder = Path(inside(session).store.parts)
+        folder = Path(parts_folder(session))
         with monkeypatch.context() as patch:
             patch.setattr(Files, "unlink", lambda *_: None)
             assert is_seen(spark, str(folder))

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from internals import ended, inside
+from internals import ended, log_of, services_of, settle_background
 
 import nosync_nb
 from nosync_nb.rows import Schema
-from nosync_nb.session.session import owners_of
 from nosync_nb.spark.execution.tasks import StoredTrace
 from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.spark.views import snapshot_server
@@ -155,8 +154,8 @@ class Squatter:
 
 def view_of(session: nosync_nb.Session) -> SnapshotServer:
     """What a session serves, without Spark."""
-    number = inside(session).store.log.generation
-    return SnapshotServer(session.path, inside(session).link.snapshot, number)
+    number = log_of(session).generation
+    return SnapshotServer(session.path, services_of(session).link.snapshot, number)
 
 
 def seen(folder: Path) -> int:
@@ -188,7 +187,7 @@ def test_a_session_that_was_replaced_while_it_is_asked_hangs_up(tmp_path: Path) 
     new = nosync_nb.open(tmp_path / "log", takeover=True)
     new["given"].insert([(2,)])  # type: ignore[attr-defined]
     new.commit()
-    late = SnapshotServer(old.path, inside(old).link.snapshot, inside(new).store.log.generation)
+    late = SnapshotServer(old.path, services_of(old).link.snapshot, log_of(new).generation)
     assert seen(tmp_path / "log") == 2
     assert ended(late)
     new.close()
@@ -229,7 +228,7 @@ def test_a_folder_without_a_session_is_read_without_one(
             given.insert([(x,)])
             session.commit(label=f"l{x}")
         moment = session.epochs()[2].committed_at
-        owners_of(session).worker.settle()
+        settle_background(session)
 
     def made(*_: Any, **__: Any) -> None:
         raise AssertionError("a session is made")
@@ -291,7 +290,7 @@ def test_only_the_socket_has_the_rows_of_a_stage_in_memory(tmp_path: Path) -> No
     with nosync_nb.open(tmp_path / "log") as session:
         given = session.input("given", "x int")
         even = given.filter("x % 2 = 0")
-        owners_of(session).definitions.define({"even": even}, persist="memory")
+        session.define({"even": even}, persist="memory")
         given.insert([(x,) for x in range(10)])
         session.commit()
         server = view_of(session)

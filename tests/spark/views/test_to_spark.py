@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from internals import inside
+from internals import (
+    checkpoint_now,
+    merge_trace,
+    parts_folder,
+    services_of,
+    settle_background,
+    snapshot_of,
+    traces_of,
+)
 
 import nosync_nb
 from nosync_nb import Session
@@ -20,9 +28,9 @@ pytestmark = pytest.mark.spark
 
 def merged(session: Session) -> None:
     """Merges what is to be merged, also what the worker has in hand."""
-    for number in list(inside(session).traces):
-        inside(session).upkeep.merge(number)
-    inside(session).worker.settle()
+    for number in list(traces_of(session)):
+        merge_trace(session, number)
+    settle_background(session)
 
 
 def merged_away(session: Session) -> None:
@@ -34,7 +42,7 @@ def merged_away(session: Session) -> None:
     merged(session)
     for _ in range(4):
         session.commit()
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
 
 
 @pytest.mark.fault(41)
@@ -45,22 +53,22 @@ def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_pat
             numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
             session.commit()
         merged(session)
-        (layer,) = inside(session).snapshot.contents("numbers").layers
+        (layer,) = snapshot_of(session).contents("numbers").layers
         (first,) = {ref.path for ref in layer.files}
         frame = numbers.to_spark()
         derived = frame.selectExpr("x % 2 AS odd").groupBy("odd").count()
         merged_away(session)
         assert first not in {
             ref.path
-            for each in inside(session).snapshot.contents("numbers").layers
+            for each in snapshot_of(session).contents("numbers").layers
             for ref in each.files
         }
         assert {tuple(row) for row in derived.collect()} == {(0, 60_000), (1, 60_000)}
-        inside(session).garbage.exports.clear()  # as if many were made since
+        services_of(session).publisher.garbage.exports.clear()  # as if many were made since
         for _ in range(2):
             session.commit()
-            inside(session).upkeep.checkpoint()
-        assert first not in os.listdir(inside(session).store.parts)
+            checkpoint_now(session)
+        assert first not in os.listdir(parts_folder(session))
         with pytest.raises(Exception, match="this DataFrame reads were merged and deleted"):
             frame.selectExpr("sum(x)").collect()
         assert numbers.to_spark().count() == 480_000
@@ -75,7 +83,7 @@ def test_a_dataframe_of_a_reader_says_that_nobody_kept_its_files(
             numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
             session.commit()
         merged(session)  # what was inserted is the history's too
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         with nosync_nb.open(tmp_path / "log", spark=spark, mode="r") as reader:
             theirs = reader.inputs["numbers"]
             frame = theirs.to_spark()
@@ -94,16 +102,16 @@ def test_what_was_written_for_a_dataframe_alone_goes_after_it(spark: Any, tmp_pa
             numbers.insert(pa.table({"x": np.arange(start, start + 120_000)}))
             session.commit()
         frame = numbers.to_spark(at=1)
-        (spilled,) = inside(session).garbage.spilled
+        (spilled,) = services_of(session).publisher.garbage.spilled
         for _ in range(4):
             session.commit()
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         assert frame.count() == 120_000
-        inside(session).garbage.exports.clear()  # as if many were made since
+        services_of(session).publisher.garbage.exports.clear()  # as if many were made since
         for _ in range(2):
             session.commit()
-            inside(session).upkeep.checkpoint()
-        assert spilled not in os.listdir(inside(session).store.parts)
+            checkpoint_now(session)
+        assert spilled not in os.listdir(parts_folder(session))
 
 
 def test_views_follow_a_spark_session_that_comes_later_and_new_names(

@@ -10,7 +10,6 @@ import pytest
 import nosync_nb
 from nosync.__main__ import main
 from nosync_nb.collections.functions import signing
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.catalog import signature
 
 
@@ -116,7 +115,7 @@ def test_the_report_of_a_reader_is_of_what_the_owner_has_defined_since(
     with nosync_nb.open(log) as session, nosync_nb.open(log, mode="r") as reader:
         session.stage("big", session.input("numbers", "x int").filter("x > 1"))
         mine = signing.key_id(signing.user_key())
-        assert owners_of(reader).follower.refresh() == 0
+        assert reader.refresh() == 0
         assert reader.info.trust().whose == "signed with your key"
         become(monkeypatch, tmp_path / "there" / "key")
         told = reader.info.trust()

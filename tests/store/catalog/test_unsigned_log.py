@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import catalog_of, checkpoint_now, services_of
 from sql_cases.expression_cases import all_cases
 
 import nosync_nb
@@ -26,7 +26,6 @@ from nosync_nb.expressions import disallowed_reason
 from nosync_nb.operators import spec
 from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.rows import Schema
-from nosync_nb.session.session import owners_of
 from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.store.records import payloads
@@ -103,7 +102,7 @@ def stages(session: Session) -> dict[str, Any]:
 
 
 def filled(session: Session, epochs: int = 3) -> None:
-    owners_of(session).definitions.define(stages(session))
+    session.define(stages(session))
     for x in range(1, epochs + 1):
         session.inputs["numbers"].insert([(x,)])
         session.commit()
@@ -169,7 +168,7 @@ def test_a_strangers_log_is_opened_read_and_committed_to_and_nothing_of_it_is_ru
         assert values(session["odd"], 3) == [0, 1, 1]
         session.inputs["numbers"].insert([(more,)])
         session.commit()
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         session.close()
     assert hostile.untouched
 
@@ -195,12 +194,12 @@ def test_our_own_cells_make_a_strangers_stages_ours_from_the_rows_alone(hostile:
     session = hostile.opened()
     session.inputs["numbers"].insert([(5,)])
     session.commit()
-    owners_of(session).definitions.define(stages(session))
+    session.define(stages(session))
     assert values(session["big"]) == [2, 3, 4, 5]
     assert values(session["counts"]) == [(x, 1) for x in range(1, 6)]
     assert values(session["odd"]) == [0, 0, 1, 1, 1]
     assert values(session["big"], 2) == [2]
-    assert inside(session).catalog["counts"].version == 2
+    assert catalog_of(session)["counts"].version == 2
     assert values(session["counts@1"], 2) == [(1, 1), (2, 1)]
     assert REFLECT not in hostile.compiled
     assert set(session.stale) == {"late"}
@@ -227,10 +226,10 @@ def test_a_strangers_stages_stay_held_however_often_our_catalog_is_written(
     session.stage("own", session["other"].distinct())
     for how in ("frames", "checkpoint"):
         if how == "checkpoint":
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
         session.close()
         session = hostile.opened()
-        assert inside(session).signer.origin.own
+        assert services_of(session).signer.origin.own
         assert set(session.stale) == {"big", "odd", "counts", "late"}
         session.rename("big", "large")
         session.inputs["other"].insert([(len(how),)])
@@ -334,7 +333,7 @@ def test_a_catalog_that_was_changed_after_it_was_signed_is_nobodys(
     session = victim.opened()
     filled(session)
     if where == "checkpoint":
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     session.close()
     victim.watch()
     reread(change)
@@ -357,7 +356,7 @@ def test_a_catalog_signed_for_another_log_or_epoch_is_not_believed(
     filled(session, 2)
     session.close()
     session = victim.opened(log="two")
-    owners_of(session).definitions.define({"big": stages(session)["big"]})
+    session.define({"big": stages(session)["big"]})
     session.close()
     victim.watch()
 
@@ -391,8 +390,8 @@ def test_an_older_catalog_of_the_same_log_is_not_believed_at_another_epoch(
     session.stage("big", session.input("numbers", "x int").filter("x > 1"))
     session.inputs["numbers"].insert([(1,), (2,)])
     session.commit()
-    old = json.loads(json.dumps(inside(session).publisher.catalog))
-    signed = inside(session).signer.signed(0, inside(session).publisher.digest)
+    old = json.loads(json.dumps(services_of(session).publisher.catalog))
+    signed = services_of(session).signer.signed(0, services_of(session).publisher.digest)
     session.stage("big", session["numbers"].filter("x > 0"))
     session.close()
     victim.watch()
@@ -406,7 +405,7 @@ def test_the_newest_catalog_decides(victim: Victim, monkeypatch: pytest.MonkeyPa
     """A signed checkpoint lends nothing to an unsigned definition that follows it."""
     session = victim.opened()
     filled(session)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     with monkeypatch.context() as patch:
         patch.setattr(CatalogSigner, "signed", lambda *_: None)
         session.stage("late", session["numbers"].filter("x > 2"))
@@ -420,7 +419,7 @@ def test_the_newest_catalog_decides(victim: Victim, monkeypatch: pytest.MonkeyPa
 def test_our_own_log_goes_on_wherever_its_folder_and_key_are(victim: Victim) -> None:
     session = victim.opened()
     filled(session)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     session.close()
     shutil.move(victim.folder / "log", victim.folder / "moved")
     shutil.move(victim.folder / "mine", victim.folder / "home")
@@ -448,8 +447,8 @@ def test_a_function_signed_for_another_place_is_not_loaded(
     """Signed by this user, for a stage of this log or of another notebook."""
     session = victim.opened(log=log)
     numbers = session.input("numbers", "x int")
-    owners_of(session).definitions.define({"other": numbers.map(lambda row: (row.x + 1,), "y int")})
-    ((identity, text),) = functions(inside(session).publisher.catalog, "other")  # type: ignore[arg-type]
+    session.define({"other": numbers.map(lambda row: (row.x + 1,), "y int")})
+    ((identity, text),) = functions(services_of(session).publisher.catalog, "other")  # type: ignore[arg-type]
     session.close()
 
     def swap(data: dict[str, Any], _: Graph) -> None:
@@ -460,11 +459,11 @@ def test_a_function_signed_for_another_place_is_not_loaded(
     described = stages(session)
     with monkeypatch.context() as patch:
         forged(patch, swap)
-        owners_of(session).definitions.define(described)
+        session.define(described)
     session.close()
     victim.watch()
     session = victim.opened()
-    assert inside(session).signer.origin.own
+    assert services_of(session).signer.origin.own
     assert set(session.stale) == {"odd"}
     assert "does not match its signature" in session.stale["odd"]
     assert victim.loads == (1 if log == "log" else 0)  # that of `other` itself
@@ -481,9 +480,7 @@ def test_functions_follow_their_stage_to_another_name_and_both_stages_that_share
 ) -> None:
     session = victim.opened()
     halves = session.input("numbers", "x int").map(lambda row: (row.x // 2,), "y int")
-    owners_of(session).definitions.define(
-        {"small": halves.filter("y < 3"), "large": halves.filter("y >= 3")}
-    )
+    session.define({"small": halves.filter("y < 3"), "large": halves.filter("y >= 3")})
     session.rename("small", "little")
     session.inputs["numbers"].insert([(2,), (9,)])
     session.commit()
@@ -580,7 +577,7 @@ def test_under_our_own_signature_a_log_does_not_call_reflect_by_itself(
         session.close()
     victim.watch()
     session = victim.opened()
-    assert inside(session).signer.origin.own
+    assert services_of(session).signer.origin.own
     assert set(session.stale) == {"big"}
     assert "calls 'reflect', which is not run from a log: run the" in session.stale["big"]
     session.inputs["numbers"].insert([(7,)])

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from internals import inside
+from internals import checkpoint_now
 
 import nosync_nb
 from nosync_nb import NosyncError, TrustError
@@ -36,7 +36,7 @@ def write(folder: Path, *, checkpoint: bool = True) -> None:
             rows.insert([(k, epoch) for k in range(12)])
             session.commit()
             if checkpoint and epoch < 3:
-                inside(session).upkeep.checkpoint()
+                checkpoint_now(session)
 
 
 def below(folder: Path) -> set[str]:

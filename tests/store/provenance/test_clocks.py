@@ -6,12 +6,11 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from internals import inside
+from internals import checkpoint_now, log_of, services_of
 
 import nosync_nb
 from nosync_nb import CorruptLogError, Session
 from nosync_nb.errors import DurabilityError
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.provenance import clocks
 from nosync_nb.store.provenance.clocks import (
     LABEL_BYTES,
@@ -37,7 +36,7 @@ def payloads(path: Path) -> list[Payload]:
 def told(session: Session) -> list[dict[str, BatchClock]]:
     """The clocks of each frame after the checkpoint, by the names of now."""
     session.sync()
-    names = inside(session).publisher.logs
+    names = services_of(session).publisher.logs
     frames = [clocks.clocks_in_entries(p.entries) for p in payloads(Path(session.path))]
     return [{names[c.own.log]: c for c in frame if c.own.log in names} for frame in frames]
 
@@ -67,7 +66,7 @@ def test_a_clock_names_the_batch_it_adds_and_the_last_ones_it_was_made_from(
     assert second["large"].inputs == (second["labels"].own,)
     assert [c.own.upper for c in second.values()] == [3, 3, 3]
     assert first["nodes"].own.upper == 2
-    assert second["labels"].own.generation == inside(session).publisher.store.log.generation
+    assert second["labels"].own.generation == log_of(session).generation
     (frame,) = payloads(Path(session.path))[-1:]
     entries = {e.number: e.data for e in frame.entries}
     for clock in second.values():
@@ -81,7 +80,7 @@ def test_what_has_no_batch_yet_is_named_as_that(tmp_path: Path) -> None:
         left.insert([(1,)])
         session.commit()
         both = told(session)[-1]["both"]
-        log = next(n for n, name in inside(session).publisher.logs.items() if name == "right")
+        log = next(n for n, name in services_of(session).publisher.logs.items() if name == "right")
         assert both.inputs[1] == BatchLabel(log, 0, 0, NO_DIGEST)
 
 
@@ -90,10 +89,10 @@ def test_a_definition_has_clocks_and_so_has_the_past_that_is_computed_for_it(
 ) -> None:
     session.inputs["edges"].insert([(4, 1)])
     session.commit()
-    owners_of(session).definitions.define({"late": session["edges"].filter("src > 1")})
+    session.define({"late": session["edges"].filter("src > 1")})
     edges, late = told(session)[-2]["edges"], told(session)[-1]["late"]
     assert (late.own.upper, late.inputs) == (3, (edges.own,))
-    owners_of(session).definitions.define({"late": session["edges"].filter("src < 4")}, replay=0)
+    session.define({"late": session["edges"].filter("src < 4")}, replay=0)
     replayed = told(session)[-1]["late"]
     assert (replayed.own.upper, replayed.inputs) == (2, (edges.own,))
 
@@ -102,7 +101,7 @@ def test_a_definition_has_clocks_and_so_has_the_past_that_is_computed_for_it(
 def test_the_last_batches_are_known_again_after_opening(session: Session, checkpoint: bool) -> None:
     path, nodes = session.path, told(session)[-1]["nodes"].own
     if checkpoint:
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     session.close()
     with nosync_nb.open(path) as again:
         again.inputs["edges"].insert([(5, 1)])
@@ -116,7 +115,7 @@ def test_a_frame_that_did_not_come_about_leaves_no_label(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = told(session)[-1]["edges"].own
-    log = inside(session).publisher.store.log
+    log = log_of(session)
 
     def refused(*_: object) -> None:
         raise DurabilityError("no space")

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from faults.compressed_arrow import CompressingArrow, compressed
+from internals import checkpoint_now
 
 import nosync_nb
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import batch_codec
 from nosync_nb.trace.history import pack_file
@@ -131,7 +131,7 @@ def test_a_crafted_log_takes_no_more_memory_or_time_than_it_has_bytes(
             craft(patch)
             own.insert(rows)
             session.commit(wait="disk")
-            owners_of(session).upkeep.checkpoint()
+            checkpoint_now(session)
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", READ, str(path), mode],
         capture_output=True, text=True, env=os.environ | {"NOSYNC_KEY_FILE": f"{tmp_path}/own"},

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import inside
+from internals import checkpoint_now
 
 import nosync_nb
 from nosync_nb import CorruptLogError
@@ -91,7 +91,7 @@ def test_a_checkpoint_that_needs_something_is_refused(
 
     with monkeypatch.context() as patch, nosync_nb.open(path) as session:
         patch.setattr(json_text, "header_text", later)
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
         session.inputs["rows"].insert([(3,)])
         session.commit()
     told = "the log has 'hue', which this program does not know"
@@ -105,7 +105,7 @@ def test_a_log_needs_intervals_only_while_a_column_holds_some(
         session.stage(
             "soon", session["rows"].filter("date '2020-01-01' + interval 1 day > date '2000-01-01'")
         )
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     with monkeypatch.context() as patch:
         patch.setattr(format_features, "KNOWN", frozenset())
         nosync_nb.open(path).close()
@@ -121,11 +121,11 @@ def test_a_log_needs_intervals_only_while_a_column_holds_some(
                     nosync_nb.open(path, mode=mode)
         with nosync_nb.open(path) as session:
             assert session["gaps"].rows() == first
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
     with nosync_nb.open(path) as session:
         session.drop("gaps")
-        inside(session).upkeep.checkpoint()
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
+        checkpoint_now(session)
     monkeypatch.setattr(format_features, "KNOWN", frozenset())
     nosync_nb.open(path).close()
 
@@ -150,7 +150,7 @@ def test_a_log_needs_coded_columns_if_a_file_has_some(
                         nosync_nb.open(path, mode=mode)
             with nosync_nb.open(path) as session:
                 assert session["ways"].rows() == first
-                inside(session).upkeep.checkpoint()
+                checkpoint_now(session)
 
 
 @pytest.mark.fault(45)
@@ -171,7 +171,7 @@ def test_a_frame_of_another_kind_is_refused(path: Path) -> None:
 @pytest.mark.parametrize("pattern", ["segment-*", "checkpoint-*"])
 def test_a_flag_of_a_header_is_refused(path: Path, pattern: str) -> None:
     with nosync_nb.open(path) as session:
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     file = max(path.glob(pattern))
     data = bytearray(file.read_bytes())
     struct.pack_into("<I", data, 12, 1)

@@ -21,7 +21,7 @@ import pytest
 from checks.checking import EDGES, closure
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from internals import decode_section, directory_of, frame_of, inside
+from internals import catalog_of, checkpoint_now, decode_section, directory_of, frame_of
 
 import nosync_nb
 from nosync.log.notebook_memo import NotebookMemo
@@ -93,7 +93,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, no_disk: None) -> Corpus:
                 session.commit(label=f"label {x}")
             numbers.insert([(x, None, 1) for x in range(20)])
             session.commit()
-            inside(session).upkeep.checkpoint()
+            checkpoint_now(session)
             session.stage("sums", session["numbers"].group_by("s").agg(n="count(*)"))
             numbers.remove([(0, "", None)])
             edges.insert([(2, 3)])
@@ -190,7 +190,7 @@ def read_everything(folder: Path, mode: Any) -> None:
     """Opens a log and reads all that can be seen of it."""
     with nosync_nb.open(folder, mode=mode) as session:
         str(session.recovery)
-        for name in list(inside(session).catalog):
+        for name in list(catalog_of(session)):
             for at in (None, 0, 1, session.now):
                 with suppress(nosync_nb.TimeError, nosync_nb.NegativeMultiplicityError):
                     session[name].to_arrow(at=at)
@@ -382,7 +382,7 @@ def test_a_frame_that_empties_a_trace_is_read_or_refused(
         mode = data.draw(st.sampled_from(["r", "w"]))
         with bounded(), nosync_nb.open(folder, mode=mode) as session:
             assert session.now == epoch
-            for name in (s.name for s in inside(session).catalog.values() if not s.frozen):
+            for name in (s.name for s in catalog_of(session).values() if not s.frozen):
                 assert session[name].rows() == session[name].rows(at=epoch - 1), name
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from faults.faults import Crash
 from faults.memory_disk import Inode
+from internals import log_of
 from machines.replica_world import World
 
 from nosync_nb import open as open_session
 from nosync_nb.errors import DurabilityError, FencedError
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import Log
 from nosync_nb.store.records import payloads
 from nosync_nb.store.replication.address import parse_address
@@ -287,7 +287,7 @@ def test_a_replica_that_lost_a_file_of_what_it_acknowledged_is_ahead_all_the_sam
         shutil.copytree(path, backup)
         edges.insert([(i, i) for i in range(70_000)])
         session.commit(wait="disk")
-        shipper(LogSource(session.path, owners_of(session).publisher.store.log.generation)).ship()
+        shipper(LogSource(session.path, log_of(session).generation)).ship()
     (part,) = place.glob("*/layers/*.arrow")
     part.unlink()
     shutil.rmtree(path)
@@ -295,7 +295,7 @@ def test_a_replica_that_lost_a_file_of_what_it_acknowledged_is_ahead_all_the_sam
     with open_session(path) as session:
         session.inputs["edges"].insert([(1, 2)])
         session.commit(wait="disk")
-        source = LogSource(session.path, owners_of(session).publisher.store.log.generation)
+        source = LogSource(session.path, log_of(session).generation)
         with pytest.raises(FencedError, match="lacks"):
             shipper(source).ship()
 

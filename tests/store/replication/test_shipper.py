@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from faults.faults import FakeMachine, FaultyFiles
+from internals import checkpoint_now, log_of
 
 from nosync_nb import open as open_session
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import checkpoint, fencing, owner, segments, writer
 from nosync_nb.store.log.segments import HEADER_BYTES
@@ -50,10 +50,10 @@ def go_on(path: str, epochs: int, *, checkpoint: bool = False) -> None:
     """Opens the log once more; the next generation writes."""
     with open_session(path) as session:
         for i in range(epochs):
-            session.inputs["edges"].insert([(owners_of(session).publisher.store.log.generation, i)])
+            session.inputs["edges"].insert([(log_of(session).generation, i)])
             session.commit(wait="disk")
         if checkpoint:
-            owners_of(session).upkeep.checkpoint()
+            checkpoint_now(session)
 
 
 def now(path: str) -> int:
@@ -143,7 +143,7 @@ def test_a_look_at_what_has_not_grown_gives_what_the_last_one_gave(path: str) ->
         assert after is not None
         assert after.epoch == before.epoch + 1
         assert source.look() is after
-        owners_of(session).upkeep.checkpoint()
+        checkpoint_now(session)
         checkpointed = source.look()
         assert checkpointed is not None
         assert (checkpointed.end, checkpointed.state is None) == (after.end, False)
@@ -363,7 +363,7 @@ def test_a_log_that_its_first_owner_has_just_made_asks_nobody_what_it_lacks(tmp_
         shipper = shipper_of(path, begun(path, tmp_path / "copies"), ask)
         while shipper.ship():
             pass
-        assert shipper.acknowledged.seq == owners_of(session).publisher.store.log.head.seq
+        assert shipper.acknowledged.seq == log_of(session).head.seq
 
 
 @pytest.mark.fault(32)
@@ -379,7 +379,7 @@ def test_a_first_owner_asks_what_he_lacks_if_frames_are_gone_from_his_log(
             edges.insert([(1, i)])
             session.commit(wait="disk")
             if i % 3 == 2:
-                owners_of(session).upkeep.checkpoint()
+                checkpoint_now(session)
         assert now(path) == 1
         shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
         while shipper.ship():
@@ -436,7 +436,7 @@ def test_a_segment_that_is_too_short_takes_what_no_checkpoint_behind_it_has(
         if checkpoint:
             with monkeypatch.context() as patch:
                 patch.setattr(FolderReplica, "discard", lambda *_: None)
-                owners_of(session).upkeep.checkpoint()
+                checkpoint_now(session)
                 while shipper.ship():
                     pass
         held = replica.held().files
@@ -555,7 +555,7 @@ def test_what_is_kept_for_a_dead_replica_does_not_grow_with_epochs(
 
     counts, lacks = [], []
     with open_session(path) as session:
-        log = owners_of(session).publisher.store.log
+        log = log_of(session)
         shipper = Shipper(
             LogSource(path, log.generation),
             Dead(str(tmp_path / "no"), log.id),
@@ -571,8 +571,8 @@ def test_what_is_kept_for_a_dead_replica_does_not_grow_with_epochs(
                 shipper.ship()
             counts.append(steps())
             lacks.append(shipper.backlog_bytes)
-            owners_of(session).upkeep.checkpoint()
-            owners_of(session).upkeep.checkpoint()  # what the one before keeps is trimmed
+            checkpoint_now(session)
+            checkpoint_now(session)  # what the one before keeps is trimmed
     assert 200 <= max(counts) <= 2 * 200
     assert all(lacks)
     assert shipper.bytes_sent == 0

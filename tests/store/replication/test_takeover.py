@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from faults.memory_disk import MemoryFiles, Tree
+from internals import checkpoint_now, log_of
 
 from nosync_nb import Session
 from nosync_nb import open as open_session
@@ -22,7 +23,6 @@ from nosync_nb.errors import (
     TrustError,
 )
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import Log
 from nosync_nb.store.records import payloads
 from nosync_nb.store.replication import config, consistency, file_layout
@@ -62,7 +62,7 @@ def written(tmp_path: Path) -> Iterator[Session]:
 
 
 def source_of(session: Session) -> LogSource:
-    return LogSource(session.path, owners_of(session).publisher.store.log.generation)
+    return LogSource(session.path, log_of(session).generation)
 
 
 def made(path: Path) -> str:
@@ -290,7 +290,7 @@ def test_a_log_comes_back_from_any_copy_with_its_past(written: Session, tmp_path
     url = f"file://{tmp_path}/r"
     replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
     shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
-    owners_of(written).upkeep.checkpoint()
+    checkpoint_now(written)
     written.inputs["edges"].insert([(9, 9)])
     written.commit(wait="disk")
     while shipper.ship():
@@ -313,7 +313,7 @@ def test_a_log_comes_back_from_any_copy_with_its_past(written: Session, tmp_path
 def test_a_log_that_was_restored_outlasts_the_power(written: Session, tmp_path: Path) -> None:
     replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
     shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
-    owners_of(written).upkeep.checkpoint()
+    checkpoint_now(written)
     while shipper.ship():
         pass
     told = config.checked_config([f"file://{tmp_path}/r"], None, log=written.path)
@@ -434,7 +434,7 @@ def test_an_old_copy_of_the_disk_is_known_though_the_replica_dropped_what_it_has
                 edges.insert([(opening, i)])
                 session.commit()
             if opening == 2:
-                owners_of(session).upkeep.checkpoint()
+                checkpoint_now(session)
             session.sync()
             source = source_of(session)
             replica = replica or FolderReplica(made(tmp_path / "r"), source.log_id)
@@ -526,7 +526,7 @@ def test_a_stranger_cannot_have_a_log_shipped_where_he_wants(tmp_path: Path) -> 
     Path(path, config.FILE).write_bytes(json.dumps(said).encode() + b"\n" + b"0" * 64 + b"\n")
     with open_session(path) as session:
         assert any("none of them is asked" in note for note in session.recovery.notes)
-        assert owners_of(session).replication.status() == []
+        assert session.replicas.status() == []
     assert not (tmp_path / "theirs").exists()
 
 
@@ -536,7 +536,7 @@ def test_what_is_bad_here_is_not_shipped_and_takes_no_good_copys_place(
 ) -> None:
     written.inputs["edges"].insert([(i, i) for i in range(70_000)])
     written.commit(wait="disk")
-    owners_of(written).upkeep.checkpoint()
+    checkpoint_now(written)
     for i in range(5):
         written.inputs["edges"].insert([(i, i)])
         written.commit(wait="disk")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from internals import inside
+from internals import checkpoint_now, graph_of, snapshot_of, store_of
 
 import nosync_nb
 from nosync_nb import Session, TimeError
@@ -41,7 +41,7 @@ def committed(session: Session, first: int, last: int) -> dict[int, Snapshot]:
         if i > 2:
             edges.remove(EDGES[i - 2 : i - 1])
         assert session.commit() == i
-        seen[i] = inside(session).snapshot
+        seen[i] = snapshot_of(session)
     return seen
 
 
@@ -87,7 +87,7 @@ def test_files_are_those_of_the_layers_that_end_before(session: Session) -> None
     edges.insert([(i, i) for i in range(70_000)])
     session.commit()
     committed(session, 2, 6)
-    now = inside(session).snapshot
+    now = snapshot_of(session)
     number = next(iter(now.graph.named["edges"].traces.values()))
     files = [ref.path for layer in now.version.traces[number].layers for ref in layer.files]
     assert files
@@ -115,7 +115,7 @@ def test_an_input_that_was_declared_later_is_empty(session: Session) -> None:
     more = session.input("more", "x long")
     more.insert([(1,)])
     session.commit()
-    now = inside(session).snapshot
+    now = snapshot_of(session)
     made = plan_as_of(now, 3)
     assert not made.unread
     assert [rows(made.traces[n]) for n in now.graph.named["more"].traces.values()] == [[]]
@@ -148,7 +148,7 @@ def test_after_reopening_it_is_the_same(session: Session, tmp_path: Path) -> Non
     with nosync_nb.open(tmp_path / "log") as again:
         again.inputs["edges"].insert([(1, 1)])
         again.commit()
-        now = inside(again).snapshot
+        now = snapshot_of(again)
         for epoch, was in seen.items():
             check(now, was, plan_as_of(now, epoch))
 
@@ -157,19 +157,19 @@ def test_after_reopening_it_is_the_same(session: Session, tmp_path: Path) -> Non
 def test_an_epoch_that_is_not_there_is_told(session: Session, epoch: int) -> None:
     committed(session, 1, 4)
     with pytest.raises(TimeError, match="is not readable") as told:
-        plan_as_of(inside(session).snapshot, epoch)
+        plan_as_of(snapshot_of(session), epoch)
     assert "epochs 0 to 4 are" in str(told.value.hint)
 
 
 def test_epoch_0_is_empty(session: Session) -> None:
     committed(session, 1, 4)
-    now = inside(session).snapshot
+    now = snapshot_of(session)
     made = plan_as_of(now, 0)
     assert not any(rows(trace) for trace in made.traces.values())
 
 
 def kept_frames(session: Session) -> list[Frame]:
-    store = inside(session).store
+    store = store_of(session)
     return retained_frames(store.files, store.path, store.log.head)
 
 
@@ -177,7 +177,7 @@ def test_a_rewind_to_an_epoch_tells_all_that_came_after_it(session: Session) -> 
     committed(session, 1, 6)
     session.rewind(3)
     *before, rewind = kept_frames(session)
-    number = next(iter(inside(session).snapshot.graph.named["edges"].traces.values()))
+    number = next(iter(graph_of(session).named["edges"].traces.values()))
     assert not RecentFrames(before[-1:], 3).is_complete  # of epochs 4 and 5 nothing is known
     for frames in ([rewind], [*before[-1:], rewind]):
         assert RecentFrames(frames, 3).is_complete
@@ -200,12 +200,12 @@ def test_frames_are_kept_after_checkpoints_and_what_a_definition_wrote_is_not_ta
     session: Session,
 ) -> None:
     seen = committed(session, 1, 8)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     seen |= committed(session, 9, 12)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     session.stage("late", session["edges"].group_by("dst").agg(n="count(*)"))
     seen |= committed(session, 13, 16)
-    inside(session).upkeep.checkpoint()
+    checkpoint_now(session)
     seen |= committed(session, 17, 20)
     now, frames = seen[20], kept_frames(session)
     for epoch, was in seen.items():

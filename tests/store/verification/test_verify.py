@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import lease_of
+from internals import checkpoint_now, lease_of, log_of, settle_background, snapshot_of
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, TrustError
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import segments, writer
 from nosync_nb.store.verification import verify as verifying
@@ -53,8 +52,8 @@ def grow(session: Session, epochs: range) -> None:
         edges.insert([(i % 11, epoch * 1000 + i) for i in range(count)])
         session.commit()
         if epoch % 10 == 9:
-            owners_of(session).worker.settle()
-            owners_of(session).upkeep.checkpoint()
+            settle_background(session)
+            checkpoint_now(session)
 
 
 @pytest.fixture(scope="module")
@@ -179,9 +178,7 @@ def test_two_files_that_were_exchanged_are_both_named(log: Path, suffix: str) ->
 def test_damage_is_told_by_stage_and_epochs(log: Path) -> None:
     with nosync_nb.open(log) as session:
         (layer,) = [
-            layer
-            for trace in owners_of(session).publisher.snapshot.contents("far").layers[:1]
-            for layer in [trace]
+            layer for trace in snapshot_of(session).contents("far").layers[:1] for layer in [trace]
         ]
     assert layer.files
     path = log / "layers" / layer.files[0].path
@@ -262,7 +259,7 @@ def test_a_checkpoint_of_a_copy_that_went_another_way_is_damage(tmp_path: Path) 
         with nosync_nb.open(tmp_path / name) as session:
             session.inputs["edges"].insert([(number, number)])
             session.commit()
-            owners_of(session).upkeep.checkpoint()
+            checkpoint_now(session)
             session.inputs["edges"].insert([(2, 2)])
             session.commit()
     newest = max(path.name for path in (tmp_path / "one").glob("checkpoint-*"))
@@ -370,7 +367,7 @@ def test_a_frame_that_is_being_written_is_not_in_the_log_yet(
         session.input("edges", "src int, dst int")
         grow(session, range(1, 4))
         before = verify(session.path)
-        lease, last = lease_of(owners_of(session).publisher.store.log), files_of(tmp_path)[-1]
+        lease, last = lease_of(log_of(session)), files_of(tmp_path)[-1]
         generation, number = map(int, last.stem.split("-")[1:])
         last.with_name(segments.file_name(generation, number + 1)).write_bytes(b"")
         publish, found = lease.publish, []
@@ -480,7 +477,7 @@ def sparse(tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch) -> Path:
                 nodes.insert([(epoch,)])
             if epoch == 4:
                 few = edges.join(nodes, on={"dst": "node"})
-                owners_of(session).definitions.define({"few": few}, replay=0)
+                session.define({"few": few}, replay=0)
             session.commit()
     return path
 
@@ -494,7 +491,7 @@ def test_a_log_that_begins_in_the_middle_of_a_definition_is_whole(
             session.inputs["edges"].insert([(9 + epoch, 1)])
             session.commit()
             shutil.copytree(sparse, before, dirs_exist_ok=True)
-            owners_of(session).upkeep.checkpoint()
+            checkpoint_now(session)
     assert verify(str(sparse)).whole
     gone = [p for p in sorted(before.glob("*.log")) if not (sparse / p.name).exists()]
     assert len(gone) > 5

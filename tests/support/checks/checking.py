@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from internals import inside
+from internals import drain_background, merge_trace, traces_of
 from models import model
 from models.model import Bag, bag
 from strategies import Epoch, ddl, histories
@@ -96,12 +96,12 @@ def merge_all(session: Session) -> None:
     def everything(trace: Trace) -> Merge | None:
         return Merge(0, len(trace.layers)) if len(trace.layers) > 1 else None
 
-    inside(session).worker.drain(60)  # what it has in hand nobody else merges
+    drain_background(session, 60)  # what it has in hand nobody else merges
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maintenance, "plan", everything)
-        for number in inside(session).traces:
-            inside(session).upkeep.merge(number)
-    assert {len(trace.layers) for trace in inside(session).traces.values()} <= {0, 1}
+        for number in traces_of(session):
+            merge_trace(session, number)
+    assert {len(trace.layers) for trace in traces_of(session).values()} <= {0, 1}
 
 
 def apply(session: Session, inputs: Mapping[str, Any], epoch: Epoch) -> None:

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from statistics import fmean
 
 import pytest
-from internals import on_sorted
+from internals import on_sorted, settle_background
 
 from nosync_nb import Session
-from nosync_nb.session.session import owners_of
 
 EPOCHS = 200
 SPARE = 4  # rows an epoch
@@ -39,7 +38,7 @@ def work_of(
             before = session.stats["touched"], counted[0]
             change(epoch)
             session.commit()
-            owners_of(session).worker.settle()  # what the worker does is of this epoch
+            settle_background(session)  # what the worker does is of this epoch
             touched.append(session.stats["touched"] - before[0])
             ordered.append(counted[0] - before[1])
     return touched, ordered

@@ -36,7 +36,6 @@ from models.model import Bag
 
 import nosync_nb
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.session.session import owners_of
 
 REGIONS = ("north", "south", "east", "west", None)
 EDIT_EVERY = 40
@@ -163,7 +162,7 @@ def define(on: nosync_nb.Session) -> list[str]:
     )
     links = orders.select("id", "customer as next")
     start = customers.filter("region = 'north'").select("customer", "0 as hops")
-    reports = owners_of(on).definitions.define(
+    reports = on.define(
         {
             "hops": start.iterate(
                 lambda held: (
@@ -243,7 +242,7 @@ def check(on: nosync_nb.Session, world: World, at: int | None = None) -> None:
 
 def check_versions(on: nosync_nb.Session, past: Mapping[int, World]) -> None:
     """Holds the frozen versions against what they were at their last epoch."""
-    for name in owners_of(on).publisher.snapshot.reads:
+    for name in on.info.reads:
         if name.startswith("edited@"):
             last = on[name].history()[0][-1]
             if last in past:
@@ -281,11 +280,7 @@ def verified(on: nosync_nb.Session, seed: int, exposed: Mapping[int, str]) -> Wo
     assert all(f.memory == on.now for n, f in on.frontiers.items() if "@" not in n)
     pick = random.Random(f"{seed}-{on.now}")
     wanted = {pick.randrange(on.now + 1) for _ in range(2)} | {max(0, on.now - 1)}
-    lasts = {
-        on[n].history()[0][-1]
-        for n in owners_of(on).publisher.snapshot.reads
-        if n.startswith("edited@")
-    }
+    lasts = {on[n].history()[0][-1] for n in on.info.reads if n.startswith("edited@")}
     first = on.epochs()[0].number if "briefly" not in on else 0
     past = {}
     for world in worlds(seed, on.now):

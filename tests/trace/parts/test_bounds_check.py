@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from faults.faults import HastyFiles
-from internals import inside, looked, served
+from internals import checkpoint_now, looked, served, services_of, snapshot_of
 
 import nosync_nb
 from nosync_nb import CorruptLogError
@@ -58,7 +58,7 @@ def log(tmp_path: Path) -> Path:
         session.commit()
         rows.insert([(100, "late", ["a"]), (101, "late", [])])  # small: it goes into the pack
         session.commit()
-        inside(session).upkeep.checkpoint()
+        checkpoint_now(session)
     return tmp_path / "log"
 
 
@@ -303,7 +303,7 @@ def test_what_is_no_part_of_these_columns_is_told(tmp_path: Path, thorough: bool
 def part_of(log: Path) -> tuple[PartRef, Layout]:
     """The part that the checkpoint names, and its layout."""
     with nosync_nb.open(log, mode="r") as session:
-        trace = inside(session).snapshot.contents("rows")
+        trace = snapshot_of(session).contents("rows")
     return next(r for layer in trace.layers for r in layer.files), trace.layout
 
 
@@ -402,7 +402,7 @@ def test_what_is_served_says_whose_log_it_is_of(log: Path, monkeypatch: pytest.M
             monkeypatch.setenv("NOSYNC_KEY_FILE", str(log.parent / "another"))
         for mode in ("r", "w"):
             with nosync_nb.open(log, mode=mode) as session:  # type: ignore[arg-type]
-                found = inside(session).link.snapshot("rows", None)
+                found = services_of(session).link.snapshot("rows", None)
                 assert found.thorough is foreign
         assert served(str(log), "rows").trace.thorough is foreign
     answers = snapshot_server.SnapshotAnswers()

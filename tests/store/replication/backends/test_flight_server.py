@@ -23,13 +23,13 @@ import pyarrow.flight as flight
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from internals import log_of, services_of
 from machines.replica_servers import ReplicaServer
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError, SchemaError, TrustError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import segments
 from nosync_nb.store.replication import consistency, fencing_grant
 from nosync_nb.store.replication.address import parse_address
@@ -687,7 +687,7 @@ def begun(path: Path, servers: list[ReplicaServer]) -> Session:
 
 def until(session: Session, holds: Callable[[list[int]], bool]) -> list[int]:
     """Waits until the epochs that replicas have are as a test wants them."""
-    replication = owners_of(session).replication
+    replication = services_of(session).replication
 
     def epochs() -> list[int]:
         return [each.epoch for each in replication.status()]
@@ -737,7 +737,7 @@ def test_a_server_that_is_killed_under_load_catches_up_and_loses_nothing(
     path = tmp_path / "x.nosync"
     random = Random(27)
     with begun(path, three) as session:
-        log_id = owners_of(session).publisher.store.log.id
+        log_id = log_of(session).id
         for life in range(4):
             for i in range(30):
                 session.inputs["edges"].insert([(life, i)])
@@ -747,7 +747,7 @@ def test_a_server_that_is_killed_under_load_catches_up_and_loses_nothing(
                 session.inputs["edges"].insert([(life, -i)])
                 session.commit()
             number = life % 3
-            known = owners_of(session).replication.status()[number].epoch
+            known = session.replicas.status()[number].epoch
             three[number].kill()
             copy = FolderReplica(str(three[number].folder), log_id)
             assert known <= copy.acknowledged()  # a frame each, and one for what is defined
@@ -780,7 +780,7 @@ def test_epochs_go_on_while_servers_are_stopped_and_are_safe_when_they_go_on(
             assert session.frontiers["degrees"] == (51, 51, 1)
             with pytest.raises(DurabilityError, match="1 of 2 replicas"):
                 session.sync("replicas", timeout=0.1)
-            status = owners_of(session).replication
+            status = services_of(session).replication
             with status.heard:  # no call waits for longer than some seconds
                 status.heard.wait_for(
                     lambda: all(one.state == "failing" for one in status.status()[:2]), WAIT_S

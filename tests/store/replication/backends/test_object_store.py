@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import pytest
+from internals import checkpoint_now, services_of
 from machines.object_server import ObjectServer, with_bucket
 from obstore.store import MemoryStore
 
@@ -24,7 +25,6 @@ import nosync_nb
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.durability import replication as replicating
-from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import segments
 from nosync_nb.store.replication import address
 from nosync_nb.store.replication.backends import object_manifest, object_requests
@@ -723,7 +723,7 @@ def test_what_was_announced_is_back_from_a_bucket_when_the_disk_is_gone(
         session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
         edges.insert([(i, i) for i in range(70_000)])  # a part of its own
         session.commit()
-        owners_of(session).upkeep.checkpoint()
+        checkpoint_now(session)
         session.commit(wait="replicas", timeout=WAIT_S)
         told = server.settled()
         for i in range(20):
@@ -735,7 +735,7 @@ def test_what_was_announced_is_back_from_a_bucket_when_the_disk_is_gone(
         now = session.now
         rows = {at: session["degrees"].rows(at=at) for at in (1, 5, now)}
         assert session.recovery_frontier("disk", lost=0) == now
-        own = owners_of(session).replication
+        own = services_of(session).replication
         with own.heard:
             assert own.heard.wait_for(
                 lambda: [each[1:3] for each in own.status()] == [("level", now)], WAIT_S
@@ -767,7 +767,7 @@ def test_a_bucket_that_is_not_there_keeps_nobody_waiting_and_is_told(
     with nosync_nb.open(path, replicas=urls) as session:
         session.inputs["a"].insert([(1,)])
         session.commit(wait="disk")
-        replication = owners_of(session).replication
+        replication = services_of(session).replication
         with replication.heard:
             assert replication.heard.wait_for(
                 lambda: replication.status()[0].state == "failing", WAIT_S
