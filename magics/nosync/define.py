@@ -189,7 +189,7 @@ def _report_frames(notebook: Notebook, names: Sequence[str], source: str) -> lis
 
     values, session = notebook.shell.user_ns, notebook.opened
 
-    def written(name: str) -> str | None:
+    def python_text(name: str) -> str | None:
         collections = {} if session is None else {**session.inputs, **session.stages}
         match = next((each for each in collections if each.lower() == name.lower()), None)
         if match is None:
@@ -199,7 +199,7 @@ def _report_frames(notebook: Notebook, names: Sequence[str], source: str) -> lis
 
     frames = frames_among(names, values)
     for name in frames:
-        notebook.say(frame_note(name, source, written))
+        notebook.say(frame_note(name, source, python_text))
     return frames
 
 

@@ -73,7 +73,7 @@ class EarlierKernels:
         if self.memo.ends() is not None and folder is not None:
             self.memo.write(folder)
 
-    def tell(self, session: Session, cell: CellSource) -> None:
+    def add_facts(self, session: Session, cell: CellSource) -> None:
         """Adds facts to a recovery report that the engine cannot know.
 
         Args:
@@ -82,7 +82,7 @@ class EarlierKernels:
         report = session.recovery
         missed = self._variables.not_restored(self.memo, cell)
         ran = self._interrupted
-        running = "" if ran is None else ran.told(report.resumed_at)
+        running = "" if ran is None else ran.outcome_text(report.resumed_at)
         spark = ""
         if self.memo.spark and session.spark is None:
             views = formats.count(len(session.stages), "view")

@@ -40,7 +40,7 @@ from nosync.log.notebook_memo import NotebookMemo
 from nosync.open_views import OpenViews
 from nosync.shutdown import ShutdownHook
 from nosync.spark_variable import NotebookSpark
-from nosync.variables import Variables, taken
+from nosync.variables import Variables, is_reserved
 from nosync_widgets import formats
 from nosync_widgets.data.recovery_report import report_html
 
@@ -391,7 +391,7 @@ class Notebook:
         if self._report_due:
             return
         session = self.session()
-        self.recollection.tell(session, self._cell())
+        self.recollection.add_facts(session, self._cell())
         self.say(str(session.recovery), report_html(session.recovery))
 
     def _announce(self, session: Session, place: LogPlace, brief: bool) -> None:
@@ -409,7 +409,7 @@ class Notebook:
         if not brief:
             self.show_report()
         for name in unbound:
-            whose = "a name of Python" if taken(name) else "your variable"
+            whose = "a name of Python" if is_reserved(name) else "your variable"
             self.say(f'NoSync: {name} is {whose}; the stage is session["{name}"]')
 
     def configure(self) -> None:

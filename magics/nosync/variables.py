@@ -82,7 +82,7 @@ class Variables:
 
     def set(self, name: str, value: Any, *, over: bool = False) -> bool:
         """Binds one name; refuses if it has a value of the user, unless `over`."""
-        if not over and (taken(name) or not self._is_free(name)):
+        if not over and (is_reserved(name) or not self._is_free(name)):
             return False
         self._shell.user_ns[name] = self._ours[name] = value
         return True
@@ -189,7 +189,7 @@ class Variables:
         """Repeats the imports of names that a cell mentions and that are not bound."""
         names = self._shell.user_ns
         for name, statement in [*memo.imports.items()]:
-            if name in names or taken(name) or name in cell.bound or not cell.mentions(name):
+            if name in names or is_reserved(name) or name in cell.bound or not cell.mentions(name):
                 continue
             found: dict[str, Any] = {}
             try:
@@ -224,7 +224,7 @@ class Variables:
             yield name, value
 
 
-def taken(name: str) -> bool:
+def is_reserved(name: str) -> bool:
     """Returns True if a name belongs to Python or IPython, so that no log may bind it."""
     ours = hasattr(builtins, name) or keyword.iskeyword(name) or name in _SHELL
     return ours or name.startswith("__")

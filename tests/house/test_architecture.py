@@ -15,6 +15,8 @@ ENGINE = TOP / "nosync_nb"
 PAGE = (TOP / "docs" / "architecture.md").read_text()
 ROOMS = sorted(p.name for p in ENGINE.iterdir() if (p / "__init__.py").exists())
 STARTERS = {"keeper", "replica", "verify"}  # modules that only start a command, above all rooms
+DOORS = {"frontend", "log_folders"}
+"""The public modules for front ends beside `nosync_nb` and its errors, above all rooms."""
 
 
 def names_of(tree: ast.AST) -> set[str]:
@@ -65,7 +67,7 @@ def test_who_does_the_work_of_a_session_names_it_as_a_type_alone() -> None:
         tree = AtRuntime().visit(parsed(path))
         if any(name.startswith(facade) for name in names_of(tree)):
             users.add(path.stem)
-    assert users == {"copy_log", "opening", "trust_report"}
+    assert users == {"copy_log", "opening"}
 
 
 def test_no_module_of_ours_is_imported_by_a_name_that_no_tool_sees() -> None:
@@ -106,6 +108,36 @@ def test_every_file_and_folder_that_the_page_names_exists() -> None:
 def test_the_top_of_the_engine_is_its_rooms_and_two_foundations() -> None:
     entries = {p.name for p in ENGINE.iterdir() if p.name != "__pycache__"}
     starters = {f"{name}.py" for name in STARTERS}
-    assert entries == {*ROOMS, *starters, "errors.py", "__init__.py", "py.typed"}
+    doors = {f"{name}.py" for name in DOORS}
+    assert entries == {*ROOMS, *starters, *doors, "errors.py", "__init__.py", "py.typed"}
     assert all(len((ENGINE / name).read_text().splitlines()) <= 14 for name in starters)
     assert len(ROOMS) == 10  # nine, and the files
+
+
+def test_front_ends_may_import_the_engine_through_its_public_modules_alone() -> None:
+    """The contract lists every other module of the engine, a new one too, and ignores nothing."""
+    contracts = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (contract,) = [
+        each
+        for each in contracts["contracts"]
+        if each["type"] == "forbidden" and "nosync_nb.session" in each["forbidden_modules"]
+    ]
+    assert contract["source_modules"] == ["nosync", "nosync_widgets"]
+    assert "ignore_imports" not in contract
+    others = {*ROOMS, *STARTERS}
+    assert sorted(contract["forbidden_modules"]) == sorted(f"nosync_nb.{name}" for name in others)
+
+
+def test_only_the_session_and_one_module_of_tests_get_the_services_of_a_session() -> None:
+    door = TOP / "tests" / "support" / "internals.py"
+    folders = [
+        TOP / name for name in ("nosync_nb", "magics", "widgets", "tests", "bench", "scripts")
+    ]
+    paths = {path for folder in folders for path in folder.rglob("*.py")}
+    users = {
+        path
+        for path in paths - {door}
+        if (ENGINE / "session") not in path.parents
+        and "nosync_nb.session.session.owners_of" in names_of(parsed(path))
+    }
+    assert users == set()

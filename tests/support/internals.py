@@ -31,7 +31,6 @@ from nosync_nb.session.services import Services
 from nosync_nb.session.session import owners_of
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.placement import Placement
-from nosync_nb.spark.staging import staging
 from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.store import store
 from nosync_nb.store.lazy_layer import files_needed
@@ -405,9 +404,8 @@ def lower_thresholds() -> None:
 
 def is_seen(spark: Any, folder: str) -> bool:
     """Whether executors see a folder."""
-    from nosync_nb.spark.staging import staging
 
-    return workers._workers_see_files(spark, StagingArea(folder))
+    return staging._workers_see_files(spark, StagingArea(folder))
 
 
 def looked() -> int:

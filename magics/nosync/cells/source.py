@@ -30,7 +30,7 @@ class CellSource(NamedTuple):
     Attributes:
         text: the cell.
         bound: names that it binds at its top level.
-        loops: those of them that are only loop variables.
+        loops: the bound names that are only loop variables.
         imports: the imported names, each with a statement that imports it again.
         names: all names in its code.
         repeatable: True if running it again inserts nothing twice, as far as its source shows.

@@ -33,7 +33,7 @@ def _travel(notebook: Notebook, arguments: Namespace) -> None:
     session = notebook.session()
     stages = [*dict.fromkeys(arguments.stage)] or [*session.stages, *session.inputs][:1]
     if not stages:
-        raise UsageError("%dd travel: there is no stage yet; define one in a %%dd cell")
+        raise UsageError("%dd travel: the log has no stages; define one in a %%dd cell")
     for each in stages:
         collection_of(notebook, each)
     at = epoch_asked(notebook, arguments.at)

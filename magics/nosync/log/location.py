@@ -238,5 +238,5 @@ def abandoned_place(place: LogPlace) -> Exception:
     return NosyncError(
         f"recovering {shown_path(place.path)} ended the kernel twice, so it is not retried "
         "automatically; the log is unchanged",
-        hint="run %dd recover to try once more, or %dd open OTHER to use another log",
+        hint="run %dd recover to try it again, or %dd open OTHER to use another log",
     )

@@ -229,7 +229,7 @@ def known_logs(here: NotebookFacts) -> list[KnownLog]:
 
 
 def logs_in(folder: Path) -> Iterator[Path]:
-    """Yields the folders in a folder, each of which may be a log; no links."""
+    """Yields the folders in a folder that may be logs; skips links."""
     from nosync_nb.log_folders import Files
 
     files = Files()

@@ -39,7 +39,7 @@ class RunningCell(NamedTuple):
     epoch: int
     repeatable: bool
 
-    def told(self, now: int) -> str:
+    def outcome_text(self, now: int) -> str:
         """Returns a message on its committed epochs, as the session continues from epoch `now`."""
         stand = now - self.epoch
         if stand <= 0:

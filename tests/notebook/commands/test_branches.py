@@ -62,9 +62,8 @@ def test_cells_go_on_in_a_branch_and_back(notebook: Notebook) -> None:
 def test_a_branch_may_have_the_stages_of_then(notebook: Notebook) -> None:
     notebook.ok('%%dd\nslow = flights.filter("delay > 25")')
     notebook.ok('flights.insert([("AA", 40)])')
-    assert "forked at epoch 2 with the definitions of that epoch" in notebook.ok(
-        "%dd branch was --at 2 --then"
-    )
+    forked = notebook.ok("%dd branch was --at 2 --then")
+    assert "forked at epoch 2 with the definitions of that epoch" in forked
     notebook.ok("%dd switch was")
     assert rows(notebook) == [("AA", 20)]
     notebook.ok("%dd switch")

@@ -91,11 +91,11 @@ def test_inserts_without_a_key_are_not_repeatable() -> None:
 
 def test_what_stands_of_a_cell_is_said_with_what_to_do() -> None:
     cell = RunningCell("In[5]: load()", 3, True)
-    assert cell.told(3) == "In[5]: load() — nothing was committed: run it again"
-    assert cell.told(2) == "In[5]: load() — nothing was committed: run it again"
-    assert cell.told(4) == "In[5]: load() — epoch 4 is committed: run it again"
-    assert cell.told(9) == "In[5]: load() — epochs 4 to 9 are committed: run it again"
-    assert "no once=" in cell._replace(repeatable=False).told(9)
+    assert cell.outcome_text(3) == "In[5]: load() — nothing was committed: run it again"
+    assert cell.outcome_text(2) == "In[5]: load() — nothing was committed: run it again"
+    assert cell.outcome_text(4) == "In[5]: load() — epoch 4 is committed: run it again"
+    assert cell.outcome_text(9) == "In[5]: load() — epochs 4 to 9 are committed: run it again"
+    assert "no once=" in cell._replace(repeatable=False).outcome_text(9)
 
 
 @pytest.fixture

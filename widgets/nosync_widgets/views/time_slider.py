@@ -379,7 +379,7 @@ def read_page(
     """Reads a collection at `epoch`.
 
     Args:
-        cursors: the cursors of earlier pages, from which the next epoch is read; it is changed.
+        cursors: the cursors of earlier pages, by name; the one of this page is added.
 
     Returns:
         `epoch before columns rows more ordered fresh by changes changes_more added removed`; a row
