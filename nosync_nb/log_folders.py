@@ -262,7 +262,7 @@ def lost_logs(parent: str | os.PathLike[str]) -> list[str]:
     """Returns the folders in `parent` of replicated logs that do not exist any more.
 
     Example:
-        >>> lost_logs(".nosync")  # ['/home/ada/.nosync/flights']
+        >>> lost_logs(".nosync")  # ['/data/.nosync/flights']
     """
     return registry.is_log_gone(Files(), os.fspath(parent))
 

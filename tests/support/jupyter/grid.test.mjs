@@ -23,7 +23,7 @@ test("a page is dated, and says how far it is behind", () => {
   assert.equal(dated(page(), 61, false), "epoch 61, the latest");
   assert.equal(dated(page(), 61, true), "epoch 61, the latest, frozen");
   assert.equal(dated(page(), 64, true), "epoch 61, 3 behind");
-  assert.equal(dated(page(), 5, true), "epoch 61, which was left by a rewind");
+  assert.equal(dated(page(), 5, true), "epoch 61, which a rewind has undone");
   assert.equal(dated({ ...page(), stale: "stale: no such column" }, 64, false), "epoch 61, its last");
 });
 
@@ -42,9 +42,9 @@ test("with Shift the other columns stay as they are", () => {
 
 test("a summary is described in words", () => {
   const numbers = { nulls: 3, distinct: 1200, low: "1", high: "9", bars: [1], common: [] };
-  assert.equal(described(numbers), "3 null, 1,200 different, 1 to 9");
+  assert.equal(described(numbers), "3 null, 1,200 distinct, 1 to 9");
   const texts = { nulls: 0, distinct: 2, low: null, high: null, bars: [], common: [["AA", 7], ["UA", 2]] };
-  assert.equal(described(texts), "0 null, 2 different, AA: 7, UA: 2");
+  assert.equal(described(texts), "0 null, 2 distinct, AA: 7, UA: 2");
   assert.equal(described({ ...texts, distinct: null, common: [] }), "0 null");
 });
 

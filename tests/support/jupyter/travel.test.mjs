@@ -39,9 +39,9 @@ test("positions beyond the ends are the ends", () => {
 
 test("the status names epoch, label and changes in words", () => {
   assert.equal(status({ ...PAGE, label: "May" }, THINNED),
-    "epoch 45 of 46 · May · 1 row came, 1,200 went");
+    "epoch 45 of 46 · May · 1 row added, 1,200 removed");
   assert.equal(status({ ...PAGE, epoch: 32, before: 16 }, THINNED),
-    "epoch 32 of 46 · epochs 17 to 32 are kept as one · 1 row came, 1,200 went");
+    "epoch 32 of 46 · epochs 17 to 32 are retained as one · 1 row added, 1,200 removed");
   assert.match(status({ ...PAGE, epoch: 46 }, THINNED), /^epoch 46, the latest/);
   assert.equal(status({ ...PAGE, error: "gone" }, THINNED), "epoch 45: gone");
 });
@@ -71,7 +71,7 @@ test("play has a choice of speed, and never asks more than ten times a second", 
 
 test("rows that changed are counted as such, not as one that came and one that went", () => {
   const page = { ...PAGE, added: 3, removed: 1, changes: [[0, ["a", ["1", "2"]], 1], [2, ["b", "3"]]] };
-  assert.match(status(page, THINNED), /1 row changed · 2 rows came, 0 went$/);
+  assert.match(status(page, THINNED), /1 row changed · 2 rows added, 0 removed$/);
   assert.equal(sign(0, 1), "→");
   assert.equal(sign(0, 4), "→ ×4");
 });
@@ -90,6 +90,6 @@ test("the line of rows goes in steps from epoch to epoch, in words as well", () 
 
 test("going back asks once more, for the epoch that is shown", () => {
   assert.equal(rewindLabel(5, null), "Rewind here");
-  assert.equal(rewindLabel(5, 5), "Go back to epoch 5: sure?");
+  assert.equal(rewindLabel(5, 5), "Rewind to epoch 5: sure?");
   assert.equal(rewindLabel(6, 5), "Rewind here");
 });
