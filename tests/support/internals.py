@@ -31,6 +31,7 @@ from nosync_nb.session.services import Services
 from nosync_nb.session.session import owners_of
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.placement import Placement
+from nosync_nb.spark.staging import staging
 from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.store import store
 from nosync_nb.store.lazy_layer import files_needed
