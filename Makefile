@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUN = scripts/run
 ARGS ?=
 
-.PHONY: help setup demo lab test check format reference screenshot bench mutate soak lock clean
+.PHONY: help setup demo lab test check format reference screenshot sizes bench mutate soak lock clean
 
 help: ## Lists the commands
 	@sed -n 's/^\([a-z]*\):.*## /make \1 | /p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || true
@@ -40,6 +40,9 @@ reference: setup ## Writes docs/reference.md from the code
 screenshot: ## Takes the pictures in docs/ from JupyterLab
 	@$(PYTHON) scripts/setup.py --browser
 	@NOSYNC_SCREENSHOTS=docs $(RUN) python -m pytest -q tests/notebook/test_browser.py
+
+sizes: setup ## Reports modules, lines and files by folder
+	@$(RUN) python scripts/sizes.py
 
 bench: ## Measures against Spark and Pathway (half an hour; ARGS=--quick: some minutes)
 	@$(PYTHON) scripts/setup.py --bench

@@ -1,4 +1,4 @@
-"""Definitions: a stage's function sees for ever what it captured when it was given."""
+"""Captured values of functions: a stage keeps the values of its definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions: a shared part is one, and neither depth nor number decides what works."""
+"""Definition trees: shared parts are one part, and depth and number do not limit them."""
 
 from __future__ import annotations
 

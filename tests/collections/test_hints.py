@@ -1,4 +1,4 @@
-"""Methods and arguments of pandas and PySpark: the hint names what does the same here."""
+"""Hints for pandas and PySpark habits: the error names the method that does the same here."""
 
 from __future__ import annotations
 

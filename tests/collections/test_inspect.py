@@ -1,4 +1,4 @@
-"""Inspection: functions that hear of every live epoch, and change nothing."""
+"""`inspect`: a function gets the changes of every live epoch, and changes nothing."""
 
 from __future__ import annotations
 

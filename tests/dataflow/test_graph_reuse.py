@@ -1,4 +1,4 @@
-"""A definition goes on from the graph before it: that is cheap, and gives what all would give."""
+"""Incremental compilation: a new definition reuses the graph, and gives what a full one gives."""
 
 from __future__ import annotations
 

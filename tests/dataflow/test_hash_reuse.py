@@ -1,4 +1,4 @@
-"""A row's hash is computed once: who wants the rows in another order takes it from the first."""
+"""Reuse of row hashes: a row is hashed once, whatever orders its readers need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A large load: what lies in files is read piece by piece, and nothing of what nobody reads."""
+"""Large loads: files are read piece by piece, without columns that no stage reads."""
 
 from __future__ import annotations
 

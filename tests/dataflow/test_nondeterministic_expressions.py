@@ -1,4 +1,4 @@
-"""The clock and random values in expressions: what came out is kept by its row, without a word."""
+"""Clock and random values in expressions: results are memoised by row."""
 
 from __future__ import annotations
 

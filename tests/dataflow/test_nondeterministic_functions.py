@@ -1,4 +1,4 @@
-"""Stages whose functions may give another result next time: what they gave is kept."""
+"""Nondeterministic stages: results of functions are memoised, so a removal takes them back."""
 
 from __future__ import annotations
 

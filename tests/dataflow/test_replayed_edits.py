@@ -1,4 +1,4 @@
-"""An edit that is replayed over the past is many frames, which count with its definition, or never.
+"""Replay of an edited stage: its many frames count with the definition, or not at all.
 
 Whoever looks between them (a reader, an owner after a crash) sees the version before, and the new
 one with all of its past as soon as it is defined.

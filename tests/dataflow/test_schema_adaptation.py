@@ -1,4 +1,4 @@
-"""Stages whose source lost a column: who does not use it follows, who does is stale and says so."""
+"""Changed columns of a source: stages that do not use them follow, others become stale."""
 
 from __future__ import annotations
 

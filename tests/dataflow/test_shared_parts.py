@@ -1,4 +1,4 @@
-"""Stages with a part in common, of which one is computed again: each stays true to its own part."""
+"""Shared parts of stages: one that is computed again leaves the others unchanged."""
 
 from __future__ import annotations
 

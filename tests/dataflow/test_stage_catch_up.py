@@ -1,4 +1,4 @@
-"""Stages that stopped and missed epochs: brought to now from where they were, not computed anew."""
+"""Catch-up of stopped stages: they continue from their last epoch, without a recomputation."""
 
 from __future__ import annotations
 

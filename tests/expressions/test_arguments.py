@@ -1,4 +1,4 @@
-"""Calls take the arguments that they take in Spark: as many of them, between the same keywords."""
+"""Argument lists of SQL functions: the same number and keywords as in Spark."""
 
 from __future__ import annotations
 

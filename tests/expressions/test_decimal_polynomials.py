@@ -1,4 +1,4 @@
-"""Sums and products of decimals computed at once are what the nodes and Python's decimals give."""
+"""Fused decimal sums and products: equal to the nodes one by one, and to Python's decimals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every function that is computed in process gives Spark's answers at the edges of every type.
+"""SQL functions at the edges of types: Spark's answers for every function and type.
 
 The answers are those of Spark, in tests/data/edge_answers.json.xz.
 tests/support/sql_cases/edge_cases.py asks Spark for them.

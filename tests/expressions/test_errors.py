@@ -1,4 +1,4 @@
-"""What cannot be is one class of error that names the expression, and leaves nothing behind."""
+"""Errors of expressions: one class, which names the expression, and no effect."""
 
 from __future__ import annotations
 

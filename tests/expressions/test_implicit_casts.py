@@ -1,4 +1,4 @@
-"""Casts that Spark does by itself are done in process, or need Spark for a reason that is listed.
+"""Implicit casts: done in process, or left to Spark for a listed reason.
 
 The table: each function and operator, each of its arguments, each type in its place. A run holds
 all of them against Spark's recorded answers, and some against Spark; a soak asks Spark about all.

@@ -1,4 +1,4 @@
-"""Intervals as values: what they are, how they are written, kept, summed, and taken back."""
+"""Interval values: literals, storage, sums and removals."""
 
 from __future__ import annotations
 

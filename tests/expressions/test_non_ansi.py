@@ -1,4 +1,4 @@
-"""With ANSI mode off nothing raises where Spark gives null or wraps around; the rest is Spark's."""
+"""Expressions with ANSI mode off: null or wrapped results as in Spark."""
 
 from __future__ import annotations
 

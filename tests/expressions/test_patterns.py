@@ -1,4 +1,4 @@
-"""Patterns: which regular expressions are matched in process, and how `like` searches."""
+"""Regular expressions and `like`: which patterns are matched in process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random values from a seed are those that Spark gives the rows of one partition, and are kept."""
+"""Random values from a seed: those of Spark for the rows of one partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for Spark is said with the reason before Spark is started, and what would not."""
+"""Expressions that need Spark: the reason is reported before Spark is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark makes of values at the edges of types, as its documented examples were varied."""
+"""Documented examples of Spark, varied at the edges of types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values as text and text as values: what is ours alone, and what no setting changes."""
+"""Values as text and text as values: what NoSync decides and no setting changes."""
 
 from __future__ import annotations
 

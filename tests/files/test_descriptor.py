@@ -1,4 +1,4 @@
-"""Descriptors: a log takes a few, however many files it has; what is mapped needs none."""
+"""File descriptors: a log uses few, however many files it has, and mapped files use none."""
 
 from __future__ import annotations
 

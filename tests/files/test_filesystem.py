@@ -1,4 +1,4 @@
-"""The disk: every implementation of its primitives keeps the same promises."""
+"""File primitives: every implementation keeps the same promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits for the disk: concurrent steps wait together, and errors are raised when all have ended.
+"""Group syncs: concurrent steps wait together, and errors are raised when all have ended.
 
 A group sync postpones syncs: after `settle` a power failure loses nothing, and each file was synced
 once.

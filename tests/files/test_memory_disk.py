@@ -1,4 +1,4 @@
-"""The disk in memory is a disk: a program of calls gives there what it gives on a real one."""
+"""The disk in memory of tests: any program of calls has the results of a real disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the measurements that reach into a session run: nobody sees it otherwise."""
+"""The parts of the benchmark that reach into a session: each runs and prints its table."""
 
 from __future__ import annotations
 

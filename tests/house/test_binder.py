@@ -1,4 +1,4 @@
-"""What Binder builds is what the project asks for."""
+"""Binder: it builds what the project requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fault matrix: what `FAULTS.md` says of tests is what the tests say of themselves."""
+"""The index of failures: `FAULTS.md` lists the tests that are marked."""
 
 from __future__ import annotations
 

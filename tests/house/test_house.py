@@ -1,4 +1,4 @@
-"""Rules of the house that no linter knows: exports, documentation, one way to the disk."""
+"""Rules that no linter checks: exports, docstrings, one way to the disk."""
 
 from __future__ import annotations
 

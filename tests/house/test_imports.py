@@ -1,4 +1,4 @@
-"""What an import may load and do: the direction of dependencies, seen from outside."""
+"""Import directions, seen from outside: what an import may load and do."""
 
 from __future__ import annotations
 

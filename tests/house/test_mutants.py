@@ -1,4 +1,4 @@
-"""Mutants: each kind is made in one place and moves no line; what means nothing is left alone."""
+"""Mutants: each kind is made in one place, keeps line numbers, and leaves irrelevant code alone."""
 
 from __future__ import annotations
 

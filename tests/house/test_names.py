@@ -1,4 +1,4 @@
-"""One word, one thing: no class name stands for two classes, and `found` is what a search gives.
+"""Class names: no name stands for two classes.
 
 The number below may only go down: who lowers it lowers it here too.
 """

@@ -1,4 +1,4 @@
-"""An operator has one home: each word of collections and plans has a spec; nobody asks classes.
+"""Operator specs: each word of collections and plans has one.
 
 What an operator is to the rest of the engine is said beside its kernel. Where another room asks
 which class an operator is, that says it a second time; those that may are listed, and their number

@@ -1,4 +1,4 @@
-"""State has owners: what modules use or assign of what others keep to themselves is counted.
+"""Private attributes: no module uses or assigns those of another object.
 
 A private name is one with an underscore. It is foreign where the module that uses it does not
 define it: not as a function, a class or a variable, nor as an attribute that a class there

@@ -1,4 +1,4 @@
-"""What a session shows: what its contract promises, and what it shows beyond, with the reason."""
+"""The public API: names, signatures, commands and options as recorded."""
 
 from __future__ import annotations
 

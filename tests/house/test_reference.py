@@ -1,4 +1,4 @@
-"""The reference is what the code says of itself."""
+"""The reference page: it says what the code says."""
 
 from __future__ import annotations
 

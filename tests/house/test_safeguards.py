@@ -1,4 +1,4 @@
-"""Safeguards that are taken out are missed: some of them here, all of them in soaks."""
+"""Safeguards of the log: a test fails if one of them is taken out."""
 
 from __future__ import annotations
 

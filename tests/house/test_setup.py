@@ -1,4 +1,4 @@
-"""The set-up: what it concludes from the machine, without changing the machine."""
+"""Set-up: what it concludes from a machine, without changing the machine."""
 
 from __future__ import annotations
 

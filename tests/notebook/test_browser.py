@@ -1,9 +1,4 @@
-"""In JupyterLab and Chromium: the story of the README (load, define, travel, die, recover), a
-what-if (branch, edit, follow, compare, drop; rewind and undo), whose view follows the cells, a log
-that follows its notebook (renamed while it runs, a new one of the old name, a copy), a tutorial and
-the day after its server was killed, and the views of layers, graph and panel, which follow commits,
-merges and replicas while a cell runs; an interrupt of a long stage on Spark.
-"""
+"""The notebook in JupyterLab and Chromium: the story of the README, branches, renames and views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's cells, and all that it asks its kernel, over some days of flights in this process.
+"""The demo: its cells and its kernel over some days of flights.
 
 What is not run here is the kernel's death: that is what `make demo` itself is about.
 """

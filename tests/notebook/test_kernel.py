@@ -1,4 +1,4 @@
-"""The notebook in a real kernel: restart, death, interrupt, and what the next cell says."""
+"""The notebook in a real kernel: restart, death, interrupt, and the next cell."""
 
 from __future__ import annotations
 

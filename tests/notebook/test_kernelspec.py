@@ -1,4 +1,4 @@
-"""The kernel that launchers show."""
+"""The installed kernel: its files and logos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The magics through a real InteractiveShell and the real engine."""
+"""The `%dd` commands: through a real shell and the real engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook has of Spark is back after its kernel was killed, and after its disk was lost."""
+"""The variable `spark` in a notebook: it works again after a kill and after a lost disk."""
 
 from __future__ import annotations
 

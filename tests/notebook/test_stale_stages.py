@@ -1,4 +1,4 @@
-"""A stale stage is shown with its last rows and a mark, before and after the next commit."""
+"""Stale stages in a notebook: shown with their last rows and a mark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebooks we hand out: each runs from an empty folder, and survives its kills.
+"""The tutorials: each runs from an empty folder, and survives its kills.
 
 A kernel of our own runs all of them, also through their kills and a second *Run All*. What nbval
 asks of a cell it asks too, and sees what nbval does not: a UsageError. That nbval itself accepts

@@ -1,4 +1,4 @@
-"""Opening, leaving and changing a log touches no variable that holds something else."""
+"""Variables of a notebook: no command overwrites a variable of the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watched files in a notebook: the next cell, `%dd status` and the panel show refused ones."""
+"""Watched folders in a notebook: the cell, the status and the panel show refused files."""
 
 from __future__ import annotations
 

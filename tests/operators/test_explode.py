@@ -1,4 +1,4 @@
-"""Explode: a row for each element, here and in Spark, taken back with the row it was made of."""
+"""`explode`: one row for each element, here and in Spark, and removals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups: each holds the rows of one key, by hashes or, if they are few, by Python values."""
+"""Grouping kernel: each group has the rows of one key, by hashes or by Python values."""
 
 from __future__ import annotations
 

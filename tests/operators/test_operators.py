@@ -1,4 +1,4 @@
-"""Operators: at every epoch, each equals its model over the inputs accumulated so far.
+"""Operators: at every epoch equal to their models over the accumulated inputs.
 
 Stages are defined before the first epoch or between two, so that first runs and changes meet;
 beside the state, the changes, the past, and the same expression without a name are compared.

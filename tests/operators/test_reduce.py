@@ -1,4 +1,4 @@
-"""reduce: what a function may not do is an error that names stage, operator and group."""
+"""`reduce`: an error of the function names the stage, the operator and the group."""
 
 from __future__ import annotations
 

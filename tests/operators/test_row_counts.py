@@ -1,4 +1,4 @@
-"""How often rows are in a trace: few rows are compared in Python, as many are in numpy."""
+"""Row counts in a trace: few rows are looked up in Python, many in numpy."""
 
 from __future__ import annotations
 

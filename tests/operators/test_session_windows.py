@@ -1,4 +1,4 @@
-"""Session windows: counts below 0, colliding hashes, looks that must go on; work by counters.
+"""Session window kernel: negative counts, equal hashes, long sessions, and work by counters.
 
 What they give for times of all kinds is in test_windows.py.
 """

@@ -1,4 +1,4 @@
-"""top, rank and threshold: against their models, and by counters of what they touch."""
+"""`top`, `rank` and `threshold`: against models, and by counters of rows touched."""
 
 from __future__ import annotations
 

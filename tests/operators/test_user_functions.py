@@ -1,4 +1,4 @@
-"""Functions of users that raise, or return something else than their operator takes.
+"""Functions of users: errors and results that an operator cannot take.
 
 Whatever a function does, a commit ends with a `StageError` that names the stage, and nothing of the
 epoch is applied.

@@ -1,4 +1,4 @@
-"""Random histories of a session and its branches against a model that keeps everything.
+"""Random histories of a session and its branches: against a model that keeps everything.
 
 Each step is done to one of the logs: epochs, edits of a stage, branches at any epoch, rewinds, what
 the parent got since, drops, switches, merges, checkpoints, retention and pins, endings with and

@@ -1,4 +1,4 @@
-"""Branches and rewinds, held against evaluation from scratch, for stages at every durability level.
+"""Branches and rewinds of stages at every durability level: against evaluation from scratch.
 
 A session has stages that read each other, kept in memory, on disk and on replicas, some of them
 nondeterministic. They are defined before the epoch that the session returns to, or after it. Then

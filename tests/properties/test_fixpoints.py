@@ -1,4 +1,4 @@
-"""Loops that end by themselves: at every epoch equal to evaluation from scratch.
+"""Random loops: at every epoch equal to evaluation from scratch.
 
 Bounded loops at random are in test_random_programs.py; here nothing bounds the rounds, so that what
 ends a loop is that nothing changes any more, also after removals. Graphs are dense, so that what is

@@ -1,4 +1,4 @@
-"""Nothing grows while the state does not: entries, layers, descriptors, threads, names."""
+"""Leaks: entries, layers, descriptors, threads and names do not grow without the state."""
 
 from __future__ import annotations
 

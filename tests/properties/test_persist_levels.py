@@ -1,4 +1,4 @@
-"""Levels, held against the plain past: whatever is owed last, what was acknowledged comes back.
+"""Random durability levels: every acknowledged epoch is recovered.
 
 A log of stages at levels that change, and that are scaled back and owed again at any moment, is
 shipped to a replica that fails at some call, and its disk is lost. All that the replica had

@@ -1,4 +1,4 @@
-"""The conditions of planning, one by one: a random test that misses any of them.
+"""Conditions of plan rewrites: a random test fails without any one of them.
 
 Each is taken out in turn, and the cases of a few fixed seeds tell the difference. The same cases
 with all conditions in place tell none. A case is a random plan over random rows, computed at once

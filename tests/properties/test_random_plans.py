@@ -1,4 +1,4 @@
-"""Planned or not: random plans over random histories give the same rows at every epoch.
+"""Random plans: planned and unplanned definitions have the same rows at every epoch.
 
 The plan changes with an opening, as with another release: what nodes hold by one of them is gone
 on with, or made anew, by the other.

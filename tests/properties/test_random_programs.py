@@ -1,4 +1,4 @@
-"""Random programs, loops included: at every epoch equal to evaluation from scratch.
+"""Random programs: at every epoch equal to evaluation from scratch, loops included.
 
 Between epochs the log may be closed and opened, or a copy of it be taken over as after a kill, so
 that the epoch after a recovery is compared too.

@@ -1,4 +1,4 @@
-"""Random histories of commits, definitions, edits, rewinds, retention, copies and reopenings.
+"""Random histories of commits, definitions, rewinds, retention, copies and reopenings.
 
 The model keeps the inputs of every epoch, and knows what each stage means. Whatever was done, every
 epoch that a stage can be read at holds what it means of the inputs then; now always can be read.

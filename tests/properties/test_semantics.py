@@ -1,4 +1,4 @@
-"""Public cases every incremental engine must get right, and bugs that this field has had.
+"""Public cases of incremental semantics, and bugs that this field has had.
 
 Expected rows are written out by hand, so that engine and model are held against a third opinion.
 """

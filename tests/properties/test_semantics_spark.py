@@ -1,4 +1,4 @@
-"""The public cases on executors: what is expected is written out by hand, as in test_semantics.py.
+"""Public cases of incremental semantics on executors.
 
 Inner and semi joins are part of the others; loops on executors are in test_placement.py and
 test_random_programs.py.

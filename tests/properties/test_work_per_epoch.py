@@ -1,4 +1,4 @@
-"""An epoch costs what changes, not how many epochs there were: counted for every operator.
+"""Work per epoch: it depends on the change, not on the number of epochs.
 
 The states here do not grow: what an epoch brings it takes away elsewhere. So neither the rows that
 operators touch may grow, nor those that are sorted and merged, however often that is repeated.

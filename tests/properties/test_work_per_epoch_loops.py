@@ -1,4 +1,4 @@
-"""A loop's epoch costs what changes, not how many epochs there were; counted, as of operators.
+"""Work per epoch of loops: it depends on the change, not on the number of epochs.
 
 The same few graphs come again and again, so the state does not grow. Where nearly all changes, the
 loop is run anew, and rests, and tries again, which may not cost more in the long run either.

@@ -1,4 +1,4 @@
-"""Large batches are written once: log, history and traces name the same files."""
+"""Large batches on disk: log, history and traces name the same files."""
 
 from __future__ import annotations
 

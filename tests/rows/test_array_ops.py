@@ -1,4 +1,4 @@
-"""Orders made of vectorised sorts are those of numpy's own, whatever is equal to what."""
+"""Vectorised sorts: numpy's own order, whatever is equal to what."""
 
 from __future__ import annotations
 

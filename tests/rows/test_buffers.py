@@ -1,4 +1,4 @@
-"""Arrow arrays built from buffers are those that Arrow makes, without pandas."""
+"""Arrow arrays from buffers: equal to those that Arrow makes."""
 
 from __future__ import annotations
 

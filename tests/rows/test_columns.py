@@ -1,4 +1,4 @@
-"""Columns: every operation is the one on Python lists, in every physical form."""
+"""Columns: every operation equals the one on Python lists, in every physical form."""
 
 from __future__ import annotations
 

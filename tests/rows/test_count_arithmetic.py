@@ -1,4 +1,4 @@
-"""Counts: sums and products that leave 64 bits are errors that say whose they are."""
+"""Overflow of counts: sums and products above 64 bits raise an error that names the rows."""
 
 from __future__ import annotations
 

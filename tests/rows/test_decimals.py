@@ -1,4 +1,4 @@
-"""Decimals as whole numbers: one form among many rows and few, beside wide values and nulls."""
+"""Decimals as integers: one form among many rows and few, beside wide values and nulls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coded text: whatever is asked of a coded column, it answers as the column of its texts."""
+"""Dictionary-encoded text: a column answers as the column of its texts."""
 
 from __future__ import annotations
 

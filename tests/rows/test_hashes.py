@@ -1,4 +1,4 @@
-"""Hashes: equal to Spark's, the same in every physical form, for few rows and for many."""
+"""Row hashes: equal to Spark's, in every physical form, for few rows and many."""
 
 from __future__ import annotations
 

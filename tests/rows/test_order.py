@@ -1,4 +1,4 @@
-"""Equality, hash, order and encoding: four views of a value that must agree."""
+"""Equality, hash, order and encoding of values: the four agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas: DDL in and out, names, types of Arrow."""
+"""Schemas: DDL in and out, names, Arrow types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes copies of rows take, told before they are made."""
+"""The size of expanded rows: it is known before they are made."""
 
 from __future__ import annotations
 

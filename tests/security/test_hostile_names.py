@@ -1,4 +1,4 @@
-"""Names that come out of a log: whatever they are, nothing outside is opened, written or deleted.
+"""Hostile names in a log: no path outside is opened, written or deleted.
 
 Each record that can hold a name is read, given a hostile one and written again by our own code, so
 that every checksum holds. The log then says so, and leaves all files as they are.

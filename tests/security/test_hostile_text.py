@@ -1,4 +1,4 @@
-"""A stranger's text is only ever text: in no output does it become HTML, a control code or dot.
+"""Hostile text in a log: no output contains HTML, control codes or a graph's syntax of it.
 
 One hostile text stands in every name, label, value, key and error; every subcommand, report, view,
 warning and error is run, and everything that a front end or a terminal would get is looked at.

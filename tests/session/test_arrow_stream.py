@@ -1,4 +1,4 @@
-"""Collections as Arrow streams: other libraries take a stage, an input or a dated view as it is."""
+"""Arrow streams of collections: other libraries take a stage, an input or a past epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do wrong: each has its own error, which says where and what to do.
+"""Errors of users: each has its own kind, a place and a hint.
 
 After each, every collection, the epoch, and the log are as they were.
 """

@@ -1,4 +1,4 @@
-"""Logs that an earlier release wrote, opened by this one: `tests/data/v1`, see `golden_logs.py`.
+"""Golden logs: logs of earlier releases in `tests/data/v1` open with nothing recomputed.
 
 Functions come back under the Python and cloudpickle that stored them; under others the stages that
 need one wait for their cells, and that is what is held then.

@@ -1,4 +1,4 @@
-"""Opening and closing: one owner, readers beside it, and what happens to those who are replaced."""
+"""`open` and `close`: one owner, readers beside it, and replaced owners."""
 
 from __future__ import annotations
 

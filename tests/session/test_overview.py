@@ -1,4 +1,4 @@
-"""What views are shown of a session: a value, made beside the commits, that hides nothing."""
+"""The overview of a session: one value for views, made beside commits."""
 
 from __future__ import annotations
 

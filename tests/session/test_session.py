@@ -1,4 +1,4 @@
-"""The session: inputs and stages by name, what a definition changes, and what can be known."""
+"""`Session`: inputs and stages by name, definitions, and statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time zone and ANSI mode: recorded with what depends on them, and kept whatever session comes."""
+"""Time zone and ANSI mode: recorded with what depends on them."""
 
 from __future__ import annotations
 

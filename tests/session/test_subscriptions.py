@@ -1,4 +1,4 @@
-"""Listeners: who is told is whoever was there when the telling began, and nobody is lost."""
+"""Subscriptions: each listener gets every epoch since it subscribed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker: tasks are done in turn, once each, and get on whatever else runs."""
+"""The background worker: each task runs once, in turn."""
 
 from __future__ import annotations
 

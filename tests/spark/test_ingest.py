@@ -1,4 +1,4 @@
-"""Rows and expressions between Spark and us: ingest of DataFrames, evaluation, types."""
+"""DataFrames of Spark as rows: loading, evaluation and types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that users registered with Spark: a stage goes on with the one it was defined with."""
+"""Registered functions of Spark: a stage keeps the one of its definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that Spark exported are loaded again as they were."""
+"""Tables that Spark exported: loaded again as they were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`window(ts, ...)` in rows: a row whose time is null is left out, as in Spark."""
+"""`window(ts, ...)`: rows without a time are left out, as in Spark."""
 
 from __future__ import annotations
 

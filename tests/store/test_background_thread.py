@@ -1,4 +1,4 @@
-"""A background thread is started once, wherever the call that starts it is interrupted."""
+"""The background thread: started once, wherever its start is interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Succession: an old copy of the disk is known by who wrote it, however much is written over it."""
+"""The ownership history: it identifies an old copy of a disk."""
 
 from __future__ import annotations
 

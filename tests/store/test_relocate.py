@@ -1,4 +1,4 @@
-"""The folder of a log is renamed whole, by nobody while it is open, and readers go on."""
+"""Renaming of a log's folder: completely, and only while it is closed."""
 
 from __future__ import annotations
 

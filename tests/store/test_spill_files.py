@@ -1,4 +1,4 @@
-"""Loads that go to files while they run: the same log as ever, in less memory."""
+"""Loads that spill to files: the same log in less memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow messages of untrusted logs: compressed buffers are refused before they are decoded."""
+"""Arrow messages of untrusted logs: compressed buffers are refused."""
 
 from __future__ import annotations
 

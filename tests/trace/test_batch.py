@@ -1,4 +1,4 @@
-"""Batches: sums of rows are kept by whatever is done to them, also when all hashes collide."""
+"""Batches: sums of rows are preserved, also when all hashes collide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction: sums are kept, layers tile their epochs, work per epoch and copies are bounded."""
+"""Compaction: sums stay, layers tile epochs, work is bounded."""
 
 from __future__ import annotations
 

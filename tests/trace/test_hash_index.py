@@ -1,4 +1,4 @@
-"""Finding: where hashes are in sorted ones is what a search of all of them says."""
+"""The hash index: it finds what a search of all hashes finds."""
 
 from __future__ import annotations
 

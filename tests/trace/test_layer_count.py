@@ -1,4 +1,4 @@
-"""Layers: few wait, whatever changes how often, also after a restart; asserted by counters."""
+"""The number of layers: few wait, also after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hashes of a change: each computed once, whoever asks for them."""
+"""Lazy hashes of a change: each is computed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many rows are put in order by several cores: the same rows in the same order, and no trace."""
+"""Sorting on several cores: the same rows in the same order."""
 
 from __future__ import annotations
 

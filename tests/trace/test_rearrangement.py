@@ -1,4 +1,4 @@
-"""What lies in parts of one order is brought into another as if it had been put together before."""
+"""Sorting of parts into another order: equal to sorting them at once."""
 
 from __future__ import annotations
 

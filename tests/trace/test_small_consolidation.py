@@ -1,4 +1,4 @@
-"""Few updates added up by their values are what sorting them by hashes makes of them."""
+"""Consolidation of few updates: equal to sorting by hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts and first rows: what adding everything up would say, without adding everything up."""
+"""Counts and first rows: right without adding up all rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces: lookups find exactly the rows of their keys, in every form, also when hashes collide."""
+"""Traces: lookups find the rows of their keys, also when hashes collide."""
 
 from __future__ import annotations
 

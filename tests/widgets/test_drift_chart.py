@@ -1,4 +1,4 @@
-"""The chart of counts over epochs: what it says, to whom, and that names are only ever text."""
+"""The chart of counts over epochs: its values, and names are only text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the views that need no engine: figures, tables, timelines, pictures, the script."""
+"""Formats of views: figures, tables, timelines, pictures, the script."""
 
 from __future__ import annotations
 

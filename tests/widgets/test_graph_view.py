@@ -1,4 +1,4 @@
-"""The graph of stages as a view: how far each is, what failures would cost, rows of one."""
+"""The graph of stages: progress, costs of failures, rows of one stage."""
 
 from __future__ import annotations
 

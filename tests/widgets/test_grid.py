@@ -1,4 +1,4 @@
-"""The grid over a real session, without a front end: messages in, pages and files out."""
+"""The grid: messages in, pages and files out, without a front end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views that follow a session: the pulse that tells them, and the layers of a stage."""
+"""Live views: they follow a session, and show the layers of a stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panel: a list of stages and replicas, the views, and what is done to a stage from there."""
+"""The panel: stages, replicas, and actions on a stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time traveller over a real session, without a front end."""
+"""The time slider: over a real session, without a front end."""
 
 from __future__ import annotations
 

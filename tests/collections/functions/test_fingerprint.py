@@ -1,4 +1,4 @@
-"""Identity: equal in every process for equal code and values, different otherwise."""
+"""Fingerprints of stages: equal in every process for equal code and values, else different."""
 
 from __future__ import annotations
 

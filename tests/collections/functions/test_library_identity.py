@@ -1,4 +1,4 @@
-"""The library's own part in fingerprints: no module, file or line of it, only what it computes."""
+"""Fingerprints of the library: what it computes counts, and no module, file or line of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trust: sealed functions run again only with the key, the context and the versions they had."""
+"""Signed functions: they run again only with the key, context and versions of their signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Algorithms on graphs: at every epoch equal to networkx, or to a plain loop over all edges."""
+"""Graph algorithms: at every epoch equal to networkx, or to a plain loop over all edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows over event time, retention and as-of joins: against models, and against Spark."""
+"""Event-time windows and as-of joins: against models, and against Spark."""
 
 from __future__ import annotations
 

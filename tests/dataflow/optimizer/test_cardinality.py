@@ -1,4 +1,4 @@
-"""Which plan a stage is run by, where the sizes of what it reads are known."""
+"""Plans by known sizes: the plan of a stage follows the sizes of its inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains of joins as one: what is one, what is kept, and that every combination counts once."""
+"""Multiway joins: which joins become one, what they retain, and each combination counts once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage is what its definition says: a release that plans it otherwise makes no other stage."""
+"""Plans of other releases: another plan of a definition makes no other stage."""
 
 from __future__ import annotations
 

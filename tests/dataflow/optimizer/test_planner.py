@@ -1,4 +1,4 @@
-"""What plans do to definitions, and the conditions under which they leave them as they are."""
+"""Plan rewrites: what they change in definitions, and when they leave them unchanged."""
 
 from __future__ import annotations
 

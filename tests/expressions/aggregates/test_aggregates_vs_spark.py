@@ -1,4 +1,4 @@
-"""Aggregates that came late: each is what Spark makes of the rows that are left after removals."""
+"""Aggregates of SQL after removals: equal to Spark over the remaining rows."""
 
 from __future__ import annotations
 

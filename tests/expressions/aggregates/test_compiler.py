@@ -1,4 +1,4 @@
-"""Expressions over aggregates: calls, outputs, types, errors."""
+"""Aggregate expressions: calls, outputs, types and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every function of the table computes what Spark computes, and raises where Spark raises.
+"""SQL functions in process: each computes what Spark computes, and raises where it raises.
 
 Spark evaluates all cases in a few jobs over one frame of values. Rows on which ours raises are
 masked in the case, so that a row on which only Spark raises fails the job; and they must be the

@@ -1,4 +1,4 @@
-"""What further modules of the table compute is what Spark computes; see test_functions.py.
+"""SQL functions of further modules: each computes what Spark computes.
 
 A run holds some of the cases against Spark, a soak all of them; every run holds all of them against
 what was computed when Spark agreed.

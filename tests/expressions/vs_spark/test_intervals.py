@@ -1,4 +1,4 @@
-"""Intervals are those of Spark: arithmetic in either mode, sums, the way there and back.
+"""Interval arithmetic: equal to Spark in either mode, sums and conversions included.
 
 A run asks for some of the expressions, a soak for all. Of rows that are refused here one is asked
 of Spark alone, which must refuse it, too.

@@ -1,4 +1,4 @@
-"""Arrays, maps, structs and texts are what Spark makes of them, at every depth, raising or not."""
+"""Nested values in SQL: arrays, maps, structs and texts as in Spark, at every depth."""
 
 from __future__ import annotations
 

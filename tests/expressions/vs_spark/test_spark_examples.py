@@ -1,4 +1,4 @@
-"""Expressions that Spark documents give what Spark gives, with ANSI mode and without.
+"""Documented examples of Spark: the same results with ANSI mode and without.
 
 The examples of its own list of functions were written by nobody here; see spark_examples.py. A run
 asks for some of them, a soak for all, and for all variants with columns in place of literals. Of

@@ -1,4 +1,4 @@
-"""Which names a `%%dd` body binds."""
+"""Names in `%%dd` bodies: which of them become stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long work is seen while it goes on, and short work is not looked at."""
+"""Progress of long work: it is shown while it runs, and short work is not."""
 
 from __future__ import annotations
 

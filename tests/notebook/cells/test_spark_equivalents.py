@@ -1,4 +1,4 @@
-"""PySpark's functions and `spark.sql` in cells: the error without Spark, and the definition."""
+"""PySpark functions and `spark.sql` in cells: the error without Spark names the definition."""
 
 from __future__ import annotations
 

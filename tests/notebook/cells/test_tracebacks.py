@@ -1,4 +1,4 @@
-"""Errors and lines of `%dd` as a person sees them: short, with the remedy, the cell as written."""
+"""Errors in cells: short, with the remedy, and the cell as written."""
 
 from __future__ import annotations
 

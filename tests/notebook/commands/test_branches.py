@@ -1,4 +1,4 @@
-"""`%dd branch`, `switch` and `follow` through a real shell: cells go on in a branch, and back."""
+"""`%dd branch`, `switch` and `follow`: cells continue in a branch, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A notebook whose own log is a branch of another notebook's log, while that one writes it."""
+"""A notebook on a branch of another notebook's log, while that notebook writes."""
 
 from __future__ import annotations
 

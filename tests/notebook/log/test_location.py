@@ -1,4 +1,4 @@
-"""Where a notebook keeps its log, and what it remembers beside it."""
+"""The location of a notebook's log, and what is recorded beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a log is named after its notebook: when it is renamed, and what finds it then."""
+"""The name of a log's folder: it follows its notebook, and former names find it."""
 
 from __future__ import annotations
 

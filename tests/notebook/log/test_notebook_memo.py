@@ -1,4 +1,4 @@
-"""What a notebook remembers of its cells, and what its report says of the kernel that died."""
+"""The memo of a notebook: the report names the cell that ran when the kernel died."""
 
 from __future__ import annotations
 

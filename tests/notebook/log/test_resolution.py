@@ -1,4 +1,4 @@
-"""Which log is a notebook's, by what is known of both: a table, and the files that tell it."""
+"""Resolution of a notebook's log: a table of what is known of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log follows its notebook, in real kernels: saved, renamed, moved, copied, made anew."""
+"""A log follows its notebook in real kernels: saved, renamed, moved, copied, new."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A log follows its notebook through a Jupyter server: what its contents API does to the file, what
-its sessions tell the kernel; two servers of one folder; git; runners, which tell nothing."""
+"""A log follows its notebook through Jupyter servers, git and runners."""
 
 from __future__ import annotations
 

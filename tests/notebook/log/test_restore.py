@@ -1,4 +1,4 @@
-"""A notebook whose log is gone and has replicas: it recovers by itself, is offered, or is reset."""
+"""A lost log in a notebook: restored from replicas, offered, or reset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many values contribute is added up some at a time, to the same slots as at once."""
+"""Sums in parts: many values are added in chunks, with the result of one addition."""
 
 from __future__ import annotations
 

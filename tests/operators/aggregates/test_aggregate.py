@@ -1,4 +1,4 @@
-"""Aggregates: at every epoch each equals its model; a hot group costs what changes in it."""
+"""`agg`: at every epoch equal to its model, and a hot group costs what changes."""
 
 from __future__ import annotations
 

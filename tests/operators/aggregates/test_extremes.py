@@ -1,4 +1,4 @@
-"""The extremes of few rows, which Python compares, are those that numpy finds."""
+"""`min` and `max` of few rows: the scalar path finds what numpy finds."""
 
 from __future__ import annotations
 

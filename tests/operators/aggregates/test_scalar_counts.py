@@ -1,4 +1,4 @@
-"""Counts of few groups in Python: what numpy gives for the same rows, in the same order."""
+"""Counts of few groups: the scalar path gives what numpy gives, in the same order."""
 
 from __future__ import annotations
 

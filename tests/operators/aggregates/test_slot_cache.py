@@ -1,4 +1,4 @@
-"""Memos: numbers that an aggregate need not look up; never wrong, whatever happens to epochs."""
+"""The cache of aggregate slots: never wrong, whatever happens to epochs."""
 
 from __future__ import annotations
 

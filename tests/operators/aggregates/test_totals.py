@@ -1,4 +1,4 @@
-"""Totals of many groups at once are those of each group by itself, to the last bit."""
+"""Totals of many groups: equal to each group alone, to the last bit."""
 
 from __future__ import annotations
 

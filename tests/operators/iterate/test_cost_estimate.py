@@ -1,4 +1,4 @@
-"""Loops that are followed, run anew or at rest: equal rows, equal traces, whatever was chosen when.
+"""The choice of a loop's method: the same rows and traces, whatever is chosen when.
 
 What a loop does in an epoch is a question of cost. Here it is decided by dice, so that every choice
 meets every other, with crashes, checkpoints, files, readers and replays in between.

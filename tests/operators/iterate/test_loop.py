@@ -1,4 +1,4 @@
-"""Loops: what they mean, that they keep nothing of what is gone, what they cost, what they refuse.
+"""`iterate`: meaning, retained state, cost and refusals of loops.
 
 Random loops are in test_random_programs.py; here are those that end by themselves.
 """

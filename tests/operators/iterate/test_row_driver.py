@@ -1,4 +1,4 @@
-"""Few changes in a small loop are followed row by row: rows, traces and errors are as of batches.
+"""Small changes in loops: the row path has the rows, traces and errors of the batch path.
 
 Two sessions get the same edits, and one of them runs its loops on traces alone.
 """

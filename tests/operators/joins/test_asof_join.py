@@ -1,4 +1,4 @@
-"""As-of joins: ties, counts below 0, colliding hashes and loops against a model; work by counters.
+"""As-of join kernel: ties, negative counts, equal hashes and loops against a model.
 
 What they give for times of all kinds is in test_windows.py.
 """

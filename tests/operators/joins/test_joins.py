@@ -1,4 +1,4 @@
-"""Joins beyond the plain ones: outer, computed keys, crosses, several at once; and their errors.
+"""Joins: outer, computed keys, cross, several at once, and their errors.
 
 The kinds themselves are held against the model in test_operators.py.
 """

@@ -1,4 +1,4 @@
-"""What disks do: refuse, stay full, flip bits. Nothing half done, no other data, no raw error."""
+"""Disk errors in sessions: refused, full and flipped bits leave nothing half done."""
 
 from __future__ import annotations
 

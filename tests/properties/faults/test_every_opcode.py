@@ -1,4 +1,4 @@
-"""All or nothing by construction: no opcode at which an exception leaves anything half done.
+"""All or nothing: an exception at any opcode leaves nothing half done.
 
 Whatever is raised, and wherever: the session goes on, it says what it said before or what it says
 afterwards, the same call again ends where it would have ended, and the log says what the session

@@ -1,4 +1,4 @@
-"""A definition that fails, late or early: all is as before, or all is as afterwards."""
+"""Failed definitions: afterwards all is as before, or all is defined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without enough memory: an error that says what was and was not done, and a session as before."""
+"""Out of memory: the error says what was done, and the session is as before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Power failures at every step of a session that defines, commits, spills, packs and checkpoints.
+"""Power failures at every step of a session.
 
 The disk keeps account of what was synced; at the failure everything that was not is as before, as
 now, or torn, file by file and name by name. What had been promised must be there, all of it at one

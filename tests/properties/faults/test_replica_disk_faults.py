@@ -1,4 +1,4 @@
-"""Disks that fail once, at every call there is, while copies are made, read and mended.
+"""Disk errors of replicas: one at every call, while copies are made, read and repaired.
 
 Each workload is counted on a disk that works, then done as often as it has calls, and each time
 another one of them fails. Whatever it says then: what was acknowledged can be read back from the

@@ -1,4 +1,4 @@
-"""A disk that fails for a moment: what was asked then fails, and nothing after it.
+"""Transient disk errors: only the call that met one fails.
 
 Whatever step of an opening or a closing the disk refuses, the same process opens the log again as
 soon as it does not, reads what was committed, and goes on.

@@ -1,4 +1,4 @@
-"""Bugs that engines of this kind have had: the catalogue, with the test that holds each of them.
+"""Known bugs of incremental engines: the catalogue, with a test for each.
 
 - a left join emits (A, null) -1 for a second match: test_semantics.py
   `test_case_6_left_join_pads_once_per_left_row`, and here

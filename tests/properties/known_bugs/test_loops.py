@@ -1,4 +1,4 @@
-"""Bugs of loops that engines of this kind have had; the catalogue is in test_known_bugs.py."""
+"""Known bugs of loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of recovery that engines of this kind have had; the catalogue is in test_known_bugs.py.
+"""Known bugs of recovery.
 
 A kill within a test is an opening with `takeover`: the owner before is left as it is, nothing of
 it is closed, and what it wrote is all that the next one has.

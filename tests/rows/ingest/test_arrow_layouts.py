@@ -1,4 +1,4 @@
-"""Whatever library a table comes from, its rows are taken exactly, or refused by column's name."""
+"""Arrow tables of any library: rows are taken exactly, or refused by column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entry of data: shapes are matched by name and copied, values are taken exactly or refused."""
+"""Conversion of inserted data: shapes are matched by name, values are exact or refused."""
 
 from __future__ import annotations
 

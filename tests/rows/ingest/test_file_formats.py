@@ -1,4 +1,4 @@
-"""Files of tables: what is read from them, and where what cannot be read stands."""
+"""Files of tables: what is read, and the position of what cannot be read."""
 
 from __future__ import annotations
 

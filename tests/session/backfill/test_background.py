@@ -1,4 +1,4 @@
-"""What operators lack after a rewind, or on a branch, is made behind the back of who commits."""
+"""Background rebuild of operator state after a rewind and on a branch."""
 
 from __future__ import annotations
 

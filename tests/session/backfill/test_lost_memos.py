@@ -1,5 +1,4 @@
-"""Nondeterministic stages on branches, after rewinds and after losses: results that are memoised
-stay, what can be run again is run again, and a stage stops only if results of it are lost."""
+"""Lost memoised results: a nondeterministic stage stops only if results of it are lost."""
 
 from __future__ import annotations
 

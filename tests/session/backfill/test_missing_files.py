@@ -1,4 +1,4 @@
-"""Files of one stage are gone: it alone is had again, and everything else stays what it is."""
+"""Missing files of a stage: it alone is rebuilt, and everything else is unchanged."""
 
 from __future__ import annotations
 

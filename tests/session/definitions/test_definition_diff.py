@@ -1,4 +1,4 @@
-"""What becomes of a stage: each case of its life, and that nothing of it is edited."""
+"""Cases of a definition: new, unchanged, changed, followed, stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scaling back: while replicas lack too much, what can be had again by running is sent last."""
+"""The replication backlog: beyond its limit, stages that can be recomputed are sent last."""
 
 from __future__ import annotations
 

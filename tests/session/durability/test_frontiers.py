@@ -1,4 +1,4 @@
-"""What each class of failure would leave of a session and its stages, and what telling costs."""
+"""`frontiers` and `recovery_frontier`: what each class of failure would leave."""
 
 from __future__ import annotations
 

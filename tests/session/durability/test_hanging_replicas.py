@@ -1,4 +1,4 @@
-"""Replicas that hang: a mount that answers nothing keeps nobody from his log, nor from work.
+"""Hanging replicas: an opening and a commit wait for no mount that does not answer.
 
 The mount is a real one where the machine allows it: a file system in user space whose server never
 answers. No call of the system to it ends, and none can be given up but by ending the process.

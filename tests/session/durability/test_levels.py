@@ -1,4 +1,4 @@
-"""Where stages are kept: what is in memory alone leaves no byte behind, and is had again."""
+"""Durability levels: a stage in memory leaves no byte on disk, and is recomputed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large merges: a keeper proposes files, the owner proves them and takes them, or does without."""
+"""Merges by the keeper: the owner verifies them and takes them, or merges itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replica servers behind real links that are cut, one way or both, that flap, or that are slow."""
+"""Network partitions to replica servers: cut, one-way, flapping and slow links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas of a session, with keepers that are processes: levels, waits, losses, other owners."""
+"""Replicas of a session: quorums, waits, losses and other owners, with real keepers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What replicas are owed at which level: an epoch waits for that, and the rest comes last."""
+"""The replication requirement of each level: an epoch waits for it, and the rest comes last."""
 
 from __future__ import annotations
 

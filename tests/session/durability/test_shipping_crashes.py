@@ -1,4 +1,4 @@
-"""A replica that is cut short while it is sent what a log has done: it holds before, or after.
+"""Crashes of a keeper while it ships: a replica has the state before, or after.
 
 What is done: the log goes back, near or behind its checkpoint; less of its past is kept, and files
 are deleted; it is a branch, and all of it is new. The replica dies at every step of its disk, or

@@ -1,4 +1,4 @@
-"""Watching folders: each file is an epoch, once, whatever is killed, closed or watched again."""
+"""`watch`: each file of a folder is one epoch, once, whatever is killed or closed."""
 
 from __future__ import annotations
 

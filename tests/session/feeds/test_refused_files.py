@@ -1,4 +1,4 @@
-"""Watched files that are refused or not settled yet: where they are shown, how to wait for them."""
+"""Refused files of a watched folder: where they are shown, and how to wait for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A past that is thinned out, and files that are deleted, cut short at any step of the disk.
+"""Crashes while history is downsampled and files are deleted.
 
 Whatever was done by then: every epoch that can be read is as it was, every other one says so with
 those that are near, a pin is kept. Who goes on has the same past in the end as if nothing had come

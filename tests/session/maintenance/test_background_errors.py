@@ -1,4 +1,4 @@
-"""Background work: each task with empty, one-row and large state, and an error in any of them.
+"""Errors of background work: each task with empty, one-row and large state.
 
 An error is reported once, names the task and the stage, refuses nothing, and stops only what
 depends on it. The same task is tried again later, and until it succeeds it is listed.

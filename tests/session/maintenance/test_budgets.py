@@ -1,4 +1,4 @@
-"""Budgets: a log that needs more bytes than it may have thins out its past, and nothing else."""
+"""`budget`: a log above its bytes downsamples its history, and nothing else."""
 
 from __future__ import annotations
 

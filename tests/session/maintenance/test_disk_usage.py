@@ -1,4 +1,4 @@
-"""What a log takes on its disk: every file is counted once, under what it is for."""
+"""Disk usage: every file is counted once, under its purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: old epochs are told apart more coarsely, pinned ones as ever; all rows are right."""
+"""`retain` and `pin`: old epochs become coarser, pinned ones stay, and all rows are right."""
 
 from __future__ import annotations
 

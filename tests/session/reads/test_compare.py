@@ -1,4 +1,4 @@
-"""Comparing: what two collections, versions, epochs or sessions have, held against counted rows."""
+"""`compare`: two collections, versions, epochs or branches against counted rows."""
 
 from __future__ import annotations
 

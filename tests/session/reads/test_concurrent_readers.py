@@ -1,4 +1,4 @@
-"""Readers in threads of their own, at every step of others who define, commit, pack and drop."""
+"""Concurrent readers: in threads, at every step of definitions, commits, packs and drops."""
 
 from __future__ import annotations
 

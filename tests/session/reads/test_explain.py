@@ -1,4 +1,4 @@
-"""What `explain()` tells of a plan: for people, of now, and as text alone."""
+"""`explain()`: the plan as text."""
 
 from __future__ import annotations
 

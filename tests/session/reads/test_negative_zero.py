@@ -1,4 +1,4 @@
-"""Negative zero is stored as zero, however it comes in: equal rows are one row."""
+"""Negative zero: it is stored as zero, however it comes in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks: pages of a collection in any order, equal to sorting all of it, whatever is committed."""
+"""Pages of a collection: in any order, equal to sorting all of it, during commits."""
 
 from __future__ import annotations
 

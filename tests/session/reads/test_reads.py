@@ -1,4 +1,4 @@
-"""Reading: rows in their order, at any epoch, in every form, named or not."""
+"""Reads: rows in their order, at any epoch, in every form, named or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that other libraries exported are loaded again as they were, or refused with a hint."""
+"""Tables that other libraries exported: loaded again as they were, or refused with a hint."""
 
 from __future__ import annotations
 

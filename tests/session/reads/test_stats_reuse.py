@@ -1,4 +1,4 @@
-"""What readers found out about rows goes with them: to branches, over rewinds, merges and restarts.
+"""Reuse of statistics: they follow rows to branches, rewinds, merges and restarts.
 
 Work is told in rows that are looked up to see that none is below 0, and in files that are compared
 with their checksums.

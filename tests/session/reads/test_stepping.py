@@ -1,4 +1,4 @@
-"""Stepping over epochs: what a page of the past costs is what changed, and it is what it was."""
+"""Stepping over epochs: a page of the past costs what changed."""
 
 from __future__ import annotations
 

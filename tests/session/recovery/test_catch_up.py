@@ -1,4 +1,4 @@
-"""A log's folder that is behind its replicas takes what it lacks from them when it is opened."""
+"""A log behind its replicas: an opening takes the missing frames from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clocks that contradict the log: the stage is named, computed again or refused; others are not."""
+"""Contradicting provenance: the stage is named, and recomputed or refused."""
 
 from __future__ import annotations
 

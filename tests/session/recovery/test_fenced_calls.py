@@ -1,4 +1,4 @@
-"""A session that is not, or not any more, the owner of its log changes nothing of it.
+"""Fenced sessions: one that is not the owner changes nothing of the log.
 
 Every public method is called on a session whose log another owner has taken over, on a forked
 child, on one that is closed, and on one that only reads. A table says what each call must do there.

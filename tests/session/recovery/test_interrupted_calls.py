@@ -1,4 +1,4 @@
-"""Owners whose state is in several places: an interrupt leaves all of it as before, or as after.
+"""Interrupts of calls that change several places: all of them, or none.
 
 Struck is every opcode near one at which what an owner says changes, and every k-th of the others.
 What the next entrance brings to an end may be half done; it is entered before anything is asked.

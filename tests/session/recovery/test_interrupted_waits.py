@@ -1,4 +1,4 @@
-"""An interrupt that comes between the interpreter's last look and a wait ends that all the same.
+"""Interrupts just before a wait: they end it.
 
 Its flag is set, and no call of the system is interrupted, as none has begun: what is waited for may
 never come.

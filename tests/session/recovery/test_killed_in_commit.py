@@ -1,4 +1,4 @@
-"""A real kill at every moment of a commit: in a function, in a round of a loop, beside a write."""
+"""Kills in a commit: in a function, in a round of a loop, beside a write."""
 
 from __future__ import annotations
 

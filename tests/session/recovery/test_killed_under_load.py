@@ -1,4 +1,4 @@
-"""Recovery: processes that are killed under load, and every kind of state across a restart.
+"""Kills under load: nothing that returned is lost.
 
 The model-based program is `crash/workload.py`: it checks by itself what came back, against
 `model.py`. A crash within a test is an opening with `takeover`: the owner before is left as it is,

@@ -1,4 +1,4 @@
-"""A lost disk: frames first, files of rows when they are read, from whoever has them whole."""
+"""Restore of a lost disk: frames first, files of rows when they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that comes back where other things are: no key, other numbers of cores and partitions."""
+"""A log with another key, number of cores and number of partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log on another host: a name space with another host name, where the first one's disk is not."""
+"""A log on another host: a name space with another host name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that are stopped and go on later, and those for which there is no more memory."""
+"""Paused processes: they continue later, fenced or as the owner, also without memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repairs: what a replica has is had again at first touch, proven; what differs there is named."""
+"""Repair from replicas: a damaged file is refetched and verified at its first read."""
 
 from __future__ import annotations
 

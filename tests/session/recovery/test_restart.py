@@ -1,4 +1,4 @@
-"""Every kind of state across a restart: from frames, from a checkpoint, after a proper end.
+"""Restart: every kind of state, from frames, from a checkpoint, after a proper end.
 
 A crash within a test is an opening with `takeover`: the owner before is left as it is, nothing of
 it is closed, and what it wrote is all that the next one has.

@@ -1,4 +1,4 @@
-"""A log whose folder is gone while too few of its replicas can be read: refuse, wait, gap."""
+"""`on_loss`: refuse, wait or gap, if too few replicas of a lost log can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of rows that another program truncates while a session has them mapped."""
+"""Truncated files: another program truncates files of rows that are mapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches: a session that goes on from an epoch of another one, beside it, and changes nothing."""
+"""`branch`: a session continues from an epoch of another one, which is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches with the stages of then: what the log computed at an epoch, not what it does now."""
+"""`definitions="then"`: a branch with the stages of its epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches at replicas in folders, at servers and in object stores: recovered and dropped."""
+"""Branches at replicas: restored and dropped in folders, servers and object stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies: a log of its own with all of a log that somebody may write; a copied folder is known."""
+"""`copy`: a log of its own from a log that another process may write."""
 
 from __future__ import annotations
 

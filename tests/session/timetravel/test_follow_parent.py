@@ -1,4 +1,4 @@
-"""Following after somebody went back, or loaded the same: never rows of two pasts, never twice."""
+"""`follow`: each later epoch of the parent once, also after rewinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewind: the session goes on from an earlier epoch; data go back, definitions stay."""
+"""`rewind`: the session continues from an earlier epoch, with its current stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rewind that is cut short: all of it has happened afterwards, or nothing."""
+"""Crashes during a rewind: all of it, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rewind to one of the newest epochs: what was changed since is taken back, nothing made anew."""
+"""Rewinds to recent epochs: later changes are subtracted, and nothing is recomputed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rewind as replicas see it: their epochs fall with it, and a lost log comes back after it."""
+"""Rewinds and replicas: their later epochs are undone, and a lost log is restored after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeats: an insert that a restart has made a second one is warned of, and nothing else is."""
+"""Repeated loads: an equal insert after a restart is reported, and nothing else."""
 
 from __future__ import annotations
 

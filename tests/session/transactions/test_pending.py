@@ -1,4 +1,4 @@
-"""What waits, who sees it, and what is told of it before and after it is committed."""
+"""Pending changes: who sees them, before and after the commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions: what calls on inputs mean, when they become visible, and what undoes them."""
+"""Transactions: the meaning, visibility and rollback of calls on inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Link: what many threads change of a session's way to Spark; without Spark itself."""
+"""The Spark connection of a session: concurrent changes, without Spark."""
 
 from __future__ import annotations
 

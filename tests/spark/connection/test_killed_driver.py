@@ -1,4 +1,4 @@
-"""A kernel that is killed in the middle of a Spark job, and what its executors do afterwards."""
+"""A kernel killed in a Spark job: its executors and the next kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Spark may end, or not begin: what needs none goes on, what does gets a session or says so.
+"""A lost Spark session: what needs none continues, the rest gets one or says so.
 
 Each runs in a process of its own, as no other test can use a JVM that is killed.
 """

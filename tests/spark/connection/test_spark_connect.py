@@ -1,4 +1,4 @@
-"""The same on Spark Connect, which a process can use only instead of classic Spark."""
+"""Spark Connect: the same results as with classic Spark."""
 
 from __future__ import annotations
 

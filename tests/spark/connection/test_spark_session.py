@@ -1,4 +1,4 @@
-"""Whose session is used, what its jobs are called, and how they are cancelled."""
+"""The Spark session in use: whose it is, the names of jobs, cancellation."""
 
 from __future__ import annotations
 

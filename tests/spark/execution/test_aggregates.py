@@ -1,4 +1,4 @@
-"""Aggregates mean what Spark means: the same SQL over the same rows, here and in Spark."""
+"""Aggregates in SQL: the same over the same rows, here and in Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many rows Spark hands to Python at a time: said for our own jobs, and never to a session."""
+"""The Arrow batch size: set for NoSync's own jobs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on executors: the same kernels, the same results, whatever Spark does meanwhile."""
+"""Operators on executors: the same kernels and results, whatever Spark does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement as a table: an estimate, the place, and what the reason says; no machine is asked."""
+"""The cost model: a table of estimates, places and reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First runs on executors: how many jobs, and what passes through this process or its files."""
+"""First runs on executors: the number of jobs, and bytes through this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates: a session goes by what it has measured of a kind of kernel, after several runs of it."""
+"""Measured rates of kernels: used after several runs of a kind."""
 
 from __future__ import annotations
 

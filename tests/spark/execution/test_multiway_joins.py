@@ -1,4 +1,4 @@
-"""Chains of joins on executors: a join for each lookup, and the same rows as in process."""
+"""Multiway joins on executors: one join for each lookup, and the same rows."""
 
 from __future__ import annotations
 

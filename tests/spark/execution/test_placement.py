@@ -1,4 +1,4 @@
-"""Where operators run changes nothing but the time: executors and this process agree."""
+"""Placement: executors and this process agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bulk runs are cut for the executors that a cluster has at that moment."""
+"""Slots of a cluster: bulk runs are divided for the executors of that moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a bulk run without Spark: blocks, ranges, plans, errors as data."""
+"""Tasks of a bulk run, without Spark: records, ranges, plans and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executors that do not see the session's folder: few rows come over Arrow, more are refused."""
+"""Remote executors without a staging area: few rows use Arrow, more are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executors that do not see the session's folder, and a place that they and the driver reach."""
+"""The staging area: executors that do not see the log's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: each micro-batch is an epoch, once, whatever fails, is stopped and goes on."""
+"""`stream`: each micro-batch of Spark is one epoch, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's own ways would leave unsaid: names without case, views of two logs, loud errors."""
+"""Names of temp views: case, two logs, and errors."""
 
 from __future__ import annotations
 

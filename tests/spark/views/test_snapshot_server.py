@@ -1,4 +1,4 @@
-"""What serving leaves behind: files for readers go when no reader needs them any more."""
+"""The snapshot server of temp views: its answers, and the files that they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DataFrames that `to_spark` gives: what they read lazily is there when they are executed."""
+"""`to_spark`: the files of a lazy DataFrame exist when it is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages as DataFrames, as a data source and as temp views that follow the session."""
+"""Temp views and the data source `nosync`: they follow the session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger: what is recorded of an epoch is there as a whole or not at all, and once."""
+"""The index of epochs: an epoch is recorded completely or not at all, and once."""
 
 from __future__ import annotations
 

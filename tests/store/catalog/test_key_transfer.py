@@ -1,4 +1,4 @@
-"""Keys on their way to another machine: as secret as they are here, and none is ever lost."""
+"""Export and import of keys: secret on the way, and none is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log is data: what this user's key did not sign is read, and nothing of it is run.
+"""Unsigned logs: rows are read, and nothing is executed.
 
 The attacker here writes logs with NoSync itself, under a key of his own, and changes what the
 catalog says before it is written.

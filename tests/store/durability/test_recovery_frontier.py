@@ -1,4 +1,4 @@
-"""Frontiers: intervals, sets of epochs, and the recovery calculus against simulated worlds."""
+"""The recovery calculus: against simulated worlds."""
 
 from __future__ import annotations
 

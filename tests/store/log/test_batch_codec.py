@@ -1,4 +1,4 @@
-"""Codec: every batch comes back as it went in; damaged bytes are an error, never a crash."""
+"""The codec of batches: a round trip, and damaged bytes raise an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crashes: before, inside and after every durable step, by a killed process and by power."""
+"""Crashes of the log: before, in and after every durable step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that refuses: nothing is promised that is not there, and the log goes on when it can."""
+"""Disk errors of the log: nothing is promised that is not on disk."""
 
 from __future__ import annotations
 

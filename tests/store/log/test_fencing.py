@@ -1,4 +1,4 @@
-"""Who may write a log: the shared words, the owner's file, and what a loss of power leaves."""
+"""Fencing: the control block and the owner file after a loss of power."""
 
 from __future__ import annotations
 

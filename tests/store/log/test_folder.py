@@ -1,4 +1,4 @@
-"""What may stand in a log's folder: real folders of the user's own, plain files; nothing else.
+"""The folder of a log: real folders and plain files of the user, nothing else.
 
 The folder may have come with a repository or an archive of somebody else.
 """

@@ -1,4 +1,4 @@
-"""What files of a log say of themselves: their heads hold against each bit, and against power."""
+"""Headers of log files: against each flipped bit, and against power failures."""
 
 from __future__ import annotations
 

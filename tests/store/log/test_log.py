@@ -1,4 +1,4 @@
-"""The log: what is appended comes back, damage is found, one owner writes, readers follow."""
+"""The log: frames come back, damage is found, one owner writes, readers follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any program of appends, syncs, checkpoints, openings, errors and crashes, against a list."""
+"""Random programs of the log: appends, syncs, checkpoints and crashes against a list."""
 
 from __future__ import annotations
 

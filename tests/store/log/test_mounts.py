@@ -1,4 +1,4 @@
-"""Real disks that fail: one that fills up, one whose power goes; both are mounted for the test."""
+"""Mounted disks that fill up or lose power."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes: they race, are killed, are stopped and go on, and fork."""
+"""Processes that share a log: they race, are killed, stopped and forked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a log as disks leave it: sectors in any order, zeros, garbage, after false syncs."""
+"""The tail of a log: sectors in any order, zeros, garbage, false syncs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes: what contradicts a clock is found in every frame, however its clocks are compared."""
+"""Provenance checks: a contradicting clock is found in every frame."""
 
 from __future__ import annotations
 

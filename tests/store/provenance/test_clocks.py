@@ -1,4 +1,4 @@
-"""Clocks: which batch of a named collection each reader was made from, whatever else there is."""
+"""Provenance clocks: which batch of a stage each reader was computed from."""
 
 from __future__ import annotations
 

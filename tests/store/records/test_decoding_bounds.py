@@ -1,4 +1,4 @@
-"""Logs of an untrusted writer that are small, and take much memory or time where they are believed.
+"""Bounds of decoding: small hostile logs take bounded time and memory.
 
 Each is written by the real writer with one step replaced, so that all checksums and digests fit. A
 process with a limit of processor time reads all that can be read of it, and verifies it.

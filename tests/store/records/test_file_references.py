@@ -1,4 +1,4 @@
-"""What a frame or a checkpoint names is read once, however many ask, and only if it is small."""
+"""File references: those of a frame or checkpoint are read once."""
 
 from __future__ import annotations
 

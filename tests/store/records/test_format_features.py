@@ -1,4 +1,4 @@
-"""What a later program has added to the format is passed over, or refused in one clear line."""
+"""Format features: additions of later releases are ignored, or refused in one line."""
 
 from __future__ import annotations
 

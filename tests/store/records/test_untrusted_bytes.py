@@ -1,4 +1,4 @@
-"""Decoders under crafted content: the right result or an error of ours, in bounded time and memory.
+"""Decoding of crafted bytes: the right result or an error, in bounded time and memory.
 
 One target for each decoder. The seeds are a small real log, made here; what is changed in it passes
 its checksum again where the decoder has one, as a stranger would see to it. `make soak` goes deep.

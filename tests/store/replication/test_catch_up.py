@@ -1,4 +1,4 @@
-"""What an opening asks replicas for: frames that the last owner wrote and his disk has lost."""
+"""Frames that a disk has lost: an opening takes them from replicas."""
 
 from __future__ import annotations
 

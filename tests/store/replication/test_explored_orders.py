@@ -1,4 +1,4 @@
-"""Shipping, takeover and recovery in every order of a few acts, with a crash at every step."""
+"""Explored orders of shipping, takeover and recovery: a crash at every step of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keeper's owner: whether he is there is read from his file, whoever else has his pipe."""
+"""The keeper and its owner: the owner's file says if it is alive."""
 
 from __future__ import annotations
 

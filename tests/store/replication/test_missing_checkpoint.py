@@ -1,4 +1,4 @@
-"""A replica that has the frames before a checkpoint, and not the checkpoint: who shipped has died.
+"""A replica without the checkpoint of its frames.
 
 The files that those frames name are gone, so that they cannot be read back; they were never
 acknowledged. They hide nothing that was, and hold nobody up.

@@ -1,4 +1,4 @@
-"""Proposals: what a keeper is asked for, and that nothing is left of what it cannot finish."""
+"""Merge requests to the keeper: an unfinished one leaves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which replicas logs have, in the file beside the key: who asks of one log pays for none else."""
+"""The registry of replicas: a file beside the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mending, step by step: who may not change a log changes nothing, and what is brought stays."""
+"""Repair, step by step: only an owner changes a log."""
 
 from __future__ import annotations
 

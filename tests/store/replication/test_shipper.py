@@ -1,4 +1,4 @@
-"""What is shipped while owners change, disks fail and copies are of another history."""
+"""Shipping: while owners change, disks fail and copies have another history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lives of a log with three replicas, each decided by a seed: what was promised is there.
+"""Simulated lives of a log with three replicas: every promise holds.
 
 `NOSYNC_SEEDS` says how many lives are tried, `NOSYNC_SEED` tries one of them again. So many are a
 slice in which every action, fault and step of a disk occurs, as each piece of it asserts; `make

@@ -1,4 +1,4 @@
-"""Replicas: what may be named, who is believed, what a copy refuses, when an owner may ship."""
+"""Takeover of replicas: names, grants and refusals."""
 
 from __future__ import annotations
 

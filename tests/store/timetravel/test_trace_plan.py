@@ -1,4 +1,4 @@
-"""As of: what is planned of every trace at an epoch is what it was there, or is told as missing."""
+"""Plans of traces at an epoch: each is right, or reported as missing."""
 
 from __future__ import annotations
 

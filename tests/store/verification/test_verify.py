@@ -1,4 +1,4 @@
-"""Verification: what was hit is named, exactly; what others do meanwhile is no damage."""
+"""`verify`: it names every damaged file, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thinning: whatever was let go, each epoch that can be read is as it was, and pins can be."""
+"""Downsampling of history: every readable epoch is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History: any epoch reads as it was, whenever packs were written, restored or cut by a rewind."""
+"""History: any epoch reads as it was, whenever packs were written or cut."""
 
 from __future__ import annotations
 

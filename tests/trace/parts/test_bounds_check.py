@@ -1,4 +1,4 @@
-"""Files that are what somebody wrote, with checksums that hold, and lead outside when read.
+"""Bounds of part files and packs: valid checksums, offsets that lead outside.
 
 A kernel that is killed by one could not even say so: what reads them here is another process.
 """

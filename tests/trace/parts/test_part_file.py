@@ -1,4 +1,4 @@
-"""Part files: what is read is what was written, opened in O(1); damage is always an error."""
+"""Part files: a round trip, opened in O(1), and damage raises an error."""
 
 from __future__ import annotations
 

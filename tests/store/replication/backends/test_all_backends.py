@@ -1,4 +1,4 @@
-"""Replicas of every kind: what each of them takes, refuses and gives back."""
+"""Replica backends: what each kind accepts, refuses and returns."""
 
 from __future__ import annotations
 

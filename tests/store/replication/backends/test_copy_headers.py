@@ -1,4 +1,4 @@
-"""What copies say of themselves: neither a flipped bit nor a number beyond all bounds is believed.
+"""Headers of copies: no flipped bit and no excessive number is believed.
 
 A checksum proves that nothing was damaged, not that a server or a store means well.
 """

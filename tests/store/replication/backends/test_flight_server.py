@@ -1,4 +1,4 @@
-"""Replica servers: real processes on this machine, and what they refuse, survive and give back."""
+"""Replica servers: real processes, with refusals, losses and restores."""
 
 from __future__ import annotations
 

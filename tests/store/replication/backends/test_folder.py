@@ -1,4 +1,4 @@
-"""Copies in folders: what one took outlasts the power, and a shipper who was replaced."""
+"""Replicas in folders: what is accepted survives power failures and replaced shippers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas in object stores: one writer at a time, whatever fails, in few requests and objects."""
+"""Replicas in object stores: one writer, few requests, few objects."""
 
 from __future__ import annotations
 
