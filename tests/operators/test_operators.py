@@ -159,11 +159,6 @@ def test_subtract_keeps_rows_the_other_does_not_have(
     run(data, {"a": of, "b": of}, lambda a, b: a.subtract(b), model.subtract)
 
 
-@given(st.data(), schemas(all_types, 1, 2))
-def test_consolidate_changes_nothing(data: st.DataObject, of: tuple[str, ...]) -> None:
-    run(data, {"a": of}, lambda a: a.consolidate(), lambda a: a)
-
-
 # -- keyed -------------------------------------------------------------------------------------
 
 HOW = ("inner", "left", "right", "full", "semi", "anti")
@@ -199,16 +194,6 @@ def test_a_collection_joins_itself(how: str, data: st.DataObject, of: str) -> No
         {"a": (of, of)},
         lambda a: a.join(a.select("c0 AS x", "c1 AS y"), on={"c1": "x"}, how=how),
         lambda a: model.join(a, a, [(1, 0)], how, (2, 2)),
-    )
-
-
-@given(st.data())
-def test_join_widens_keys_of_different_width(data: st.DataObject) -> None:
-    run(
-        data,
-        {"a": ("tinyint", "int"), "b": ("bigint", "int")},
-        lambda a, b: a.join(b, on={"c0": "d0"}),
-        lambda a, b: model.join(a, b, [(0, 0)], "inner", (2, 2)),
     )
 
 
@@ -262,20 +247,6 @@ def test_sums_of_any_doubles_are_exact_and_rounded_once(
         lambda a: a.group_by("c0").agg(**names),
         lambda a: model.aggregated(a, [0], [call for _, call in SUMS.values()]),
         pools={"a": some},
-    )
-
-
-@given(st.data())
-def test_values_of_agg_may_be_expressions_over_aggregates(data: st.DataObject) -> None:
-    def oracle(a: Bag) -> Bag:
-        found = model.aggregated(a, [0], [("sum", 1), ("count_star", 0)])
-        return model.mapped(found, lambda r: (r[0], None if r[1] is None else r[1] + r[2]))
-
-    run(
-        data,
-        {"a": ("string", "int")},
-        lambda a: a.group_by("c0").agg(x="sum(c1) + count(*)"),
-        oracle,
     )
 
 

@@ -111,7 +111,7 @@ def joins(session: Session, a: Collection, b: Collection) -> dict[str, Collectio
     """Every kind of join by k."""
     return {
         how: session.stage(f"{how}_join", a.join(b, on="k", how=how))
-        for how in ("inner", "left", "semi", "anti")
+        for how in ("inner", "left", "right", "full", "semi", "anti")
     }
 
 
@@ -123,6 +123,8 @@ def test_case_5_joins_and_a_deleted_match(session: Session) -> None:
     session.commit()
     assert count(found["inner"]) == {(2, "B", "X"): 1}
     assert count(found["left"]) == {(1, "A", None): 1, (2, "B", "X"): 1}
+    assert count(found["right"]) == {(2, "B", "X"): 1, (3, None, "Y"): 1}
+    assert count(found["full"]) == {(1, "A", None): 1, (2, "B", "X"): 1, (3, None, "Y"): 1}
     assert count(found["semi"]) == {(2, "B"): 1}
     assert count(found["anti"]) == {(1, "A"): 1}
     b.set([(1, "X"), (2, "Y")])
@@ -130,6 +132,8 @@ def test_case_5_joins_and_a_deleted_match(session: Session) -> None:
     change(session, b, {(2, "Y"): -1})
     assert net(found["inner"]) == {(2, "B", "Y"): -1}
     assert net(found["left"]) == {(2, "B", "Y"): -1, (2, "B", None): 1}
+    assert net(found["right"]) == {(2, "B", "Y"): -1}
+    assert net(found["full"]) == {(2, "B", "Y"): -1, (2, "B", None): 1}
     assert net(found["semi"]) == {(2, "B"): -1}
     assert net(found["anti"]) == {(2, "B"): 1}
 
@@ -153,12 +157,18 @@ def test_case_6_null_keys_match_nothing_and_are_padded(session: Session) -> None
     a, b = session.input("a", "k int, v string"), session.input("b", "k int, w string")
     found = joins(session, a, b)
     a.insert([(None, "p")])
-    b.insert([(None, "q")])
+    b.insert([(None, "q"), (4, "z"), (4, "z")])
     session.commit()
     assert count(found["inner"]) == {}
+    padded = {(None, "p", None): 1, (None, None, "q"): 1, (4, None, "z"): 2}
+    assert count(found["full"]) == padded
     assert count(found["left"]) == {(None, "p", None): 1}
     assert count(found["semi"]) == {}
     assert count(found["anti"]) == {(None, "p"): 1}
+    change(session, a, {(4, "A"): 1, (4, "B"): 1})
+    assert net(found["full"]) == {(4, None, "z"): -2, (4, "A", "z"): 2, (4, "B", "z"): 2}
+    change(session, a, {(4, "A"): -1, (4, "B"): -1})
+    assert count(found["full"]) == padded
 
 
 def test_case_7_a_three_way_self_join_in_one_epoch_finds_one_triangle(session: Session) -> None:

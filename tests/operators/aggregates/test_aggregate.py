@@ -223,62 +223,6 @@ def test_keys_and_values_of_equal_hashes_stay_apart(
         agrees(data, (key, of, "int"), calls)
 
 
-# -- public cases ------------------------------------------------------------------------------
-
-
-def test_case_2_extremes_sums_and_counts() -> None:
-    with opened() as session:
-        fruit = session.input("fruit", "name string, price int")
-        rows = [("apple", 11), *[("apple", 3)] * 2, *[("banana", 2)] * 3, ("coconut", 3)]
-        fruit.insert(rows)
-        session.commit()
-        found = fruit.group_by("name").agg(
-            total="sum(price)", n="count(price)", least="min(price)", most="max(price)"
-        )
-        assert found.rows() == [
-            ("apple", 17, 3, 3, 11),
-            ("banana", 6, 3, 2, 2),
-            ("coconut", 3, 1, 3, 3),
-        ]
-
-
-def test_case_3_a_count_changes_by_retraction_and_an_emptied_group_only_goes() -> None:
-    with opened() as session:
-        rows = session.input("rows", "k string, v string")
-        counts = session.stage("counts", rows.group_by("k").count())
-        rows.insert([("one", "a"), ("one", "b")])
-        session.commit()
-        rows.insert([("one", "c"), ("two", "a")])
-        session.commit()
-        rows.remove([("two", "a")])
-        session.commit()
-        assert changes(counts, 0, 1) == {("one", 2): 1}
-        assert changes(counts, 1, 2) == {("one", 2): -1, ("one", 3): 1, ("two", 1): 1}
-        assert changes(counts, 2, 3) == {("two", 1): -1}
-
-
-def test_case_12_groups_of_nulls() -> None:
-    named = {
-        "total": "sum(x)",
-        "some": "count(x)",
-        "n": "count(*)",
-        "kinds": "count(distinct x)",
-        "spread": "stddev(x)",
-        "bits": "bit_and(x)",
-        "by": "max_by(k, x)",
-        "all": "collect_list(x)",
-    }
-    with opened() as session:
-        rows = session.input("rows", "k string, x int")
-        stage = session.stage("stage", rows.group_by("k").agg(**named))
-        rows.insert([("a", None), ("a", None), ("b", 1)])
-        session.commit()
-        assert stage.rows()[0] == ("a", None, 0, 2, 0, None, None, None, [])
-        rows.remove([("a", None)] * 2)
-        session.commit()
-        assert [row.k for row in stage.rows()] == ["b"]
-
-
 def test_aggregates_of_nothing_are_one_row() -> None:
     with opened() as session:
         rows = session.input("rows", "x int, o int")
@@ -295,12 +239,6 @@ def test_aggregates_of_nothing_are_one_row() -> None:
         )
         session.commit()
         assert found.rows() == [(0, None, None, None, [], None)]
-
-
-def changes(stage: Collection, after: int, upto: int) -> dict[Any, int]:
-    table = stage.changes(after=after, upto=upto).to_pydict()
-    *columns, diffs = table.values()
-    return dict(zip(zip(*columns, strict=True), diffs, strict=True))
 
 
 # -- examples ----------------------------------------------------------------------------------

@@ -99,34 +99,6 @@ def test_rounds_apply_the_body_so_often(session: Session) -> None:
     assert [bag(s) for s in stages] == [{(k,): 1} for k in (1, 2, 5)]
 
 
-def test_two_variables_that_need_each_other(session: Session) -> None:
-    edges, start = session.input("edges", EDGES), session.input("start", "node int")
-
-    def step(side: Collection) -> Collection:
-        return side.join(edges, on={"node": "src"}).select("dst as node")
-
-    none = start.filter("false")
-    found = session.iterate(
-        lambda even, odd: (
-            step(odd).concat(start).distinct(),
-            step(even).distinct(),
-        ),
-        even=start,
-        odd=none,
-    )
-    even = session.stage("even", found["even"])
-    odd = session.stage("odd", found["odd"])
-    start.insert([(0,)])
-    edges.insert([(0, 1), (1, 2), (2, 3), (3, 3)])
-    session.commit()
-    assert bag(even) == {(0,): 1, (2,): 1, (3,): 1}
-    assert bag(odd) == {(1,): 1, (3,): 1}
-    edges.remove([(3, 3)])
-    session.commit()
-    assert bag(even) == {(0,): 1, (2,): 1}
-    assert net(odd) == {}
-
-
 def test_two_equal_loops_do_not_disturb_each_other(session: Session) -> None:
     edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
     first = session.stage("first", reach(roots, edges))
@@ -138,16 +110,6 @@ def test_two_equal_loops_do_not_disturb_each_other(session: Session) -> None:
     session.commit()
     assert bag(first) == {(1,): 1, (2,): 1}
     assert bag(both) == {(1,): 2, (2,): 2}
-
-
-def test_the_past_of_a_loop_is_there(session: Session) -> None:
-    edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
-    stage = session.stage("reach", reach(roots, edges))
-    roots.insert([(0,)])
-    for i in range(5):
-        edges.insert([(i, i + 1)])
-        session.commit()
-    assert [len(bag(stage, at)) for at in range(6)] == [0, 2, 3, 4, 5, 6]
 
 
 # -- nothing stays -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from checks.checking import changed, held, run
+from checks.checking import held, run
 from hypothesis import given
 from hypothesis import strategies as st
 from models import model
@@ -20,14 +20,11 @@ from models.model import Bag
 
 import nosync_nb
 from nosync_nb import Collection, ExpressionError, Input, SchemaError, Session, StageError
-from nosync_nb.collections.session_protocol import definition_of, session_of
+from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.operators.joins import join, multiway_join
 from nosync_nb.operators.joins.multiway_join import LookupKey, MultiwayJoin
 
 KINDS = ("inner", "left", "right", "full", "semi", "anti")
-SPARKS = {"semi": "left_semi", "anti": "left_anti"}
-
-
 pytestmark = pytest.mark.usefixtures("no_disk")
 
 
@@ -38,50 +35,6 @@ def sides(session: Session) -> tuple[Input, Input]:
 def count(collection: Collection) -> dict[Any, int]:
     """The rows with their counts."""
     return dict(Counter(tuple(row) for row in collection.rows()))
-
-
-def net(collection: Collection) -> dict[Any, int]:
-    """The net changes of the last epoch."""
-    now = session_of(collection).epoch(None)
-    return {tuple(v for _, v in row): n for row, n in changed(collection, now - 1, now).items()}
-
-
-# -- public cases ------------------------------------------------------------------------------
-
-
-def test_case_5_outer_joins_and_a_deleted_match(session: Session) -> None:
-    a, b = sides(session)
-    found = {how: session.stage(how, a.join(b, on="k", how=how)) for how in KINDS}
-    a.insert([(1, "A"), (2, "B")])
-    b.insert([(2, "X"), (3, "Y")])
-    session.commit()
-    assert count(found["right"]) == {(2, "B", "X"): 1, (3, None, "Y"): 1}
-    assert count(found["full"]) == {(1, "A", None): 1, (2, "B", "X"): 1, (3, None, "Y"): 1}
-    b.set([(1, "X"), (2, "Y")])
-    session.commit()
-    b.remove([(2, "Y")])
-    session.commit()
-    assert net(found["right"]) == {(2, "B", "Y"): -1}
-    assert net(found["full"]) == {(2, "B", "Y"): -1, (2, "B", None): 1}
-
-
-def test_case_6_full_join_pads_null_keys_of_both_sides_and_each_copy(session: Session) -> None:
-    a, b = sides(session)
-    full = session.stage("full", a.join(b, on="k", how="full"))
-    a.insert([(None, "p")])
-    b.insert([(None, "q"), (4, "z"), (4, "z")])
-    session.commit()
-    padded = {(None, "p", None): 1, (None, None, "q"): 1, (4, None, "z"): 2}
-    assert count(full) == padded
-    a.insert([(4, "A"), (4, "B")])
-    session.commit()
-    assert net(full) == {(4, None, "z"): -2, (4, "A", "z"): 2, (4, "B", "z"): 2}
-    a.remove([(4, "A")])
-    session.commit()
-    assert net(full) == {(4, "A", "z"): -2}
-    a.remove([(4, "B")])
-    session.commit()
-    assert count(full) == padded
 
 
 def test_right_join_by_differently_named_keys_shows_the_left_name(session: Session) -> None:
