@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUN = scripts/run
 ARGS ?=
 
-.PHONY: help setup demo lab test check format reference screenshot sizes bench mutate soak lock clean
+.PHONY: help setup demo lab test check format docs screenshot sizes bench mutate soak lock clean
 
 help: ## Lists the commands
 	@sed -n 's/^\([a-z]*\):.*## /make \1 | /p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || true
@@ -34,8 +34,9 @@ format: setup ## Formats the code, drops outputs of notebooks
 	@$(RUN) ruff check --fix
 	@$(RUN) nbstripout tutorials/*.ipynb
 
-reference: setup ## Writes docs/reference.md from the code
-	@$(RUN) python scripts/reference.py
+docs: setup ## Builds the documentation as a site in site/
+	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build -q
+	@echo "site/index.html is written; its search needs a server: scripts/run mkdocs serve"
 
 screenshot: ## Takes the pictures in docs/ from JupyterLab
 	@$(PYTHON) scripts/setup.py --browser
@@ -60,10 +61,10 @@ soak: setup ## Runs the property and crash tests for hours, then the mutants
 LOCK = uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --upgrade
 lock: ## Takes newer versions into scripts/locked, with their hashes (needs uv)
 	$(LOCK) scripts/locked/build.in -o scripts/locked/build.txt
-	$(LOCK) pyproject.toml --extra spark --extra cloud --extra dev \
+	$(LOCK) pyproject.toml --extra spark --extra cloud --extra dev --extra docs \
 		-c scripts/locked/build.txt -o scripts/locked/dev.txt
 	$(LOCK) scripts/locked/spark.in -c scripts/locked/build.txt -c scripts/locked/dev.txt \
 		-o scripts/locked/spark.txt
 
 clean: ## Removes what the set-up made here
-	rm -rf .venv .tools
+	rm -rf .venv .tools site

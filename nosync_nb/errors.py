@@ -117,6 +117,13 @@ class NosyncError(Exception):
     """The root: catches everything that NoSync raises on purpose.
 
     `kind` is a stable word for programs; `hint` is the remedy, also attached as a note.
+
+    Examples:
+        >>> try:
+        ...     late.rows(at=99)
+        ... except nosync.NosyncError as error:
+        ...     print(error.kind)
+        time
     """
 
     kind = "error"
@@ -155,25 +162,58 @@ def _rebuild(
 
 
 class SchemaError(NosyncError, ValueError):
-    """Columns, types or rows do not fit a schema."""
+    """Columns, types or rows do not fit a schema.
+
+    Examples:
+        >>> try:
+        ...     flights.insert([("AA", "first", 5.0)])
+        ... except nosync.SchemaError as error:
+        ...     print(error.kind)
+        schema
+    """
 
     kind = "schema"
 
 
 class MisuseError(NosyncError, AttributeError, TypeError):
-    """A collection does not support this use: it lacks the method, or takes other arguments."""
+    """A collection does not support this use: it lacks the method, or takes other arguments.
+
+    Examples:
+        >>> try:
+        ...     flights.withColumn("hours", "delay / 60")
+        ... except nosync.MisuseError as error:
+        ...     print(error.hint)
+        use with_columns(name='...')
+    """
 
     kind = "misuse"
 
 
 class ExpressionError(NosyncError, ValueError):
-    """A SQL expression cannot be understood, or failed on a value."""
+    """A SQL expression cannot be understood, or failed on a value.
+
+    Examples:
+        >>> try:
+        ...     flights.filter("dealy > 60")
+        ... except nosync.ExpressionError as error:
+        ...     print(error.hint)
+        did you mean 'delay'? the columns are carrier, day, delay
+    """
 
     kind = "expression"
 
 
 class StageError(NosyncError, RuntimeError):
-    """A user's function or a definition of a stage failed; `stage`, `row` say where."""
+    """A user's function or a definition of a stage failed; `stage`, `row` say where.
+
+    Examples:
+        >>> share = flights.map(lambda row: (1 / (row.day - 1),), "share double")
+        >>> try:
+        ...     session.stage("share", share)
+        ... except nosync.StageError as error:
+        ...     print(error.stage, error.row)
+        share Row(carrier='UA', day=1, delay=20.0)
+    """
 
     kind = "stage"
 
@@ -195,31 +235,79 @@ class StageError(NosyncError, RuntimeError):
 
 
 class TimeError(NosyncError, LookupError):
-    """An epoch is not readable; the message names its readable neighbours."""
+    """An epoch is not readable; the message names its readable neighbours.
+
+    Examples:
+        >>> try:
+        ...     late.rows(at=99)
+        ... except nosync.TimeError:
+        ...     print("readable:", late.history())
+        readable: [range(0, 2)]
+    """
 
     kind = "time"
 
 
 class DivergenceError(NosyncError, RuntimeError):
-    """A loop does not converge."""
+    """A loop does not converge.
+
+    Examples:
+        >>> swapped = flights.select("day").iterate(lambda days: days.select("3 - day AS day"))
+        >>> try:
+        ...     swapped.rows()
+        ... except nosync.DivergenceError as error:
+        ...     print(error.kind)
+        divergence
+    """
 
     kind = "divergence"
 
 
 class NegativeMultiplicityError(NosyncError, ValueError):
-    """A collection has a row with a negative multiplicity at the epoch that is read."""
+    """A collection has a row with a negative multiplicity at the epoch that is read.
+
+    Examples:
+        >>> flights.remove([("UA", 9, 0.0)])
+        1
+        >>> session.commit()
+        2
+        >>> try:
+        ...     flights.rows()
+        ... except nosync.NegativeMultiplicityError as error:
+        ...     print(error.kind)
+        negative
+    """
 
     kind = "negative"
 
 
 class FencedError(NosyncError, PermissionError):
-    """Another owner writes this log."""
+    """Another owner writes this log.
+
+    Examples:
+        >>> reader = nosync.open("flights.nosync", mode="r")
+        >>> try:
+        ...     reader["flights"].insert([("UA", 2, 7.0)])
+        ... except nosync.FencedError as error:
+        ...     print(error.kind)
+        fenced
+    """
 
     kind = "fenced"
 
 
 class DurabilityError(NosyncError, OSError):
-    """The disk refused a write; the epoch was not committed. `errno` is the system's reason."""
+    """The disk refused a write; the epoch was not committed. `errno` is the system's reason.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> Path("notes.txt").touch()
+        >>> try:
+        ...     nosync.open("notes.txt")
+        ... except nosync.DurabilityError as error:
+        ...     print(error.kind)
+        durability
+    """
 
     kind = "durability"
 
@@ -234,6 +322,16 @@ class OutcomeUnknownError(DurabilityError):
 
     `epoch` is the number of an epoch that is committed in memory and written to the log of this
     session. It is unknown whether that epoch is on disk.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> replica = Path("replica").absolute().as_uri()
+        >>> safe = nosync.open("safe.nosync", replicas=[replica])
+        >>> try:
+        ...     safe.commit(wait="replicas", timeout=0)
+        ... except nosync.OutcomeUnknownError as error:
+        ...     print(error.epoch)
+        1
     """
 
     kind = "unknown"
@@ -254,6 +352,17 @@ class CorruptLogError(NosyncError, OSError):
     """Bytes of the log are damaged before its end.
 
     `file` is the name of the damaged file of rows, if it is one.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> session.close()
+        >>> segment = next(Path("flights.nosync").glob("segment-*.log"))
+        >>> size = segment.write_bytes(bytes(1000) + segment.read_bytes()[1000:])
+        >>> try:
+        ...     nosync.open("flights.nosync")
+        ... except nosync.CorruptLogError as error:
+        ...     print(error.kind)
+        corrupt
     """
 
     kind = "corrupt"
@@ -264,7 +373,17 @@ class CorruptLogError(NosyncError, OSError):
 
 
 class OutOfMemoryError(NosyncError, MemoryError):
-    """Memory was exhausted; the message names what has changed, which is usually nothing."""
+    """Memory was exhausted; the message names what has changed, which is usually nothing.
+
+    Examples:
+        >>> session.collect_rows = 10**15
+        >>> many = flights.threshold(lambda count: 10**13)
+        >>> try:
+        ...     many.to_arrow()
+        ... except nosync.OutOfMemoryError as error:
+        ...     print(error.kind)
+        memory
+    """
 
     kind = "memory"
 
@@ -274,7 +393,17 @@ class OutOfMemoryError(NosyncError, MemoryError):
 
 
 class TrustError(NosyncError, PermissionError):
-    """A closure in the log is not signed by this user's key."""
+    """A closure in the log is not signed by this user's key.
+
+    Examples:
+        >>> import os
+        >>> os.environ["NOSYNC_KEY_FILE"] = os.path.abspath("the key of another user")
+        >>> try:
+        ...     nosync.copy("flights.nosync", "copied.nosync")
+        ... except nosync.TrustError as error:
+        ...     print(error.kind)
+        trust
+    """
 
     kind = "trust"
 

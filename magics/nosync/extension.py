@@ -26,7 +26,11 @@ _notebook: Notebook | None = None
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Attaches NoSync to an InteractiveShell."""
+    """Attaches NoSync to an InteractiveShell.
+
+    Examples:
+        >>> %load_ext nosync
+    """
     global _notebook
     from nosync.commands.completion import register
     from nosync.magic import NoSync
@@ -55,7 +59,11 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Detaches NoSync: session, views, hooks, magics, variables and formatters."""
+    """Detaches NoSync: session, views, hooks, magics, variables and formatters.
+
+    Examples:
+        >>> %unload_ext nosync
+    """
     global _notebook
     if _notebook is not None and _notebook.shell is shell:
         notebook, _notebook = _notebook, None
@@ -87,7 +95,12 @@ def current() -> Notebook | None:
 
 
 def session() -> Session:
-    """The notebook's session; opens or recovers its log when called for the first time."""
+    """The notebook's session; opens or recovers its log when called for the first time.
+
+    Examples:
+        >>> nosync.session().now
+        0
+    """
     __tracebackhide__ = True
     if _notebook is None:
         from nosync_nb.errors import NosyncError
@@ -100,18 +113,38 @@ def session() -> Session:
 
 
 def input(name: str, columns: Any, **options: Any) -> Input:
-    """Declares an input of the notebook's session: `nosync.input("flights", "carrier string")`."""
+    """Declares an input of the notebook's session: `nosync.input("flights", "carrier string")`.
+
+    Examples:
+        >>> planes = nosync.input("planes", "tail string, seats int", key="tail")
+        >>> planes.key
+        ('tail',)
+    """
     __tracebackhide__ = True
     return session().input(name, columns, **options)
 
 
 def epoch(*, once: Any = None, label: str | None = None) -> AbstractContextManager[Any]:
-    """Opens a transaction of its own: `with nosync.epoch(label="May"): flights.insert(rows)`."""
+    """Opens a transaction of its own: `with nosync.epoch(label="May"): flights.insert(rows)`.
+
+    Examples:
+        >>> planes = nosync.input("planes", "tail string, seats int")
+        >>> with nosync.epoch(label="May"):
+        ...     planes.insert([("N1", 150)])
+        >>> planes.count(at="May")
+        1
+    """
     __tracebackhide__ = True
     return session().epoch(once=once, label=label)
 
 
 def commit(*, wait: Literal["disk", "replicas"] | None = None, label: str | None = None) -> int:
-    """Closes the epoch now instead of at the end of the cell, and returns its number."""
+    """Closes the epoch now instead of at the end of the cell, and returns its number.
+
+    Examples:
+        >>> planes = nosync.input("planes", "tail string, seats int")
+        >>> planes.insert([("N1", 150)]), nosync.commit(label="May")
+        (1, 1)
+    """
     __tracebackhide__ = True
     return session().commit(wait=wait, label=label)

@@ -61,6 +61,10 @@ class ArrowStream(ABC):
 
         Raises:
             MisuseError: hvPlot is not installed. `hasattr` then returns False.
+
+        Examples:
+            >>> late.hvplot.bar("carrier", "delay")
+            :Bars   [carrier]   (delay)
         """
         try:
             from hvplot import hvPlotTabular

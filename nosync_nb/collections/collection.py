@@ -24,10 +24,23 @@ class Collection(Readable):
     """A multiset of rows, described by operators over inputs and stages.
 
     Get one from `session.input`, `session.stage` or `session["name"]`, and chain operators.
+
+    Examples:
+        >>> slow = session.stage("slow", flights.filter("delay > 60"))
+        >>> slow.rows()
+        [Row(carrier='AA', day=1, delay=75.0)]
     """
 
     def at(self, epoch: Any) -> CollectionAtEpoch:
-        """The collection at an epoch, which later commits do not change."""
+        """The collection at an epoch, which later commits do not change.
+
+        Examples:
+            >>> monday = flights.at("monday")
+            >>> flights.clear(), session.commit()
+            (3, 2)
+            >>> len(flights), len(monday)
+            (0, 3)
+        """
         return CollectionAtEpoch(self, self._host.pinpoint(epoch))
 
     # -- row-wise ------------------------------------------------------------------------------
@@ -40,6 +53,12 @@ class Collection(Readable):
 
         Raises:
             ExpressionError: if the SQL cannot be understood or is not boolean.
+
+        Examples:
+            >>> flights.filter("delay > 60").rows()
+            [Row(carrier='AA', day=1, delay=75.0)]
+            >>> flights.filter(lambda row: row.delay > 60).count()
+            1
         """
         if callable(predicate):
             return self._apply("filter", functions=(predicate,))
@@ -55,13 +74,22 @@ class Collection(Readable):
         One of them may make a row of each element of an array or a map: `explode(a) AS x`,
         `posexplode(m) AS (pos, k, v)`, `inline(structs)`. With `_outer` it also makes one of a row
         without elements.
+
+        Examples:
+            >>> flights.select("carrier", "delay / 60 AS hours").head(1)
+            [Row(carrier='AA', hours=0.08333333333333333)]
         """
         return self._collection(
             row_expressions.select_definition(self._definition, expressions, self._host.types)
         )
 
     def with_columns(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
-        """Adds or replaces columns: `with_columns(gain="dep_delay - arr_delay")`, or a dict."""
+        """Adds or replaces columns: `with_columns(gain="dep_delay - arr_delay")`, or a dict.
+
+        Examples:
+            >>> flights.with_columns(hours="delay / 60").head(1)
+            [Row(carrier='AA', day=1, delay=75.0, hours=1.25)]
+        """
         if isinstance(columns, str):
             hints.unnamed_column_error("with_columns", columns)
         columns = {**(columns or {}), **named}
@@ -70,11 +98,21 @@ class Collection(Readable):
         )
 
     def drop(self, *columns: str) -> Collection:
-        """Removes columns."""
+        """Removes columns.
+
+        Examples:
+            >>> flights.drop("day", "delay").rows()
+            [Row(carrier='AA'), Row(carrier='AA'), Row(carrier='UA')]
+        """
         return self._collection(row_expressions.drop_columns_definition(self._definition, columns))
 
     def rename(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
-        """Renames columns: `rename({"old": "new"})`."""
+        """Renames columns: `rename({"old": "new"})`.
+
+        Examples:
+            >>> flights.rename({"delay": "minutes"}).schema.names
+            ('carrier', 'day', 'minutes')
+        """
         return self._collection(
             row_expressions.rename_columns_definition(
                 self._definition, {**(columns or {}), **named}
@@ -87,6 +125,10 @@ class Collection(Readable):
         Args:
             schema: Spark DDL of the result; if left out, inferred from the results for existing
                 rows.
+
+        Examples:
+            >>> flights.map(lambda row: (row.carrier, row.delay / 60), "c string, h double").head(1)
+            [Row(c='AA', h=0.08333333333333333)]
         """
         output = result_schema(function, schema, self._sample, many=False)
         return self._apply("map", output, functions=(function,))
@@ -98,6 +140,12 @@ class Collection(Readable):
 
         It also takes Spark SQL that makes rows, `"explode(a) AS x"`: the result has all columns of
         the row and the new ones, like `LATERAL VIEW`; see `select`.
+
+        Examples:
+            >>> flights.flat_map(lambda row: [(row.carrier,)] * row.day, "c string").count()
+            4
+            >>> flights.flat_map("explode(sequence(1, day)) AS n").count()
+            4
         """
         if isinstance(function, str):
             return self._collection(
@@ -109,26 +157,51 @@ class Collection(Readable):
     # -- multisets -----------------------------------------------------------------------------
 
     def concat(self, *others: Collection) -> Collection:
-        """The sum of collections: the count of a row is the sum of its counts in all of them."""
+        """The sum of collections: the count of a row is the sum of its counts in all of them.
+
+        Examples:
+            >>> flights.concat(late).count()
+            5
+        """
         return self._combine("concat", *others)
 
     union_all = concat
     union = concat
 
     def negate(self) -> Collection:
-        """Negates every count; the result can be read only after it is added to a collection."""
+        """Negates every count; the result can be read only after it is added to a collection.
+
+        Examples:
+            >>> flights.concat(late.negate()).rows()
+            [Row(carrier='AA', day=2, delay=5.0)]
+        """
         return self._apply("negate")
 
     def distinct(self) -> Collection:
-        """Each row once."""
+        """Each row once.
+
+        Examples:
+            >>> flights.select("carrier").distinct().rows()
+            [Row(carrier='AA'), Row(carrier='UA')]
+        """
         return self._apply("distinct")
 
     def except_all(self, other: Collection) -> Collection:
-        """Counts minus the other's counts, never below 0 (Spark's EXCEPT ALL)."""
+        """Counts minus the other's counts, never below 0 (Spark's EXCEPT ALL).
+
+        Examples:
+            >>> flights.select("carrier").except_all(late.select("carrier")).rows()
+            [Row(carrier='AA')]
+        """
         return self._combine("except_all", other)
 
     def subtract(self, other: Collection) -> Collection:
-        """The distinct rows that are not in the other (Spark's EXCEPT)."""
+        """The distinct rows that are not in the other (Spark's EXCEPT).
+
+        Examples:
+            >>> flights.subtract(late).rows()
+            [Row(carrier='AA', day=2, delay=5.0)]
+        """
         return self._combine("subtract", other)
 
     def threshold(self, function: Callable[[int], int]) -> Collection:
@@ -137,16 +210,30 @@ class Collection(Readable):
         Args:
             function: gets the count of a row, always above 0, and returns an integer, 0 or more (or
                 a truth value: once or not at all). Deterministic.
+
+        Examples:
+            >>> flights.select("carrier").threshold(lambda count: count // 2).rows()
+            [Row(carrier='AA')]
         """
         check_callable("threshold", function, "threshold(lambda count: min(count, 3))")
         return self._apply("threshold", functions=(function,))
 
     def consolidate(self) -> Collection:
-        """The same collection, stored as state, so that changes that cancel are not passed on."""
+        """The same collection, stored as state, so that changes that cancel are not passed on.
+
+        Examples:
+            >>> flights.select("carrier").consolidate().count()
+            3
+        """
         return self._apply("consolidate")
 
     def multiplicity(self) -> Collection:
-        """Each row once, with its count as a last column `count`."""
+        """Each row once, with its count as a last column `count`.
+
+        Examples:
+            >>> flights.select("carrier").multiplicity().rows()
+            [Row(carrier='AA', count=2), Row(carrier='UA', count=1)]
+        """
         schema = row_expressions.checked_unambiguous(
             [*self.schema.fields, Field("count", "bigint")], "multiplicity"
         )
@@ -163,6 +250,15 @@ class Collection(Readable):
         Raises:
             StageError: inside the body of a loop; or later, if a stage uses an inspected collection
                 that has no name.
+
+        Examples:
+            >>> late.inspect(lambda epoch, changes: print(epoch, changes["delay"].to_pylist()))
+            <late: carrier string, day int, delay double>
+            >>> flights.insert([("UA", 2, 30.0)])
+            1
+            >>> session.commit()
+            2 [30.0]
+            2
         """
         self._host.inspect(self._definition, function)
         return self
@@ -185,6 +281,14 @@ class Collection(Readable):
             DivergenceError: at a commit, if the loop does not converge.
 
         Cost: an epoch costs the changes of each round, not the size of the collection.
+
+        Examples:
+            >>> days = flights.select("day")
+            >>> upto3 = days.iterate(
+            ...     lambda d: d.concat(d.filter("day < 3").select("day + 1 AS day")).distinct()
+            ... )
+            >>> [row.day for row in upto3.rows()]
+            [1, 2, 3]
         """
         wrap = partial(Collection, self._host)
         return wrap(loops.iterate_definition(self._host, wrap, self._definition, body, rounds))
@@ -201,6 +305,10 @@ class Collection(Readable):
         Raises:
             SchemaError: if a column is unknown, a name occurs twice, or a key holds a map.
             ExpressionError: if an expression has no name or cannot be understood.
+
+        Examples:
+            >>> flights.group_by("carrier").agg(n="count(*)", worst="max(delay)").rows()
+            [Row(carrier='AA', n=2, worst=75.0), Row(carrier='UA', n=1, worst=20.0)]
         """
         definition, places = row_expressions.keyed(self._definition, keys, self._host.types)
         return Grouped(self._collection(definition), places)
@@ -208,7 +316,12 @@ class Collection(Readable):
     groupBy = group_by  # noqa: N815 - the spelling Spark users bring
 
     def agg(self, **named: str) -> Collection:
-        """Aggregates over all rows: one row."""
+        """Aggregates over all rows: one row.
+
+        Examples:
+            >>> flights.agg(n="count(*)", average="avg(delay)").rows()
+            [Row(n=3, average=33.333333333333336)]
+        """
         return self.group_by().agg(**named)
 
     def join(self, other: Collection, on: joins.On = None, how: str = "inner") -> Collection:
@@ -230,6 +343,10 @@ class Collection(Readable):
 
         Raises:
             SchemaError: if keys differ in type or column names clash.
+
+        Examples:
+            >>> late.join(airlines, on="carrier").select("name", "delay").rows()
+            [Row(name='American', delay=75.0), Row(name='United', delay=20.0)]
         """
         right = definition_of("join", other, self._host)
         return self._collection(
@@ -271,7 +388,12 @@ class Collection(Readable):
 
 
 class Grouped:
-    """A collection grouped by columns; ends in `.agg`, `.count`, `.reduce`, `.top` or `.rank`."""
+    """A collection grouped by columns; ends in `.agg`, `.count`, `.reduce`, `.top` or `.rank`.
+
+    Examples:
+        >>> flights.group_by("carrier").agg(total="sum(delay)").rows()
+        [Row(carrier='AA', total=80.0), Row(carrier='UA', total=20.0)]
+    """
 
     def __init__(self, collection: Collection, keys: list[int]) -> None:
         self._host = session_of(collection)
@@ -306,6 +428,11 @@ class Grouped:
         percentiles and products cost their group. Min, max, min_by and max_by of values that begin
         alike (text of the same 8 bytes, equal orders) read their group when the extreme value
         itself is removed.
+
+        Examples:
+            >>> by_day = flights.group_by("day")
+            >>> by_day.agg(late="count_if(delay > 15)", average="avg(delay)").rows()
+            [Row(day=1, late=2, average=47.5), Row(day=2, late=0, average=5.0)]
         """
         if unnamed:
             hints.unnamed_column_error("agg", unnamed[0])
@@ -315,7 +442,12 @@ class Grouped:
         )
 
     def count(self) -> Collection:
-        """The number of rows of each group, as column `count`."""
+        """The number of rows of each group, as column `count`.
+
+        Examples:
+            >>> flights.group_by("carrier").count().rows()
+            [Row(carrier='AA', count=2), Row(carrier='UA', count=1)]
+        """
         return self.agg(count="count(*)")
 
     def reduce(self, function: Callable[[Any, list[Any]], Any], schema: str | Schema) -> Collection:
@@ -327,6 +459,13 @@ class Grouped:
                 is negative (removed before it was inserted) is left out until its count is above 0.
                 The function is not called for a group without rows.
             schema: Spark DDL of the tuples; the output has the keys before them.
+
+        Examples:
+            >>> def span(carrier, rows):
+            ...     delays = [row.delay for row in rows]
+            ...     yield (max(delays) - min(delays),)
+            >>> flights.group_by("carrier").reduce(span, "span double").rows()
+            [Row(carrier='AA', span=70.0), Row(carrier='UA', span=0.0)]
         """
         return self._collection(
             grouped.reduce_definition(self._source, self._keys, function, schema)
@@ -346,6 +485,10 @@ class Grouped:
         Cost: O(k + offset) rows for each group that changes, whatever its size. Also the rows that
         share the first 64 bits of the order with the last of them (a bigint, a timestamp, the first
         8 bytes of a text).
+
+        Examples:
+            >>> flights.group_by("carrier").top(1, by="delay desc").rows()
+            [Row(carrier='AA', day=1, delay=75.0), Row(carrier='UA', day=1, delay=20.0)]
         """
         return self._first(k, by, offset)
 
@@ -354,6 +497,10 @@ class Grouped:
 
         Returns:
             the columns, and the rank from 1 as column `name`.
+
+        Examples:
+            >>> flights.group_by("day").rank("delay desc", 1).select("day", "delay", "rank").rows()
+            [Row(day=1, delay=75.0, rank=1), Row(day=2, delay=5.0, rank=1)]
         """
         return self._first(k, by, offset, rank=name)
 

@@ -47,12 +47,22 @@ class Readable(SessionBound, ArrowStream):
 
     @property
     def schema(self) -> Schema:
-        """The columns and their types."""
+        """The columns and their types.
+
+        Examples:
+            >>> late.schema.names, late.schema.types
+            (('carrier', 'day', 'delay'), ('string', 'int', 'double'))
+        """
         return self._definition.schema
 
     @property
     def name(self) -> str | None:
-        """The name, if it has one."""
+        """The name, if it has one.
+
+        Examples:
+            >>> late.name, flights.distinct().name
+            ('late', None)
+        """
         return self._host.name_of(self._definition)
 
     @property
@@ -77,6 +87,12 @@ class Readable(SessionBound, ArrowStream):
         Cost: O(n log n). With `limit`: one pass in vectors, 2 to 15 ns a row. A later call at the
         last epoch costs only the changes since the call before. At a past epoch it costs the
         changes from that epoch to the last one.
+
+        Examples:
+            >>> late.rows()
+            [Row(carrier='AA', day=1, delay=75.0), Row(carrier='UA', day=1, delay=20.0)]
+            >>> late.rows(at=0)
+            []
         """
         if limit is not None:
             first = self._first(max(limit, 0), (), at)
@@ -96,6 +112,10 @@ class Readable(SessionBound, ArrowStream):
 
         Cost: a lookup of the rows that were removed since the last call; at a past epoch, also of
         the rows that have changed since.
+
+        Examples:
+            >>> flights.count(), flights.count(at=0)
+            (3, 0)
         """
         total = self._host.glance(self._definition, stats.row_count, at)
         return _total(self._read(at).diff) if total is None else total
@@ -119,6 +139,10 @@ class Readable(SessionBound, ArrowStream):
 
         Cost: the same as `rows(limit=n)`, also with columns in `by`. With expressions in `by`, or
         `nulls first` and `nulls last`, all rows are ordered: O(n log n).
+
+        Examples:
+            >>> flights.head(1, by="delay desc")
+            [Row(carrier='AA', day=1, delay=75.0)]
         """
         definition, ordering, flags = self._ordered(by)
         if definition is self._definition and not flags:
@@ -170,7 +194,12 @@ class Readable(SessionBound, ArrowStream):
 
     @enough_memory(_failed_read_text, _FEWER)
     def to_arrow(self, at: Any = None) -> pa.Table:
-        """The rows as an Arrow table, copies expanded, in no promised order."""
+        """The rows as an Arrow table, copies expanded, in no promised order.
+
+        Examples:
+            >>> late.to_arrow().column_names
+            ['carrier', 'day', 'delay']
+        """
         batch = self._read(at)
         self._check_size(_total(batch.diff))
         columns = batch.columns
@@ -192,11 +221,20 @@ class Readable(SessionBound, ArrowStream):
 
         Raises:
             SchemaError: if numpy cannot hold a value, such as a date after the year 9999.
+
+        Examples:
+            >>> late.to_pandas()["delay"].mean()
+            np.float64(47.5)
         """
         return to_frame(self.to_arrow(at), types)
 
     def to_spark(self, at: Any = None) -> Any:
-        """The rows as a DataFrame of the session's Spark session, copies expanded."""
+        """The rows as a DataFrame of the session's Spark session, copies expanded.
+
+        Examples:
+            >>> late.to_spark().groupBy("carrier").count().collect()
+            [Row(carrier='UA', count=1), Row(carrier='AA', count=1)]
+        """
         return self._host.frame(self._definition, at)
 
     @enough_memory(_failed_read_text, _FEWER)
@@ -207,11 +245,24 @@ class Readable(SessionBound, ArrowStream):
 
         Args:
             after: None: from the beginning. `upto`: None: through the last epoch.
+
+        Examples:
+            >>> flights.remove([("UA", 1, 20.0)])
+            1
+            >>> session.commit()
+            2
+            >>> late.changes(after="monday").to_pylist()
+            [{'carrier': 'UA', 'day': 1, 'delay': 20.0, 'diff': -1}]
         """
         return changes_table(self._host.changes(self._definition, after, upto), self.schema)
 
     def history(self) -> list[range]:
-        """The readable epochs, as ranges."""
+        """The readable epochs, as ranges.
+
+        Examples:
+            >>> late.history()
+            [range(0, 2)]
+        """
         return self._host.history(self._definition)
 
     def explain(self) -> ExplainOutput:
@@ -223,6 +274,13 @@ class Readable(SessionBound, ArrowStream):
         bytes. For a change of each input, it lists the lookups.
 
         Cost: O(operators of it, nodes of the session); reads no row.
+
+        Examples:
+            >>> print(late.explain())
+            late ...
+              filter delay > 15
+              flights
+            ...
         """
         return self._host.explain(self._definition)
 

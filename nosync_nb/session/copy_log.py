@@ -38,6 +38,13 @@ def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
         CorruptLogError: a file that the log names is damaged or missing.
 
     Cost: a hard link for each file on one file system, else their bytes; nothing for the owner.
+
+    Examples:
+        >>> nosync.copy("flights.nosync", "copied.nosync")
+        1
+        >>> copied = nosync.open("copied.nosync")
+        >>> copied["late"].count()
+        2
     """
     target = os.path.realpath(plain_path(to, "copy"))
     with opened(path, mode="r") as reader:

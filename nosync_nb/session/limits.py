@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 COLLECT_ROWS = 10_000_000
 
@@ -31,7 +30,3 @@ class UserLimits:
     collect_rows: int = COLLECT_ROWS
     replay_rows: int = 1_000_000
     backlog_bytes: int | None = BACKLOG_BYTES
-
-    def set(self, name: str, value: Any) -> None:
-        """Sets a limit by name."""
-        setattr(self, name, value)

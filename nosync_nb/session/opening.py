@@ -105,6 +105,11 @@ def open(
         DurabilityError: too few replicas of a lost log can be read; or the notebook has no log.
         FencedError: another process writes it; the notes list what can be done.
         CorruptLogError: a file on disk is damaged.
+
+    Examples:
+        >>> reader = nosync.open("flights.nosync", mode="r")
+        >>> reader["late"].count()
+        2
     """
     _check_retention(mode, retain, budget)
     _check_mode(mode, bulk, named=replicas is not None or quorum is not None)

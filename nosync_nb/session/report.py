@@ -44,6 +44,13 @@ class RecoveryReport:
         not_restored: plain names of the notebook, with the cells that bound them.
         seconds: time by phase.
         notes: other remarks, such as a torn last frame.
+
+    Examples:
+        >>> session.close()
+        >>> session = nosync.open("flights.nosync")
+        >>> report = session.recovery
+        >>> report.clean, report.resumed_at, report.lost
+        (True, 1, [])
     """
 
     fresh: bool = True
@@ -80,7 +87,12 @@ class RecoveryReport:
 
     @property
     def doubt(self) -> str:
-        """A sentence on the epochs that may be lost; empty if none may be."""
+        """A sentence on the epochs that may be lost; empty if none may be.
+
+        Examples:
+            >>> session.recovery.doubt
+            ''
+        """
         if not self.uncertain:
             return ""
         first = min(self.uncertain.values())
@@ -130,7 +142,12 @@ class RecoveryReport:
 
     @property
     def title(self) -> str:
-        """The report in a line."""
+        """The report in a line.
+
+        Examples:
+            >>> session.recovery.title
+            'new session: nothing to recover'
+        """
         if self.fresh:
             return "new session: nothing to recover"
         how = "closed properly" if self.clean else "not closed properly"
@@ -140,7 +157,14 @@ class RecoveryReport:
         return f"recovered at epoch {self.resumed_at} in {took} ({how})"
 
     def facts(self) -> list[tuple[str, str]]:
-        """Returns the lines below the title, each with its heading."""
+        """Returns the lines below the title, each with its heading.
+
+        Examples:
+            >>> session.close()
+            >>> session = nosync.open("flights.nosync")
+            >>> dict(session.recovery.facts())["read"]
+            'airlines, flights, links, late'
+        """
         if self.fresh:
             return [("note", each) for each in self.notes]
         facts = [("running", self.running)]

@@ -48,20 +48,15 @@ from nosync_nb.store.timetravel.branches import BranchInfo
 from nosync_nb.store.verification.report import VerificationReport
 
 
-def _limit(name: str, doc: str) -> property:
-    """Returns an attribute of the session that is stored in its `UserLimits`."""
-    return property(
-        lambda session: getattr(owners_of(session).limits, name),
-        lambda session, value: owners_of(session).limits.set(name, value),
-        doc=doc,
-    )
-
-
 class Session:
     """One folder of collections, open for writing or for reading; made by `open`.
 
     Attributes:
         recovery: the report of the opening.
+
+    Examples:
+        >>> session
+        <nosync session flights.nosync at epoch 1: flights, airlines, links, late>
     """
 
     def __init__(
@@ -81,6 +76,11 @@ class Session:
 
         Raises:
             SchemaError: if it exists with another schema or key; quotes both.
+
+        Examples:
+            >>> planes = session.input("planes", "tail string, seats int", key="tail")
+            >>> planes.upsert([("N1", 150), ("N1", 160)])
+            1
         """
         self._owners.declarations.declare(check_name(name, "input"), schema, key)
         return self._input(name)
@@ -104,6 +104,12 @@ class Session:
         Raises:
             OutcomeUnknownError: the epoch is committed, but the wait failed; `epoch` is its number.
             NosyncError: the epoch is not committed; nothing has changed, pending changes included.
+
+        Examples:
+            >>> flights.insert([("UA", 2, 7.0)])
+            1
+            >>> session.commit(wait="disk", label="tuesday")
+            2
         """
         transaction = self._owners.transactions.current
         return self._owners.commits.commit(transaction, wait, label, timeout)
@@ -118,16 +124,37 @@ class Session:
                 effect (`e.skipped`). The same holds for a block that has only loads with recorded
                 keys.
             label: a name for the epoch.
+
+        Examples:
+            >>> with session.epoch(once="day 2", label="tuesday") as epoch:
+            ...     flights.insert([("UA", 2, 7.0)])
+            1
+            >>> session.now
+            2
         """
         return self._owners.blocks.epoch(once, label)
 
     @property
     def pending(self) -> Mapping[str, PendingInputChanges]:
-        """The inputs with changes that wait for the next epoch."""
+        """The inputs with changes that wait for the next epoch.
+
+        Examples:
+            >>> flights.insert([("UA", 2, 7.0)])
+            1
+            >>> list(session.pending)
+            ['flights']
+        """
         return self._owners.transactions.current.pending
 
     def discard(self) -> int:
-        """Drops the pending changes; returns the number of updates dropped."""
+        """Drops the pending changes; returns the number of updates dropped.
+
+        Examples:
+            >>> flights.insert([("UA", 2, 7.0)])
+            1
+            >>> session.discard()
+            1
+        """
         return self._owners.commits.discard(self._owners.transactions.current)
 
     def begin(self) -> Transaction:
@@ -151,7 +178,38 @@ class Session:
         return self._owners.declarations.from_data()
 
     def stream(self, frame: Any, into: Input, **options: Any) -> StreamFeed:
-        """Commits the micro-batches of a streaming DataFrame as epochs; see `StreamFeeds.start`."""
+        r"""Commits each micro-batch of a streaming DataFrame as one epoch, exactly once.
+
+        It continues where the last one stopped, also after a restart. Rows are inserted; into a
+        keyed input they are upserted, and of several rows with one key in a batch any may win. An
+        earlier feed of the input from the same checkpoint is stopped. Batches undone by a rewind
+        are not delivered again.
+
+        Args:
+            frame: made with `spark.readStream`, of classic Spark; columns match by name.
+            checkpoint: a folder or URL where Spark stores its progress; None: below the log's
+                folder. Two streams into one input need one each.
+            anew: starts again with all rows of the source, even if the log has batches of it.
+            trigger: as Spark's `DataStreamWriter.trigger` takes it: `processingTime="5 seconds"`,
+                `availableNow=True`; without one a batch follows the previous one at once.
+
+        Raises:
+            StageError: `into` is no input, or `checkpoint` no folder; the checkpoint is lost.
+            SchemaError: it is no streaming DataFrame, or has other columns; no such trigger.
+            NosyncError: it is a DataFrame of Spark Connect.
+
+        Examples:
+            >>> from pathlib import Path
+            >>> folder = Path("arrived").absolute()
+            >>> folder.mkdir()
+            >>> size = (folder / "tuesday.csv").write_text("UA,2,7.0\n")
+            >>> schema = "carrier string, day int, delay double"
+            >>> frame = spark.readStream.schema(schema).csv(str(folder))
+            >>> feed = session.stream(frame, into=flights)
+            >>> feed.catch_up(), flights.count()
+            (2, 4)
+            >>> feed.stop()
+        """
         return self._owners.streams.start(frame, into, **options)
 
     def sync(self, level: str = "disk", timeout: float | None = None) -> None:
@@ -160,6 +218,9 @@ class Session:
         Args:
             level: "disk", or "replicas" for a quorum of them.
             timeout: the longest wait for replicas, in seconds; None: no limit.
+
+        Examples:
+            >>> session.sync("disk")
         """
         self._owners.commits.sync(level, timeout)
 
@@ -178,6 +239,15 @@ class Session:
                 name.
             rounds: the number of rounds; None: until nothing changes.
             sources: the first value of each variable, by name.
+
+        Examples:
+            >>> def step(even, odd):
+            ...     more = even.filter("n < 5").select("n + 1 AS n")
+            ...     return odd.select("n + 1 AS n").concat(zero), more
+            >>> zero = flights.select("0 AS n").distinct()
+            >>> both = session.iterate(step, even=zero, odd=zero.filter("n > 0"))
+            >>> [row.n for row in both["odd"].rows()]
+            [1, 3, 5]
         """
         return iterate_together(self._owners.host, body, rounds, sources)
 
@@ -200,6 +270,11 @@ class Session:
                 removes exactly what was emitted.
             persist: its durability level: memory, disk or replicas (see `levels`); None: unchanged,
                 for a new stage the safest that is possible.
+
+        Examples:
+            >>> per_day = session.stage("per_day", flights.group_by("day").count())
+            >>> per_day.rows()
+            [Row(day=1, count=2), Row(day=2, count=1)]
         """
         self.define({name: collection}, nondeterministic=nondeterministic, persist=persist)
         return self[name]
@@ -211,6 +286,12 @@ class Session:
             options: those of `stage`, for all of them; `on`: where they run: auto, local or spark;
                 `replay`: the epoch from which a new version is computed for the past as well;
                 `again`: recomputes them from scratch even if nothing changed.
+
+        Examples:
+            >>> per_carrier = {c: flights.filter(f"carrier = '{c}'") for c in ("AA", "UA")}
+            >>> reports = session.define(per_carrier, persist="memory")
+            >>> [(report.name, report.status, report.rows) for report in reports]
+            [('AA', 'new', 2), ('UA', 'new', 1)]
         """
         return self._owners.definitions.define(collections, **options)
 
@@ -232,11 +313,23 @@ class Session:
         return own.publisher.snapshot.stage(stage).begin
 
     def drop(self, *names: str, cascade: bool = False) -> None:
-        """Drops stages or inputs; with `cascade`, also the stages that read them."""
+        """Drops stages or inputs; with `cascade`, also the stages that read them.
+
+        Examples:
+            >>> session.drop("flights", cascade=True)
+            >>> list(session.stages), list(session.inputs)
+            ([], ['airlines', 'links'])
+        """
         self._owners.definitions.drop(names, cascade=cascade)
 
     def rename(self, old: str, new: str) -> None:
-        """Renames a stage or input; stages that read it follow."""
+        """Renames a stage or input; stages that read it follow.
+
+        Examples:
+            >>> session.rename("late", "delayed")
+            >>> session["delayed"].count()
+            2
+        """
         self._owners.definitions.rename(old, check_name(new, "stage"))
 
     def __getitem__(self, name: str) -> Collection:
@@ -256,7 +349,12 @@ class Session:
 
     @property
     def stages(self) -> dict[str, Collection]:
-        """The stages by name, without frozen versions."""
+        """The stages by name, without frozen versions.
+
+        Examples:
+            >>> list(session.stages)
+            ['late']
+        """
         self._owners.follower.refresh()
         stages = self._owners.publisher.snapshot.catalog.values()
         derived = [s for s in stages if not s.is_input and not s.frozen]
@@ -266,7 +364,12 @@ class Session:
 
     @property
     def inputs(self) -> dict[str, Input]:
-        """The inputs by name."""
+        """The inputs by name.
+
+        Examples:
+            >>> list(session.inputs)
+            ['flights', 'airlines', 'links']
+        """
         self._owners.follower.refresh()
         catalog = self._owners.publisher.snapshot.catalog
         return {name: self._input(name) for name, stage in catalog.items() if stage.is_input}
@@ -307,7 +410,7 @@ class Session:
         by: str | Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
     ) -> Comparison:
-        """Compares two collections: counts their common rows and pairs the rows that differ.
+        r"""Compares two collections: counts their common rows and pairs the rows that differ.
 
         Args:
             a, b: stages, versions (`"delays@1"`), unnamed collections, or a collection of another
@@ -321,6 +424,15 @@ class Session:
             SchemaError: the columns differ; quotes both.
 
         Cost: for one collection at two epochs proportional to the changes, else O(rows).
+
+        Examples:
+            >>> worse = flights.with_columns(delay="delay + day % 2")
+            >>> found = session.compare(flights, worse, by=["carrier", "day"])
+            >>> found.changed, found.same
+            (2, 1)
+            >>> print(*found.rows(limit=1)[0], sep="\n")
+            Row(carrier='AA', day=1, delay=75.0)
+            Row(carrier='AA', day=1, delay=76.0)
         """
         one = self[a] if isinstance(a, str) else a
         other = self[b] if isinstance(b, str) else b
@@ -330,7 +442,12 @@ class Session:
 
     @property
     def now(self) -> int:
-        """The last epoch; epoch 0 is empty, before any change."""
+        """The last epoch; epoch 0 is empty, before any change.
+
+        Examples:
+            >>> session.now
+            1
+        """
         return self._owners.publisher.now
 
     def refresh(self) -> int:
@@ -356,52 +473,134 @@ class Session:
         return self._owners.publisher.ledger.resolve(at, self.now)
 
     def epochs(self) -> EpochSequence:
-        """Returns the epochs readable for all live stages, with time and label."""
+        """Returns the epochs readable for all live stages, with time and label.
+
+        Examples:
+            >>> [(epoch.number, epoch.label) for epoch in session.epochs()]
+            [(0, None), (1, 'monday')]
+        """
         return self._owners.retaining.epochs()
 
-    retain = property(
-        lambda session: owners_of(session).retaining.retention.asked,
-        lambda session, asked: owners_of(session).retaining.set(asked),
-        doc='How long single epochs are retained, as `"30 days"`; None: all.',
-    )
-    budget = property(
-        lambda session: owners_of(session).retaining.retention.budget,
-        lambda session, asked: owners_of(session).retaining.bound(asked),
-        doc='The disk budget of the log in bytes, set as `"2 GB"`; None: no bound.',
-    )
+    @property
+    def retain(self) -> Any:
+        """How long single epochs are retained, as `"30 days"`; None: all.
+
+        Examples:
+            >>> session.retain = "30 days"
+        """
+        return self._owners.retaining.retention.asked
+
+    @retain.setter
+    def retain(self, period: Any) -> None:
+        self._owners.retaining.set(period)
+
+    @property
+    def budget(self) -> Any:
+        """The disk budget of the log in bytes, set as `"2 GB"`; None: no bound.
+
+        Examples:
+            >>> session.budget = "2 GB"
+            >>> session.budget
+            2000000000
+        """
+        return self._owners.retaining.retention.budget
+
+    @budget.setter
+    def budget(self, size: Any) -> None:
+        self._owners.retaining.bound(size)
 
     def pin(self, at: Any, name: str) -> int:
         """Pins an epoch under a name, so that it stays readable; returns its number.
 
         Raises:
             TimeError: the epoch is no longer retained separately; names its neighbours.
+
+        Examples:
+            >>> session.pin("monday", "before the audit")
+            1
+            >>> session.pins
+            {'before the audit': 1}
         """
         return self._owners.retaining.pin(at, name)
 
     def unpin(self, name: str) -> None:
-        """Removes a pin."""
+        """Removes a pin.
+
+        Examples:
+            >>> session.pin(1, "audit")
+            1
+            >>> session.unpin("audit")
+            >>> session.pins
+            {}
+        """
         self._owners.retaining.unpin(name)
 
     @property
     def pins(self) -> dict[str, int]:
-        """The pinned epochs, by name."""
+        """The pinned epochs, by name.
+
+        Examples:
+            >>> session.pin(1, "audit")
+            1
+            >>> session.pins
+            {'audit': 1}
+        """
         return dict(self._owners.retaining.retention.pins)
 
     @property
     def frontiers(self) -> dict[str, Frontier]:
-        """By stage and input, the last epoch at each durability level, inclusive."""
+        """By stage and input, the last epoch at each durability level, inclusive.
+
+        Examples:
+            >>> session.sync("disk")
+            >>> session.frontiers["late"]
+            Frontier(memory=1, disk=1, replicas=None)
+        """
         return self._owners.frontiers.of_stages()
 
     def recovery_frontier(
         self, failure: FailureName = "kernel", lost: int | None = None, stage: str | None = None
     ) -> int:
-        """Returns the epoch that the session, or a stage, would recover to after a failure now."""
+        """Returns the epoch that the session, or a stage, would recover to after a failure now.
+
+        Examples:
+            >>> session.recovery_frontier("kernel"), session.recovery_frontier("disk")
+            (1, 0)
+        """
         return self._owners.frontiers.after(failure, lost, stage)
 
     def branch(self, name: str, at: Any = None, *, definitions: str = "now") -> Session:
-        """Returns a new session that continues from an epoch (None: the last).
+        """Creates a branch and opens it: a session that continues from an epoch of this one.
 
-        See `BranchService.branch`.
+        Its log is in the subfolder `branches/NAME`. It has the rows at the epoch and the current
+        stages, and shares the files of both. It is changed independently of this session, here or
+        in another process. A stage that was defined later is computed from its inputs; an input
+        that was declared later is empty. With replicas the branch is replicated to each of them,
+        below `branches/NAME`, from its first opening on. A backup branch of a rewind, or a branch
+        that was never opened, is on this disk only until then.
+
+        Args:
+            name: an identifier that no other branch has.
+            at: an epoch, as in `rows(at=)`; None: the current one. Pending rows stay here.
+            definitions: "now": the current stages; "then": those that computed the epoch, without
+                later edits, renames and drops. They are known as far back as frames are retained.
+
+        Raises:
+            SchemaError: the name is taken, or is no identifier.
+            TimeError: there is no such epoch, or it is no longer retained separately; or its
+                definitions are no longer known, or read an input that was dropped since.
+            TrustError: the catalog of this log is unsigned, or signed with another key.
+            DurabilityError: the disk refuses, or has no hard links.
+
+        Cost: a hard link for each file; rows in memory only are written. For an old epoch, operator
+        state is rebuilt in the background, and the first epoch there waits for it.
+
+        Examples:
+            >>> idea = session.branch("idea", at="monday")
+            >>> idea.stage("late", idea["flights"].filter("delay > 60")).count()
+            1
+            >>> late.count()
+            2
         """
         return cast(Session, self._owners.branching.branch(name, at, definitions=definitions))
 
@@ -415,25 +614,87 @@ class Session:
         return self._owners.branching.make(name, at, definitions=definitions)
 
     def follow(self, parent: Session, upto: Any = None) -> int:
-        """Takes over the epochs that the parent has committed since, up to `upto`."""
+        """Takes over the epochs that the parent has committed since, up to `upto`.
+
+        Examples:
+            >>> idea = session.branch("idea")
+            >>> flights.insert([("UA", 2, 30.0)])
+            1
+            >>> session.commit()
+            2
+            >>> idea.follow(session)
+            2
+            >>> idea["late"].count()
+            3
+        """
         follow = partial(self._owners.following.follow, parent._owners.publisher, upto)
         return parent._owners.follower.following(follow) if parent.mode == "r" else follow()
 
     @property
     def branches(self) -> Mapping[str, BranchInfo]:
-        """The branches by name: where each forked, its last epoch, the process that has it open."""
+        """The branches by name: where each forked, its last epoch, the process that has it open.
+
+        Examples:
+            >>> idea = session.branch("idea")
+            >>> session.branches["idea"].at, session.branches["idea"].now
+            (1, 1)
+        """
         return self._owners.branching.listed
 
     def drop_branch(self, name: str) -> None:
-        """Deletes a branch that is not open and has no branches itself."""
+        """Deletes a branch that is not open and has no branches itself.
+
+        Examples:
+            >>> idea = session.branch("idea")
+            >>> idea.close()
+            >>> session.drop_branch("idea")
+            >>> dict(session.branches)
+            {}
+        """
         self._owners.branching.drop(name)
 
     def rewind(self, to: Any) -> RewindReport:
-        """Continues from an earlier epoch; see `RewindService.rewind`."""
+        """Rewinds to an earlier epoch: data are rewound, definitions stay the current ones.
+
+        A stage that can be read at that epoch is cut there. One that was defined later is computed
+        from its inputs at that epoch; an input that was declared later is empty. The next commit
+        has the number after that epoch. Keys of loads (`once=`) of the undone epochs are forgotten,
+        so that running all cells again replays these loads. The undone epochs are in a branch,
+        which can be opened.
+
+        Args:
+            to: an epoch's number, a label or a time.
+
+        Raises:
+            TimeError: the epoch is not readable, or in the future.
+            StageError: rows are pending, in a transaction or a stage's function.
+            TrustError: the catalog of this log is unsigned, or signed with another key.
+            DurabilityError: the disk refuses, or has no hard links.
+            NosyncError: and nothing has changed.
+
+        Cost: some ms, whatever the stages hold: of a stage that is cut nothing is read, copied or
+        written. For one of the newest epochs, later changes are subtracted from operator state,
+        some us an epoch. For an older one the state is rebuilt in the background, and the next
+        epoch waits for it. The branch takes a hard link for each file, and rows in memory only are
+        written to it. It is published when the frame is on disk, which the call waits for.
+
+        Examples:
+            >>> flights.clear(), session.commit()
+            (3, 2)
+            >>> report = session.rewind(to="monday")
+            >>> report.epoch, report.branch, late.count()
+            (1, 'before-rewind-1', 2)
+        """
         return self._owners.rewinding.rewind(to)
 
     def verify(self) -> VerificationReport:
-        """Reads every byte of the log; reports damaged files. Commits continue meanwhile."""
+        """Reads every byte of the log; reports damaged files. Commits continue meanwhile.
+
+        Examples:
+            >>> report = session.verify()
+            >>> report.whole, report.damage
+            (True, ())
+        """
         return self._owners.verification.verify()
 
     # -- for front ends ----------------------------------------------------------------------
@@ -473,48 +734,155 @@ class Session:
 
     @property
     def path(self) -> str:
-        """The folder of the session."""
+        """The folder of the session.
+
+        Examples:
+            >>> session.path.endswith("flights.nosync")
+            True
+        """
         return self._owners.publisher.store.path
 
     @property
     def mode(self) -> str:
-        """The mode of the session: `w` or `r`."""
+        """The mode of the session: `w` or `r`.
+
+        Examples:
+            >>> session.mode
+            'w'
+        """
         return self._owners.publisher.store.log.mode
 
     @property
     def closed(self) -> bool:
-        """True after `close` was called."""
+        """True after `close` was called.
+
+        Examples:
+            >>> session.close()
+            >>> session.closed
+            True
+        """
         return self._owners.gate.closing
 
     @property
     def spark(self) -> Any:
-        """The Spark session in use, or None."""
+        """The Spark session in use, or None.
+
+        Examples:
+            >>> session.spark is None
+            True
+        """
         return self._owners.link.current
 
     @property
     def spark_conf(self) -> dict[str, str]:
-        """Settings for the Spark session that this one starts if it needs to."""
+        """Settings for the Spark session that this one starts if it needs to.
+
+        Examples:
+            >>> session.spark_conf["spark.master"] = "local[2]"
+        """
         return self._owners.link.conf
 
     @property
     def stale(self) -> dict[str, str]:
-        """The stages that have stopped, with the reason."""
+        """The stages that have stopped, with the reason.
+
+        A stage stops if a column that it reads was removed, if a function of it was not restored,
+        or if a stage that it reads has stopped. Cells and views show its last rows. A program that
+        reads the rows of a later epoch gets a TimeError; `rows(at=E)` reads the last ones.
+
+        Examples:
+            >>> session.stale
+            {}
+        """
         stages = self._owners.publisher.snapshot.catalog.values()
         return {s.name: s.reason for s in stages if s.reason is not None}
 
-    spark_rows = _limit("spark_rows", "The most rows that run in this process; None: by estimate.")
-    spark_off = _limit("spark_off", "True if no Spark session may be started.")
-    collect_rows = _limit("collect_rows", "The most rows that `to_arrow` and `to_pandas` return.")
-    replay_rows = _limit("replay_rows", "The most rows that an edited stage is replayed over.")
-    backlog_bytes = _limit("backlog_bytes", "The largest replication backlog; see `UserLimits`.")
+    @property
+    def spark_rows(self) -> int | None:
+        """The most rows that run in this process; None: by estimate.
+
+        Examples:
+            >>> session.spark_rows = 1_000_000
+        """
+        return self._owners.limits.spark_rows
+
+    @spark_rows.setter
+    def spark_rows(self, rows: int | None) -> None:
+        self._owners.limits.spark_rows = rows
+
+    @property
+    def spark_off(self) -> bool:
+        """True if no Spark session may be started.
+
+        Examples:
+            >>> session.spark_off = True
+        """
+        return self._owners.limits.spark_off
+
+    @spark_off.setter
+    def spark_off(self, off: bool) -> None:
+        self._owners.limits.spark_off = off
+
+    @property
+    def collect_rows(self) -> int:
+        """The most rows that `to_arrow` and `to_pandas` return.
+
+        Examples:
+            >>> session.collect_rows = 1_000_000
+        """
+        return self._owners.limits.collect_rows
+
+    @collect_rows.setter
+    def collect_rows(self, rows: int) -> None:
+        self._owners.limits.collect_rows = rows
+
+    @property
+    def replay_rows(self) -> int:
+        """The most rows that an edited stage is replayed over.
+
+        Examples:
+            >>> session.replay_rows = 10_000_000
+        """
+        return self._owners.limits.replay_rows
+
+    @replay_rows.setter
+    def replay_rows(self, rows: int) -> None:
+        self._owners.limits.replay_rows = rows
+
+    @property
+    def backlog_bytes(self) -> int | None:
+        """The largest replication backlog; None: no limit.
+
+        Above it, stages that can be recomputed are replicated last, until the backlog has halved.
+
+        Examples:
+            >>> session.backlog_bytes = 1 << 30
+        """
+        return self._owners.limits.backlog_bytes
+
+    @backlog_bytes.setter
+    def backlog_bytes(self, size: int | None) -> None:
+        self._owners.limits.backlog_bytes = size
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Counters: epochs, touched, merged, merges, proposals, checkpoints, stalls, executed."""
+        """Counters: epochs, touched, merged, merges, proposals, checkpoints, stalls, executed.
+
+        Examples:
+            >>> session.stats["epochs"]
+            1
+        """
         return self._owners.works.counters
 
     def close(self) -> None:
-        """Closes the session: everything is on disk, and the log is free for other owners."""
+        """Closes the session: everything is on disk, and the log is free for other owners.
+
+        Examples:
+            >>> session.close()
+            >>> session = nosync.open("flights.nosync")
+            >>> session["late"].count()
+            2
+        """
         if self._owners.gate.close():
             with self._owners.gate.ending:
                 self._owners.follower.between(self._release)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from nosync_nb import Session
-from nosync_nb.expressions import spark_suggestions, waits
+from nosync_nb.expressions import compile_expression, spark_suggestions, waits
 from nosync_nb.operators import registry
 from nosync_nb.rows import Schema
 
 SCHEMA = Schema.parse("s string, i int, a array<int>")
+ORDINARY = Path(__file__).resolve().parents[1] / "data" / "ordinary_expressions.txt"
+COLUMNS = Schema.parse(
+    "i int, j int, l bigint, h smallint, y tinyint, f float, d double, e double, s string,"
+    " u string, dt date, dv date, ts timestamp, tv timestamp, tn timestamp_ntz, p decimal(10,2),"
+    " q decimal(20,6), bo boolean, bi binary, a array<int>, m map<string,int>,"
+    " st struct<x:int,y:string>"
+)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +59,24 @@ def test_an_operator_names_its_expressions_that_wait() -> None:
         schema=SCHEMA,
     )
     assert registry.spark_expressions(part) == ["\"xpath_int(s, 'a') > i\" (function xpath_int)"]
+
+
+def test_ordinary_expressions_need_no_spark_unless_spark_refuses_them() -> None:
+    """Each that is computed in process spares a user the start of a JVM."""
+    reasons = {}
+    ordinary = ORDINARY.read_text().splitlines()
+    for text in ordinary:
+        compiled = compile_expression(text, COLUMNS, types=lambda sqls, _: ["string"] * len(sqls))
+        if not compiled.local:
+            reasons[text] = compiled.why
+    assert len(ordinary) == 239
+    assert all(reasons.values())
+    assert set(reasons) == {
+        "i.x",
+        "i>j>1",
+        "i in ()",
+        "greatest(i)",
+        "coalesce()",
+        "upper()",
+        "nosuch(i)",
+    }

@@ -155,13 +155,6 @@ def test_every_error_is_told_apart_by_its_kind_and_survives_pickle() -> None:
         assert copy.__notes__ == ["Hint: do this"]
 
 
-def told() -> str:
-    """What README and the pages say that people wrote."""
-    pages = ("recovery", "notebook", "api", "spark", "limits")
-    paths = [TOP / "README.md", *(TOP / "docs" / f"{name}.md" for name in pages)]
-    return "\n".join(path.read_text() for path in paths)
-
-
 def test_links_between_pages_lead_somewhere() -> None:
     pages = [*TOP.glob("*.md"), *(TOP / "docs").glob("*.md")]
     links = [
@@ -172,23 +165,6 @@ def test_links_between_pages_lead_somewhere() -> None:
     ]
     assert len(links) > 5
     assert [(p.name, link) for p, link in links if not (p.parent / link).exists()] == []
-
-
-def test_the_pages_tell_of_every_public_name() -> None:
-    text = told()
-    engine, notebook = import_module("nosync_nb"), import_module("nosync")
-    missing = [
-        n for n in {*engine.__all__, *notebook.__all__} if f"`{n}" not in text.replace(".", "`")
-    ]
-    assert sorted(missing) == []
-
-
-def test_the_pages_tell_of_every_setting_and_subcommand() -> None:
-    text = told()
-    magic, commands = import_module("nosync.magic"), import_module("nosync.commands.dispatch")
-    settings = magic.NoSync.class_trait_names(config=True)
-    assert [name for name in settings if f"`{name}`" not in text] == []
-    assert [name for name in commands.COMMANDS if f"`{name}" not in text] == []
 
 
 def test_the_version_is_in_the_changelog() -> None:

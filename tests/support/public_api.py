@@ -31,6 +31,16 @@ FRONT_END_OBJECTS = (
     log_folders.LogFolder,
 )
 """The classes for front ends whose members are part of the surface; of the others only the name."""
+INTERNAL = {
+    **dict.fromkeys(["bare", "because", "restore", "at"], "an error"),
+    **dict.fromkeys(["came_back", "gap", "lacks", "note", "regained", "remembered"], "a report"),
+    **dict.fromkeys(["restored", "resumed", "took"], "a report"),
+    **dict.fromkeys(
+        ["Collection", "all_nodes", "each_edge", "named_nodes", "neighbours"], "graphs"
+    ),
+    **dict.fromkeys(["nodes_of", "upwards", "weighted", "whole"], "graphs"),
+}
+"""Members without underscore, by their owner, that other modules of ours call and users do not."""
 
 _KEY = re.compile(rb'"([A-Za-z_][\w-]*)":')
 
@@ -62,6 +72,29 @@ def broken(before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]) ->
         for name, value in listed.items()
         if kind != "summaries" and now[kind].get(name) != value
     ]
+
+
+def names_for_users() -> list[str]:
+    """Returns the recorded names that users call, such as `Session.commit`."""
+    return [name for name in recorded()["names"] if _is_for_users(name)]
+
+
+def _is_for_users(name: str) -> bool:
+    owner, _, member = name.rpartition(".")
+    value = getattr(nosync_nb, owner, None)
+    if inspect.isclass(value) and issubclass(value, nosync_nb.NosyncError):
+        return INTERNAL.get(member) != "an error"
+    kind = {"RecoveryReport": "a report", "graphs": "graphs"}.get(owner)
+    return kind is None or INTERNAL.get(member) != kind
+
+
+def docstring(name: str) -> str:
+    """Returns the docstring of a public name."""
+    import nosync
+
+    owner, _, member = name.rpartition(".")
+    value = inspect.getattr_static(getattr(nosync, owner), member) if owner else None
+    return inspect.getdoc(value if owner else getattr(nosync, name)) or ""
 
 
 def _names() -> Iterator[tuple[str, tuple[str, str]]]:

@@ -47,6 +47,13 @@ def asof_join(
 
     Cost: O(layers) rows for each changed row, and the left rows whose match may change: those from
     a changed right row up to the next one, or within the tolerance.
+
+    Examples:
+        >>> fares = flights.select("carrier", "date'2026-01-01' + day AS ts", "delay AS fare")
+        >>> sales = airlines.select("carrier", "date'2026-01-03' AS ts")
+        >>> found = nosync.windows.asof_join(sales, fares, on="carrier", time="ts")
+        >>> found.select("carrier", "fare").rows()
+        [Row(carrier='AA', fare=5.0), Row(carrier='UA', fare=20.0)]
     """
     source = definition_of("asof_join", left)
     other = definition_of("asof_join", right, session_of(left))

@@ -11,6 +11,10 @@ The functions only describe. The result is a description like any other: as a na
 the edges, epoch by epoch. An epoch costs the changes in each round, which are few for most edges;
 an edge that connects the two halves of a graph costs half a graph. Parts that do not depend on a
 round (distinct edges, degrees, neighbours) are outside of the loops and arranged once.
+
+Examples:
+    >>> nosync.graphs.triangles(links).rows()
+    [Row(a=1, b=2, c=3)]
 """
 
 from __future__ import annotations
@@ -48,6 +52,11 @@ def reachable(edges: Collection, roots: Collection) -> Collection:
     distance of the farthest node. An epoch follows the edges of nodes that come, go, or get nearer.
     Ends: yes; no node comes twice.
     Source: McSherry et al., Differential dataflow, CIDR 2013.
+
+    Examples:
+        >>> roots = links.filter("src = 1").select("src AS node")
+        >>> nosync.graphs.reachable(links, roots).rows()
+        [Row(node=1), Row(node=2), Row(node=3)]
     """
     links, start = each_edge("reachable", edges), nodes_of("reachable", "roots", edges, roots)
     return start.iterate(
@@ -79,6 +88,11 @@ def distances(edges: Collection, roots: Collection, weight: str | None = None) -
     Ends: with lengths above 0 always, and with others unless a circle shortens a path for ever
     (DivergenceError).
     Source: Bellman, On a routing problem, 1958.
+
+    Examples:
+        >>> roots = links.filter("src = 1").select("src AS node")
+        >>> nosync.graphs.distances(links, roots).rows()
+        [Row(node=1, dist=0), Row(node=2, dist=1), Row(node=3, dist=2)]
     """
     start = nodes_of("distances", "roots", edges, roots)
     if weight is None:
@@ -115,6 +129,11 @@ def connected_components(edges: Collection, nodes: Collection | None = None) -> 
     the component. An epoch follows the nodes whose name changes, or arrives by another path.
     Ends: yes; names only decrease.
     Source: Murray et al., Naiad, SOSP 2013.
+
+    Examples:
+        >>> found = nosync.graphs.connected_components(links)
+        >>> found.group_by("component").agg(nodes="collect_list(node)").rows()
+        [Row(component=1, nodes=[1, 2, 3]), Row(component=4, nodes=[4, 5])]
     """
     both = neighbours("connected_components", edges)
     named = named_nodes(all_nodes("connected_components", edges, nodes))
@@ -142,6 +161,11 @@ def strongly_connected_components(edges: Collection, nodes: Collection | None = 
     Ends: yes; edges are only removed.
     Source: Orzan, On distributed verification and verified distribution, 2004 (colouring); as a
     nested loop: McSherry et al., Differential dataflow, CIDR 2013.
+
+    Examples:
+        >>> found = nosync.graphs.strongly_connected_components(links)
+        >>> found.filter("component < 4").rows()
+        [Row(node=1, component=1), Row(node=2, component=1), Row(node=3, component=1)]
     """
     named = named_nodes(all_nodes("strongly_connected_components", edges, nodes))
 
@@ -188,6 +212,10 @@ def pagerank(
     ranks, and an epoch costs as much as the first run; fewer rounds help.
     Ends: after `rounds`.
     Source: Page et al., The PageRank citation ranking, 1999.
+
+    Examples:
+        >>> nosync.graphs.pagerank(links).filter("node > 3").rows()
+        [Row(node=4, rank=150000), Row(node=5, rank=277500)]
     """
     whole("pagerank", "damping_percent", damping_percent, 1, 99)
     whole("pagerank", "rounds", rounds)
@@ -219,6 +247,10 @@ def triangles(edges: Collection) -> Collection:
 
     Cost: no loop. Pairs of edges a-b, b-c with a < b < c are stored: m x n at a node with m lesser
     and n greater neighbours. An epoch touches the pairs that contain a changed edge.
+
+    Examples:
+        >>> nosync.graphs.triangles(links).rows()
+        [Row(a=1, b=2, c=3)]
     """
     up = upwards("triangles", edges)
     return (
@@ -243,6 +275,10 @@ def k_core(edges: Collection, k: int) -> Collection:
     later, or not.
     Ends: yes; nodes only leave.
     Source: Seidman, Network structure and minimum degree, 1983.
+
+    Examples:
+        >>> nosync.graphs.k_core(links, 2).rows()
+        [Row(node=1), Row(node=2), Row(node=3)]
     """
     whole("k_core", "k", k)
     both = neighbours("k_core", edges)
@@ -282,6 +318,11 @@ def label_propagation(
     Ends: after `rounds`.
     Source: Raghavan et al., Near linear time algorithm to detect community structures, 2007; here
     nodes choose all at once and vote for themselves.
+
+    Examples:
+        >>> found = nosync.graphs.label_propagation(links)
+        >>> found.group_by("label").count().rows()
+        [Row(label=1, count=3), Row(label=4, count=2)]
     """
     whole("label_propagation", "rounds", rounds)
     own = all_nodes("label_propagation", edges, nodes)

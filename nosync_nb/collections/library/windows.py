@@ -3,6 +3,12 @@
 The result of every function depends only on the current rows of its inputs. A late row changes the
 windows it belongs to, a retracted row leaves them, and no window waits for a clock. `retain` drops
 windows that are old by the newest event time, which frees space and keeps late rows out.
+
+Examples:
+    >>> start = "timestamp '2026-01-01 09:50' + day * interval 5 minutes AS ts"
+    >>> found = nosync.windows.tumbling(flights.select(start), on="ts", every="1 hour")
+    >>> found.schema.names
+    ('ts', 'window_start', 'window_end')
 """
 
 from __future__ import annotations
@@ -49,6 +55,12 @@ def tumbling(
         the columns, then `window_start` and `window_end` (exclusive); group by them.
 
     Cost: a few microseconds a changed row at most.
+
+    Examples:
+        >>> start = "timestamp '2026-01-01 09:50' + day * interval 5 minutes AS ts"
+        >>> hours = nosync.windows.tumbling(flights.select(start), on="ts", every="1 hour")
+        >>> hours.select("hour(window_start) AS hour").group_by("hour").count().rows()
+        [Row(hour=9, count=2), Row(hour=10, count=1)]
     """
     definition_of("tumbling", collection)
     step = length(every, "every")
@@ -75,6 +87,13 @@ def sliding(
         SchemaError: if `every` is longer than `size`, or a row would be in more than 200 windows.
 
     Cost: the number of windows of a row, for each changed row.
+
+    Examples:
+        >>> start = "timestamp '2026-01-01 09:50' + day * interval 5 minutes AS ts"
+        >>> times = flights.select(start)
+        >>> hours = nosync.windows.sliding(times, on="ts", size="2 hours", every="1 hour")
+        >>> hours.select("hour(window_start) AS hour").group_by("hour").count().rows()
+        [Row(hour=8, count=2), Row(hour=9, count=3), Row(hour=10, count=1)]
     """
     definition_of("sliding", collection)
     long, step = length(size, "size"), length(every, "every")
@@ -130,6 +149,11 @@ def retained(collection: Collection, *, on: str, retain: Length, grain: Length) 
 
     Cost: a changed row costs a join; when the newest time enters another grain, also `retain /
     grain` numbers and the rows of the grains that leave.
+
+    Examples:
+        >>> days = flights.select("timestamp '2026-01-01' + day * interval 1 day AS ts")
+        >>> nosync.windows.retained(days, on="ts", retain="1 hour", grain="1 hour").count()
+        1
     """
     definition_of("retained", collection)
     grains = _grains(retain, grain)
@@ -177,6 +201,13 @@ def sessions(
 
     Cost: the rows of the sessions that contain a changed row or are near it; not the others of its
     key.
+
+    Examples:
+        >>> start = "timestamp '2026-01-01' + day * interval 1 hour AS ts"
+        >>> times = flights.select("carrier", start)
+        >>> found = nosync.windows.sessions(times, on="ts", gap="90 minutes", keys="carrier")
+        >>> found.group_by("carrier", "window_start").count().select("carrier", "count").rows()
+        [Row(carrier='AA', count=2), Row(carrier='UA', count=1)]
     """
     definition_of("sessions", collection)
     type_ = time_type(collection, on)

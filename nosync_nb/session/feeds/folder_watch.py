@@ -410,7 +410,7 @@ def _mark_of(outcome: FileMark | FailedFile | None) -> FileMark | None:
 
 
 def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWatch:
-    """Loads the files that match a pattern into an input: each becomes one epoch, once.
+    r"""Loads the files that match a pattern into an input: each becomes one epoch, once.
 
     Existing files are loaded before it returns, others when they appear, until `.stop()` or until
     the session ends. It reads Parquet, CSV with a header, and JSON lines, by the ending of the
@@ -427,6 +427,14 @@ def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWat
     Raises:
         SchemaError: files with such a name are not read.
         StageError: `into` is no input.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> size = Path("tuesday.csv").write_text("carrier,day,delay\nUA,2,30.0\n")
+        >>> feed = nosync.watch("*.csv", into=flights)
+        >>> feed.catch_up(), late.count()
+        (2, 3)
+        >>> feed.stop()
     """
     text = os.fspath(pattern)
     if not isinstance(into, Input):

@@ -225,26 +225,7 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         anew: bool = False,
         **trigger: Any,
     ) -> StreamFeed:
-        """Commits each micro-batch of a streaming DataFrame as one epoch of an input, exactly once.
-
-        It continues where the last one stopped, also after a restart. Rows are inserted; into a
-        keyed input they are upserted, and of several rows with one key in a batch any may win. An
-        earlier feed of the input from the same checkpoint is stopped. Batches undone by a rewind
-        are not delivered again.
-
-        Args:
-            frame: made with `spark.readStream`, of classic Spark; columns match by name.
-            checkpoint: a folder or URL where Spark stores its progress; None: below the log's
-                folder. Two streams into one input need one each.
-            anew: starts again with all rows of the source, even if the log has batches of it.
-            trigger: as Spark's `DataStreamWriter.trigger` takes it: `processingTime="5 seconds"`,
-                `availableNow=True`; without one a batch follows the previous one at once.
-
-        Raises:
-            StageError: `into` is no input, or `checkpoint` no folder; the checkpoint is lost.
-            SchemaError: it is no streaming DataFrame, or has other columns; no such trigger.
-            NosyncError: it is a DataFrame of Spark Connect.
-        """
+        """Starts a feed; see `Session.stream`."""
         from nosync_nb.spark.streaming import queries as streams
 
         if not isinstance(into, Input) or not belongs_to(into, self.inputs):

@@ -62,31 +62,7 @@ class BranchService:
         self._opens = opens
 
     def branch(self, name: str, at: Any = None, *, definitions: str = NOW) -> Any:
-        """Creates a branch and opens it: a session that continues from an epoch of this one.
-
-        Its log is in the subfolder `branches/NAME`. It has the rows at the epoch and the current
-        stages, and shares the files of both. It is changed independently of this session, here or
-        in another process. A stage that was defined later is computed from its inputs; an input
-        that was declared later is empty. With replicas the branch is replicated to each of them,
-        below `branches/NAME`, from its first opening on. A backup branch of a rewind, or a branch
-        that was never opened, is on this disk only until then.
-
-        Args:
-            name: an identifier that no other branch has.
-            at: an epoch, as in `rows(at=)`; None: the current one. Pending rows stay here.
-            definitions: "now": the current stages; "then": those that computed the epoch, without
-                later edits, renames and drops. They are known as far back as frames are retained.
-
-        Raises:
-            SchemaError: the name is taken, or is no identifier.
-            TimeError: there is no such epoch, or it is no longer retained separately; or its
-                definitions are no longer known, or read an input that was dropped since.
-            TrustError: the catalog of this log is unsigned, or signed with another key.
-            DurabilityError: the disk refuses, or has no hard links.
-
-        Cost: a hard link for each file; rows in memory only are written. For an old epoch, operator
-        state is rebuilt in the background, and the first epoch there waits for it.
-        """
+        """Creates a branch and opens it; see `Session.branch`."""
         self.make(check_name(name, "branch"), at, definitions=definitions)
         return self.open(name)
 

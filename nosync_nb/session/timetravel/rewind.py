@@ -134,30 +134,7 @@ class RewindService:
         self._rebuilding = rebuilding
 
     def rewind(self, to: Any) -> RewindReport:
-        """Rewinds to an earlier epoch: data are rewound, definitions stay the current ones.
-
-        A stage that can be read at that epoch is cut there. One that was defined later is computed
-        from its inputs at that epoch; an input that was declared later is empty. The next commit
-        has the number after that epoch. Keys of loads (`once=`) of the undone epochs are forgotten,
-        so that running all cells again replays these loads. The undone epochs are in a branch,
-        which can be opened.
-
-        Args:
-            to: an epoch's number, a label or a time.
-
-        Raises:
-            TimeError: the epoch is not readable, or in the future.
-            StageError: rows are pending, in a transaction or a stage's function.
-            TrustError: the catalog of this log is unsigned, or signed with another key.
-            DurabilityError: the disk refuses, or has no hard links.
-            NosyncError: and nothing has changed.
-
-        Cost: some ms, whatever the stages hold: of a stage that is cut nothing is read, copied or
-        written. For one of the newest epochs, later changes are subtracted from operator state,
-        some us an epoch. For an older one the state is rebuilt in the background, and the next
-        epoch waits for it. The branch takes a hard link for each file, and rows in memory only are
-        written to it. It is published when the frame is on disk, which the call waits for.
-        """
+        """Rewinds to an earlier epoch; see `Session.rewind`."""
         outcome = DefinitionOutcome()
         try:
             with self._gate.lock:

@@ -28,6 +28,12 @@ class Input(Collection):
     Rows are tuples, dicts, pandas, Arrow or a PySpark DataFrame. They are matched to columns by
     name and taken at the call. They become visible, in all stages at once, with the next epoch.
     Every method returns the number of rows, copies counted, that the call will add and remove.
+
+    Examples:
+        >>> flights.insert([{"carrier": "UA", "day": 2, "delay": 7.0}])
+        1
+        >>> session.commit(), flights.count()
+        (2, 4)
     """
 
     def __init__(
@@ -52,6 +58,12 @@ class Input(Collection):
         Raises:
             SchemaError: if rows or `once` do not fit, or (keyed input) a key is null, already
                 present, or in two of the rows.
+
+        Examples:
+            >>> flights.insert([("UA", 2, 7.0)], once="tuesday")
+            1
+            >>> flights.insert([("UA", 2, 7.0)], once="tuesday")
+            0
         """
         return self._change("insert", rows, once)
 
@@ -61,6 +73,12 @@ class Input(Collection):
         A keyed input removes rows that are equal in all columns, and warns of absent ones. In an
         input without a key an absent row has a count below 0 until it is inserted. Each read
         raises until then, with the command that repairs it.
+
+        Examples:
+            >>> flights.remove([("UA", 1, 20.0)])
+            1
+            >>> session.commit(), flights.count()
+            (2, 2)
         """
         return self._change("remove", rows, once)
 
@@ -68,15 +86,35 @@ class Input(Collection):
         """Makes the input equal to `rows`: only the difference is committed, nothing if equal.
 
         Of several rows with one key (keyed inputs) the last one counts.
+
+        Examples:
+            >>> flights.set([("AA", 1, 75.0), ("UA", 2, 7.0)])
+            3
+            >>> session.commit(), flights.count()
+            (2, 2)
         """
         return self._change("set", rows, None)
 
     def clear(self) -> int:
-        """Removes every row."""
+        """Removes every row.
+
+        Examples:
+            >>> flights.clear()
+            3
+        """
         return self._change("clear", [], None)
 
     def upsert(self, rows: Any) -> int:
-        """Inserts rows, replacing those of equal key, the last of several (keyed inputs)."""
+        """Inserts rows, replacing those of equal key, the last of several (keyed inputs).
+
+        Examples:
+            >>> airlines.upsert([("AA", "American Airlines")])
+            2
+            >>> session.commit()
+            2
+            >>> airlines.rows()
+            [Row(carrier='AA', name='American Airlines'), Row(carrier='UA', name='United')]
+        """
         self._key_places("upsert")
         return self._change("upsert", rows, None)
 
@@ -85,6 +123,12 @@ class Input(Collection):
 
         An absent key is no error. Tables have the columns of the key by name: pandas, Arrow, or a
         PySpark DataFrame of at most `session.collect_rows` rows.
+
+        Examples:
+            >>> airlines.delete(["AA"])
+            1
+            >>> session.commit(), airlines.count()
+            (2, 1)
         """
         key = self._key_places("delete")
         schema = Schema([self.schema.fields[i] for i in key])
@@ -99,7 +143,12 @@ class Input(Collection):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The key columns, empty for an input without key."""
+        """The key columns, empty for an input without key.
+
+        Examples:
+            >>> airlines.key, flights.key
+            (('carrier',), ())
+        """
         key = self._inputs.stage(self._input_name()).key
         return tuple(self.schema.names[i] for i in key or ())
 

@@ -51,6 +51,11 @@ class Frontier(NamedTuple):
         memory: in the session.
         disk: on its disk, after a loss of power.
         replicas: on enough replicas; None without replicas.
+
+    Examples:
+        >>> session.sync("disk")
+        >>> session.frontiers["late"].disk
+        1
     """
 
     memory: int

@@ -600,7 +600,7 @@ def test_the_past_of_a_stage_in_memory_takes_no_more_than_a_restart_would_bring_
     session = opened()
     define(session, "memory")
     limits = services_of(session).limits
-    limits.set("replay_rows", 200)
+    limits.replay_rows = 200
     log = graph_of(session).named["totals"].log
     assert log is not None
     sizes = []
@@ -636,7 +636,7 @@ def test_what_a_stopped_stage_goes_on_from_stays(opened: Opened) -> None:
     session.stage("tops", orders.group_by("customer").agg(top="max(amount)", least="min(amount)"))
     both = session["sums"].join(session["tops"], on="customer").filter("least >= 0")
     session.stage("both", both)
-    services_of(session).limits.set("replay_rows", 10)
+    services_of(session).limits.replay_rows = 10
     feed(session, 3)
     session.stage("tops", orders.group_by("customer").agg(top="max(amount)"))
     assert "both" in session.stale
