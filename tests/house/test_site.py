@@ -63,6 +63,7 @@ def test_no_page_and_no_style_names_a_file_of_another_host(site: Path) -> None:
         loads.feed(page.read_text())
         assert loads.addresses, page
         foreign += [(page.name, each) for each in loads.addresses if re.match(r"(\w+:)?//", each)]
+        assert r"\|" not in page.read_text(), f"{page}: mkdocs shows the backslash"
     for style in site.rglob("*.css"):
         found = re.findall(r"""url\(["']?((?:\w+:)?//[^)]*)|@import ([^;]*)""", style.read_text())
         foreign += [(style.name, "".join(each)) for each in found]
@@ -117,12 +118,13 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     assert [text.partition("\n")[0] for text, found in texts.items() if not found] == []
 
 
-def sections(page: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields each heading of a page, with the first column of the table below it."""
+def sections(page: str) -> Iterator[tuple[str, tuple[str, list[str]]]]:
+    """Yields each heading of a page, with the usage and the first column of the table below it."""
     for part in re.split(r"^#+ ", page, flags=re.MULTILINE)[1:]:
         heading, _, text = part.partition("\n")
+        usage = re.search(r"```text\n(.*)\n```", text)
         cells = re.findall(r"^\| `(.*?)`", text, flags=re.MULTILINE)
-        yield heading.strip(), [cell.replace(r"\|", "|") for cell in cells]
+        yield heading.strip("` "), (usage[1] if usage else heading.strip("` "), cells)
 
 
 def arguments(parser: argparse.ArgumentParser) -> list[str]:
@@ -133,7 +135,7 @@ def arguments(parser: argparse.ArgumentParser) -> list[str]:
             continue
         name = ", ".join(action.option_strings) or action.dest.upper()
         if action.choices:
-            name += f" {'|'.join(map(str, action.choices))}"
+            name += f" {{{','.join(map(str, action.choices))}}}"
         elif action.option_strings and action.nargs != 0:
             name += f" {action.metavar or action.dest.upper()}"
         written.append(name)
@@ -144,13 +146,13 @@ def test_the_page_of_the_notebook_has_every_command_option_and_setting() -> None
     from nosync.commands.dispatch import COMMANDS, parser_of
     from nosync.magic import NoSync
 
-    expected = {"`%%dd`": arguments(NoSync.dd.parser)}
-    for name in sorted(COMMANDS):
-        parser = parser_of(COMMANDS[name])
-        usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
-        expected[f"`{usage}`"] = arguments(parser)
-    expected["`%config NoSync`"] = sorted(NoSync.class_traits(config=True))
+    parsers = {f"%dd {name}": parser_of(COMMANDS[name]) for name in COMMANDS}
+    expected = {}
+    for heading, parser in {"%%dd": NoSync.dd.parser, **parsers}.items():
+        options = parser.format_usage().split()[1 + len(heading.split()) :]
+        expected[heading] = (" ".join([heading, *options]), arguments(parser))
+    settings = sorted(NoSync.class_traits(config=True))
+    expected["%config NoSync"] = ("%config NoSync", settings)
     written = dict(sections(COMMANDS_PAGE.read_text()))
-    assert {heading: cells for heading, cells in written.items() if cells or "%dd " in heading} == {
-        heading: cells for heading, cells in expected.items() if cells or "%dd " in heading
-    }
+    assert {heading: written.get(heading) for heading in expected} == expected
+    assert {heading for heading in written if heading.startswith("%")} == {"%dd", *expected}
