@@ -122,7 +122,7 @@ def sections(page: str) -> Iterator[tuple[str, tuple[str, list[str]]]]:
     """Yields each heading of a page, with the usage and the first column of the table below it."""
     for part in re.split(r"^#+ ", page, flags=re.MULTILINE)[1:]:
         heading, _, text = part.partition("\n")
-        usage = re.search(r"```text\n(.*)\n```", text)
+        usage = re.search(r"```\{ \.text \.usage \}\n(.*)\n```", text)
         cells = re.findall(r"^\| `(.*?)`", text, flags=re.MULTILINE)
         yield heading.strip("` "), (usage[1] if usage else heading.strip("` "), cells)
 
