@@ -164,8 +164,10 @@ class Session:
 
         Example:
             >>> transaction = session.begin()
-            >>> flights.insert([("UA", 75.0)])
+            >>> flights.insert([("UA", 2, 75.0)])
+            1
             >>> transaction.commit()
+            2
         """
         return self._owners.commits.begin()
 
@@ -173,7 +175,9 @@ class Session:
         """Returns the inputs declared from data since the last call: they took none of its rows.
 
         Example:
-            >>> session.declared_from_data()  # ['flights'] after session.input("flights", frame)
+            >>> planes = session.input("planes", [{"tail": "N1", "seats": 12}])
+            >>> session.declared_from_data()
+            ['planes']
         """
         return self._owners.declarations.from_data()
 
@@ -302,7 +306,8 @@ class Session:
             the first epoch at which the stage can be read now.
 
         Example:
-            >>> session.replay("late")  # 1: late was defined at epoch 40
+            >>> session.replay("late")  # the first epoch that it has now
+            0
         """
         own, snapshot = self._owners, self._owners.publisher.snapshot
         current = snapshot.stage(stage)
@@ -375,7 +380,12 @@ class Session:
         return {name: self._input(name) for name, stage in catalog.items() if stage.is_input}
 
     def owns(self, collection: Collection) -> bool:
-        """Returns True if a collection belongs to this session: `session.owns(late)`."""
+        """Returns True if a collection belongs to this session.
+
+        Example:
+            >>> session.owns(late)
+            True
+        """
         return session_of(collection) is self._owners.host
 
     def cursor(
@@ -396,7 +406,8 @@ class Session:
 
         Example:
             >>> cursor = session.cursor("flights")
-            >>> cursor.page([(1, True)], 0, 20)  # by the second column, descending
+            >>> cursor.page(((2, True),), 0, 1)[0]  # by the third column, descending
+            Row(carrier='AA', day=1, delay=75.0)
         """
         read = self[collection] if isinstance(collection, str) else collection
         return self._owners.paging.cursor(read, at, previous)
@@ -458,6 +469,7 @@ class Session:
         Example:
             >>> reader = nosync.open("flights.nosync", mode="r")
             >>> reader.refresh()
+            1
         """
         return self._owners.follower.refresh()
 
@@ -468,7 +480,8 @@ class Session:
             TimeError: no epoch matches; the hint lists existing ones.
 
         Example:
-            >>> session.resolve("January")  # 31
+            >>> session.resolve("monday")
+            1
         """
         return self._owners.publisher.ledger.resolve(at, self.now)
 
@@ -608,7 +621,9 @@ class Session:
         """Creates a branch as `branch` does, without opening it; returns its folder.
 
         Example:
-            >>> session.fork("idea", at=7)
+            >>> path = session.fork("idea", at=1)
+            >>> list(session.branches)
+            ['idea']
         """
         name = check_name(name, "branch")
         return self._owners.branching.make(name, at, definitions=definitions)
@@ -701,17 +716,31 @@ class Session:
 
     @property
     def info(self) -> SessionInfo:
-        """The facts that status lines and views show: `session.info.overview()`."""
+        """The facts that status lines and views show.
+
+        Example:
+            >>> [(each.name, each.rows) for each in session.info.overview().collections]
+            [('flights', 3), ('airlines', 2), ('links', 4), ('late', 2)]
+        """
         return SessionInfo(self._owners)
 
     @property
     def replicas(self) -> Replicas:
-        """The replicas of the log, and their state: `session.replicas.status()`."""
+        """The replicas of the log, and their state.
+
+        Example:
+            >>> session.replicas.status()
+            []
+        """
         return Replicas(self._owners)
 
     @property
     def spark_control(self) -> SparkControl:
-        """Starts, follows and cancels the Spark session: `session.spark_control.cancel()`."""
+        """Starts, follows and cancels the Spark session.
+
+        Example:
+            >>> session.spark_control.cancel()
+        """
         return SparkControl(self._owners)
 
     def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
