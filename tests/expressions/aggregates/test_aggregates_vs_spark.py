@@ -1,4 +1,4 @@
-"""Aggregates of SQL after removals: equal to Spark over the remaining rows."""
+"""Aggregates in SQL: by group and of all rows, equal to Spark over the rows left by removals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.rows import Schema
 
-SCHEMA = "k int, i int, l bigint, d double, e double, p decimal(10,2), s string, f int"
+SCHEMA = (
+    "k int, i int, l bigint, d double, e double, p decimal(10,2), s string, f int,"
+    " t tinyint, g float, w decimal(38,0), b boolean, o bigint"
+)
 _WHOLE = [None, 0, 1, 2, 2, 3, -7, 7, 100, 113, 2**31 - 1, -(2**31)]
 _REAL = [None, 0.0, 1.0, 2.5, -2.5, 1e-3, 7.25, 7.25, 100.0, 3.4999999, 1e5]
 _STRANGE = [math.inf, -math.inf, math.nan]
 _TEXT = [None, "", "a", "b", "a", "é", "😀", "B", "zz"]
-
-_SIZES = [(1, 0), (2, 0), (3, 0), (9, 0), (40, 0), (12, 1), (90, 0)]
 
 CALLS = """
 median(i) median(d) median(p) median(l) percentile(i,0.3) percentile(d,0.95D) percentile(p,1)
@@ -34,7 +36,7 @@ percentile(distinct~i,0.5) percentile(i,0.5)~filter~(where~i>1) median(d)~filter
 percentile_cont(0.25)~within~group~(order~by~d~desc) percentile_disc(0.3)~within~group~(order~by~i)
 percentile_disc(array(0.3,0.9))~within~group~(order~by~p~desc)
 percentile_cont(0.5)~within~group~(order~by~i)~filter~(where~i>1)
-approx_percentile(i,0.5) approx_percentile(d,array(0.0,0.3,1.0),100) percentile_approx(p,0.99)
+approx_percentile(i,0.5) approx_percentile(d,array(0.0,0.3,1.0),1000) percentile_approx(p,0.99)
 mode(i,true) mode(d,true) mode()~within~group~(order~by~s) mode()~within~group~(order~by~l~desc)
 listagg(s)~within~group~(order~by~s) string_agg(s,'-')~within~group~(order~by~s~desc)
 listagg(distinct~s,',')~within~group~(order~by~s) listagg(i,'+')~within~group~(order~by~i)
@@ -48,16 +50,34 @@ regr_count(d,e) regr_avgx(d,e) regr_avgy(i,d) regr_sxx(d,i) regr_syy(d,i) regr_s
 regr_slope(d,i) regr_intercept(d,i) regr_r2(d,i) regr_r2(i,e) regr_slope(e,d)
 corr(d,e)~filter~(where~i>1) covar_pop(i,1) corr(d,d) kurtosis(d)+median(d)
 max_by(s,struct(l,i,s)) min_by(i,struct(d,s,i)) count(distinct~i,s,d) covar_samp(d,i)
+count(*) count(d) count(i,s) count_if(b) count(distinct~b) sum(w) avg(w) avg(l) bit_xor(distinct~t)
+bool_and(b) every(b) bool_or(b) some(b) any(b) max_by(o,if(i~is~null,null,o))
+array_sort(collect_list(distinct~t)) array_sort(array_agg(b)) array_sort(collect_set(p))
+array_sort(collect_list(i)) array_sort(collect_set(s))
+count(distinct~i)~filter~(where~b) stddev(d)~filter~(where~i>0) min_by(s,o)~filter~(where~not~b)
+bit_or(i)~filter~(where~b) round(try_divide(stddev(i),count(distinct~t)),6) bit_or(i)-bit_and(i)
 """
+EACH = {
+    ("sum", "avg", "stddev", "var_pop"): "i t g d p",
+    ("min", "max"): "i t l g d p s b",
+    ("mean", "std", "stddev_samp", "stddev_pop", "variance", "var_samp"): "d",
+    ("count", "sum", "avg", "stddev"): "distinct~i distinct~p distinct~g",
+    ("bit_and", "bit_or", "bit_xor"): "i t l",
+    ("min_by", "max_by"): "s,o d,o p,o d,d p,p s,s g,g",
+}
+"""Functions with each of some arguments."""
 
 
 def calls() -> dict[str, str]:
-    return {f"c{n}": sql.replace("~", " ") for n, sql in enumerate(CALLS.split())}
+    listed = [
+        f"{f}({a})" for some, arguments in EACH.items() for f in some for a in arguments.split()
+    ]
+    return {f"c{n}": sql.replace("~", " ") for n, sql in enumerate([*CALLS.split(), *listed])}
 
 
 def some_rows(seed: int) -> Iterator[tuple[Any, ...]]:
     """Groups of many kinds: empty values, one, equal ones, infinities, many."""
-    chosen = random.Random(seed)
+    chosen, numbered = random.Random(seed), count()
     for k, (size, strange) in enumerate(
         [(1, 0), (2, 0), (3, 0), (9, 0), (40, 0), (12, 1), (90, 0)]
     ):
@@ -66,11 +86,15 @@ def some_rows(seed: int) -> Iterator[tuple[Any, ...]]:
             pick = chosen.choice
             cents = pick([None, *(Decimal(c) / 100 for c in (0, 1, -725, 250, 99999))])
             numbers = (pick(_WHOLE), pick([*_WHOLE, 2**40]), pick(reals), pick(reals), cents)
-            yield (k, *numbers, pick(_TEXT), pick([0, 1, 2, 5]))
+            small, single = pick([None, -128, -1, 5, 127]), pick([None, 0.5, -1.25, 2.0**20, -0.0])
+            wide = pick([None, Decimal(10**32 + 7), Decimal(-(10**31) + 1), Decimal(5)])
+            more = (small, single, wide, pick([None, True, False]), 1000 * seed + next(numbered))
+            yield (k, *numbers, pick(_TEXT), pick([0, 1, 2, 5]), *more)
     for i in range(3):
-        yield (100, None, None, None, None, None, None, i)
-        yield (101, 5, 5, 0.1, 0.1, Decimal("0.10"), "same", 1)
-        yield (102, i, 2**63 - 1 - i, float(i), 3.0 - 2 * i, Decimal(i), "x", 1)
+        more = (None, None, None, None, 1000 * seed + next(numbered))
+        yield (100, *[None] * 6, i, *more)
+        yield (101, 5, 5, 0.1, 0.1, Decimal("0.10"), "same", 1, *more)
+        yield (102, i, 2**63 - 1 - i, float(i), 3.0 - 2 * i, Decimal(i), "x", 1, *more)
 
 
 def alike(own: Any, other: Any) -> bool:
@@ -86,30 +110,31 @@ def alike(own: Any, other: Any) -> bool:
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("keys", [("k",), ()])
 def test_aggregates_of_what_is_left_are_those_of_spark(
-    seed: int, spark: Any, tmp_path: Path
+    keys: tuple[str, ...], spark: Any, tmp_path: Path
 ) -> None:
-    left = list(some_rows(seed))
+    left = list(some_rows(1))
     named = calls()
     schema = Schema.parse(SCHEMA)
     with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
         given = session.input("given", SCHEMA)
-        stage = session.stage("stage", given.group_by("k").agg(**named))
-        gone = [row for row in some_rows(seed + 1) if row[1] != 2**31 - 1]
-        gone += [(102, 1, 2**63 - 1, 1e300, -1e300, Decimal(7), "gone", 3)]
+        stage = session.stage("stage", given.group_by(*keys).agg(**named))
+        gone = [row for row in some_rows(2) if row[1] != 2**31 - 1]
+        gone += [(102, 1, 2**63 - 1, 1e300, -1e300, Decimal(7), "gone", 3, *[None] * 5)]
         given.insert([*gone, *left])
         session.commit()
         given.remove(gone)
         session.commit()
-        found = {row[0]: row[1:] for row in stage.rows()}
-        types = stage.schema.types[1:]
+        size = len(keys)
+        found = {row[:size]: row[size:] for row in map(tuple, stage.rows())}
+        types = stage.schema.types[size:]
     table, _ = rows.to_columns(left, schema, "proof")
     arrays = [rows.to_arrow(c, t) for c, t in zip(table, schema.types, strict=True)]
     spark.createDataFrame(
         pa.Table.from_arrays(arrays, schema=schema.arrow)
     ).createOrReplaceTempView("aggregate_proof")
-    theirs = of_spark(spark, named)
+    theirs = of_spark(spark, named, keys)
     assert dict(zip(named.values(), types, strict=True)) == {
         named[name]: type_ for name, (type_, _) in theirs.items()
     }
@@ -123,18 +148,42 @@ def test_aggregates_of_what_is_left_are_those_of_spark(
     assert not wrong
 
 
-def of_spark(spark: Any, named: dict[str, str]) -> dict[str, tuple[str, dict[int, Any]]]:
+def of_spark(
+    spark: Any, named: dict[str, str], keys: tuple[str, ...]
+) -> dict[str, tuple[str, dict[Any, Any]]]:
     """Name -> type and values by key; Spark cannot compute some of distinct values with others."""
-    together = {name: sql for name, sql in named.items() if "distinct" not in sql}
+    alone = ("percentile(distinct", "listagg(distinct", "try_sum(distinct", "skewness(distinct")
+    alone += ("kurtosis(distinct", "corr(distinct")
+    distinct = {name: sql for name, sql in named.items() if "distinct" in sql}
+    plain = {name: sql for name, sql in named.items() if name not in distinct}
+    apart = [{name: sql} for name, sql in distinct.items() if sql.startswith(alone)]
+    simple = {name: sql for name, sql in distinct.items() if not sql.startswith(alone)}
     results = {}
-    for some in (together, *({n: sql} for n, sql in named.items() if "distinct" in sql)):
-        selected = ", ".join(f"{sql} as {name}" for name, sql in some.items())
-        frame = spark.sql(f"select k, {selected} from aggregate_proof group by k")
+    for some in (plain, simple, *apart):
+        selected = ", ".join([*keys, *(f"{sql} as {name}" for name, sql in some.items())])
+        grouped = f" group by {', '.join(keys)}" if keys else ""
+        frame = spark.sql(f"select {selected} from aggregate_proof{grouped}")
         types = [field.dataType.simpleString() for field in frame.schema]
-        values = frame.collect()
-        for i, name in enumerate(some, 1):
-            results[name] = (types[i], {row[0]: row[i] for row in values})
+        values, size = [tuple(row) for row in frame.collect()], len(keys)
+        for i, name in enumerate(some, size):
+            results[name] = (types[i], {row[:size]: row[i] for row in values})
     return results
+
+
+@pytest.mark.spark
+def test_spark_gives_null_and_nan_for_spreads_where_we_do(spark: Any, tmp_path: Path) -> None:
+    values = [("one", 5.0), ("inf", math.inf), ("inf", 1.0), ("huge", 1e300), ("huge", -1e300)]
+    names = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        given = session.input("given", "k string, x double")
+        given.insert(values)
+        session.commit()
+        found = given.group_by("k").agg(**{name: f"{name}(x)" for name in names})
+        spark.createDataFrame(values, "k string, x double").createOrReplaceTempView("given")
+        listed = ", ".join(f"{name}(x)" for name in names)
+        frame = spark.sql(f"select k, {listed} from given group by k order by k")
+        for mine, other in zip(found.rows(), map(tuple, frame.collect()), strict=True):
+            assert alike(tuple(mine), other), (mine, other)
 
 
 @pytest.mark.parametrize("seed", [3, 4])
