@@ -1,4 +1,4 @@
-"""The verifier of one file of a log."""
+"""The verifier of one file: a short stretch of the log is read once for all readers."""
 
 from __future__ import annotations
 
