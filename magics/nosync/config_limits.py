@@ -33,6 +33,6 @@ def config_budget(budget: str, session: Session | None) -> None:
         return
     from nosync_nb.frontend import parse_budget
 
-    parse_budget(budget)
-    if session is not None and session.mode == "w":
+    size = parse_budget(budget)
+    if session is not None and session.mode == "w" and session.budget != size:
         session.budget = budget

@@ -157,10 +157,13 @@ class Session:
         """
         return self._owners.commits.discard(self._owners.transactions.current)
 
-    def begin(self) -> Transaction:
+    def begin(self, label: str | None = None) -> Transaction:
         """Begins a transaction for calls of all threads until its `commit` or `discard`.
 
         A notebook begins one for each cell. Code in an `epoch` block is not part of it.
+
+        Args:
+            label: a name for the epoch.
 
         Example:
             >>> transaction = session.begin()
@@ -169,7 +172,7 @@ class Session:
             >>> transaction.commit()
             2
         """
-        return self._owners.commits.begin()
+        return self._owners.commits.begin(label)
 
     def declared_from_data(self) -> list[str]:
         """Returns the inputs declared from data since the last call: they took none of its rows.

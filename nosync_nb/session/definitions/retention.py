@@ -86,8 +86,6 @@ class RetentionService:
         Cost: a checkpoint.
         """
         budget = retention_policy.parse_budget(asked)
-        if budget == self.retention.budget:
-            return  # saves the checkpoint
         if budget is not None:
             with self._gate.lock:
                 self._gate.turn("budget")

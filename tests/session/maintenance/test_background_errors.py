@@ -156,8 +156,7 @@ def thinned(session: Session) -> None:
 def fitted(session: Session) -> None:
     checkpointed(session)
     drain_background(session)
-    files = disk_usage.minimum_bytes(services_of(session).publisher).files or 0
-    services_of(session).retaining.bound(f"{files + 2} files")
+    session.budget = disk_usage.minimum_bytes(services_of(session).publisher) + 1000
     tidied(session)
 
 
