@@ -56,7 +56,7 @@ class LogFolder:
     Attributes:
         path: the folder.
 
-    Example:
+    Examples:
         >>> LogFolder("flights.nosync").owner is None  # no process has it open
     """
 
@@ -80,7 +80,7 @@ class LogFolder:
         Raises:
             TrustError: the folder is a link, belongs to another user, or others can write it.
 
-        Example:
+        Examples:
             >>> LogFolder("flights.nosync").has_log(write=False)
         """
         return log_folder.holds_log(self._files, self.path, write=write)
@@ -89,7 +89,7 @@ class LogFolder:
     def owner(self) -> str | None:
         """The process that has the log, or one of its branches, open for writing; None: none.
 
-        Example:
+        Examples:
             >>> LogFolder("flights.nosync").owner  # 'process 4711 on this host'
         """
         with suppress(NosyncError):
@@ -101,7 +101,7 @@ class LogFolder:
     def disk_usage(self) -> tuple[int, datetime | None]:
         """Returns the bytes of the log, each file once, and the time of the last write.
 
-        Example:
+        Examples:
             >>> size_bytes, last_written = LogFolder("flights.nosync").disk_usage()
         """
         sizes, last = {}, 0.0
@@ -140,7 +140,7 @@ class LogFolder:
             prepare: called before the rename with the old and the new path of the log and of each
                 branch.
 
-        Example:
+        Examples:
             >>> LogFolder("old.nosync").move("new.nosync", lambda paths: None)
         """
         return relocate.move(self._files, self.path, os.fspath(target), prepare)
@@ -151,7 +151,7 @@ class LogFolder:
     def local_branches(self) -> list[str]:
         """The branches on this disk; `A/B` is branch B of branch A.
 
-        Example:
+        Examples:
             >>> LogFolder("flights.nosync").local_branches  # ['idea', 'idea/deeper']
         """
         return branches.all_branches(self._files, self.path)
@@ -171,7 +171,7 @@ class LogFolder:
     def list_branches(self) -> dict[str, BranchInfo]:
         """Returns the direct branches by name, also those that are only at replicas.
 
-        Example:
+        Examples:
             >>> LogFolder("flights.nosync").list_branches()["idea"].now
 
         Cost: each branch is opened for reading.
@@ -189,7 +189,7 @@ class LogFolder:
         Raises:
             SchemaError: there is no such branch; its hint lists the branches.
 
-        Example:
+        Examples:
             >>> LogFolder("flights.nosync").existing_branch("idea").path
         """
         names = self.local_branches
@@ -200,7 +200,7 @@ class LogFolder:
     def restore_branch(self, name: str) -> None:
         """Restores a branch that is only at its replicas, and the branches above it.
 
-        Example:
+        Examples:
             >>> LogFolder("flights.nosync").restore_branch("idea")
         """
         log = self._registered_path
@@ -214,7 +214,7 @@ class LogFolder:
     def notebook_branch(self) -> str | None:
         """The branch that the notebook of the log uses; None: the log itself.
 
-        Example:
+        Examples:
             >>> LogFolder("flights.nosync").notebook_branch  # 'idea'
         """
         return branches.notebook_branch(self._files, self.path)
@@ -225,7 +225,7 @@ class LogFolder:
         Raises:
             SchemaError: there is no such branch.
 
-        Example:
+        Examples:
             >>> LogFolder("flights.nosync").set_notebook_branch("idea")
         """
         branches.set_notebook_branch(self._files, self.path, name)
@@ -236,7 +236,7 @@ class LogFolder:
     def replicas(self) -> tuple[list[str], int] | None:
         """The URLs and the quorum of the log's replicas by the user's registry; None: none.
 
-        Example:
+        Examples:
             >>> LogFolder("lost.nosync").replicas  # (['s3://bucket/lost#1f...'], 1)
         """
         return registry.registered_replicas(self._files, self._registered_path)
@@ -244,7 +244,7 @@ class LogFolder:
     def forget_replicas(self) -> None:
         """Removes the log's replicas from the user's registry; the copies stay where they are.
 
-        Example:
+        Examples:
             >>> LogFolder("lost.nosync").forget_replicas()
         """
         registry.unregister_replicas(self._files, self._registered_path)
@@ -252,7 +252,7 @@ class LogFolder:
     def record_move(self, old: str | os.PathLike[str]) -> None:
         """Records in the user's registry that the folder `old` was renamed to this one.
 
-        Example:
+        Examples:
             >>> LogFolder("new.nosync").record_move("old.nosync")
         """
         registry.moved(self._files, os.fspath(old), self.path)
@@ -261,7 +261,7 @@ class LogFolder:
 def lost_logs(parent: str | os.PathLike[str]) -> list[str]:
     """Returns the folders in `parent` of replicated logs that do not exist any more.
 
-    Example:
+    Examples:
         >>> lost_logs(".nosync")  # ['/data/.nosync/flights']
     """
     return registry.is_log_gone(Files(), os.fspath(parent))
@@ -274,7 +274,7 @@ def admit_folder(folder: str | os.PathLike[str], *, write: bool) -> None:
         TrustError: it is a link, belongs to another user, or others can write it.
         DurabilityError: it cannot be made.
 
-    Example:
+    Examples:
         >>> admit_folder(".nosync", write=True)
     """
     log_folder.path_inside(Files(), os.fspath(folder), write=write)

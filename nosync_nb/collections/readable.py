@@ -69,7 +69,7 @@ class Readable(SessionBound, ArrowStream):
     def stale(self) -> Stopped | None:
         """Why the collection is stale or reads a stage that is, with its last epoch; else None.
 
-        Example:
+        Examples:
             >>> if late.stale is not None:
             ...     print(late.stale.reason, late.stale.epoch)
         """

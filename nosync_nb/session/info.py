@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class SessionInfo:
     """The facts of a session for status lines, views and reports; reads only.
 
-    Example:
+    Examples:
         >>> for stage in session.info.overview().collections:
         ...     print(stage.name, stage.rows, stage.frontier.disk)
     """
@@ -56,7 +56,7 @@ class SessionInfo:
     def forked_from(self) -> str | None:
         """The id of the log that this branch was forked from; None if the log is no branch.
 
-        Example:
+        Examples:
             >>> branch.info.forked_from == session.info.log_id
         """
         origin = branch_origin(self._services.publisher.store.meta)
@@ -71,7 +71,7 @@ class SessionInfo:
     def rewinds(self) -> int:
         """The number of rewinds of the log. An epoch number may mean another epoch after each.
 
-        Example:
+        Examples:
             >>> if session.info.rewinds != rewinds_before:
             ...     cache.clear()
         """
@@ -112,7 +112,7 @@ class SessionInfo:
     def activity(self) -> Activity | None:
         """The long operation that runs now, for a progress display; None: nothing runs.
 
-        Example:
+        Examples:
             >>> if (activity := session.info.activity) is not None:
             ...     print(activity.what, activity.done, activity.total)
         """
@@ -122,7 +122,7 @@ class SessionInfo:
     def background_failures(self) -> list[str]:
         """The background tasks that failed and have not succeeded since, as lines of text.
 
-        Example:
+        Examples:
             >>> print("; ".join(session.info.background_failures))
         """
         return [str(each) for each in self._services.worker.failures.listed()]
@@ -150,7 +150,7 @@ class SessionInfo:
     def earlier_versions(self, stage: str) -> dict[int, int]:
         """Returns the replaced versions of a stage, each with its last epoch.
 
-        Example:
+        Examples:
             >>> session.info.earlier_versions("late")  # {1: 40}: late@1 ended at epoch 40
         """
         snapshot = self._services.publisher.snapshot
@@ -163,7 +163,7 @@ class SessionInfo:
     def missing_past(self, stage: str) -> range:
         """Returns the epochs before its definition that `session.replay` would add to a stage.
 
-        Example:
+        Examples:
             >>> if session.info.missing_past("late"):  # range(1, 40)
             ...     session.replay("late")
         """
@@ -174,7 +174,7 @@ class SessionInfo:
     def repeated_inputs(self, before: int, now: int) -> list[str]:
         """Returns the inputs without a key to which two epochs have added the same rows.
 
-        Example:
+        Examples:
             >>> session.info.repeated_inputs(3, 4)  # ['flights']: epoch 4 repeats epoch 3
 
         Cost: proportional to the rows of both epochs.
@@ -186,7 +186,7 @@ class SessionInfo:
     def overview(self) -> Overview:
         """Returns all facts of this moment as one immutable value, for a view.
 
-        Example:
+        Examples:
             >>> session.info.overview().costs[0].epochs  # lost if the kernel died now
 
         Cost: proportional to stages x (layers + replicas); each layer's rows are counted once.
@@ -196,7 +196,7 @@ class SessionInfo:
     def mark(self) -> OverviewMark:
         """Returns a token of this moment, which tells cheaply whether an overview has changed.
 
-        Example:
+        Examples:
             >>> if not session.info.mark().is_like(mark_before):
             ...     draw(session.info.overview())
 
@@ -208,7 +208,7 @@ class SessionInfo:
 class Replicas:
     """The replicas of a session's log: their state, and their settings.
 
-    Example:
+    Examples:
         >>> session.replicas.change(["file:///mnt/backup", "s3://bucket/flights"], quorum=1)
         >>> [(each.url, each.state, each.behind) for each in session.replicas.status()]
     """
@@ -229,7 +229,7 @@ class Replicas:
     def quorum(self) -> int:
         """The number of replicas that must have an epoch before it is safe; 0 without replicas.
 
-        Example:
+        Examples:
             >>> session.replicas.change(session.replicas.urls, quorum=2)
         """
         return self._replication.settings.quorum
@@ -238,7 +238,7 @@ class Replicas:
     def read_quorum(self) -> int:
         """The number of replicas that must answer after the loss of the disk.
 
-        Example:
+        Examples:
             >>> session.replicas.read_quorum  # 2 of 3 replicas if the quorum is 2
         """
         return read_quorum(len(self), self.quorum)
@@ -252,7 +252,7 @@ class Replicas:
     def unconfirmed(self) -> int:
         """The number of replicas that must still learn of a lowered quorum before it counts.
 
-        Example:
+        Examples:
             >>> while session.replicas.unconfirmed:
             ...     time.sleep(1)
         """
@@ -267,7 +267,7 @@ class Replicas:
     def demotions(self) -> list[str]:
         """A line on the stages that are replicated last because of the backlog; else empty.
 
-        Example:
+        Examples:
             >>> print(*session.replicas.demotions)
         """
         return demotion_text(self._publisher.snapshot.catalog)
@@ -289,7 +289,7 @@ class Replicas:
         Raises:
             SchemaError: a URL or the quorum is invalid.
 
-        Example:
+        Examples:
             >>> session.replicas.change([*session.replicas.urls, "file:///mnt/usb"])
         """
         log = self._publisher.store.path
@@ -299,7 +299,7 @@ class Replicas:
 class SparkControl:
     """Starts, follows and cancels the Spark session that a session uses.
 
-    Example:
+    Examples:
         >>> spark = session.spark_control.start("this notebook")
     """
 
@@ -310,7 +310,7 @@ class SparkControl:
     def recorded_conf(self) -> dict[str, str]:
         """The Spark settings that the definitions of the log depend on.
 
-        Example:
+        Examples:
             >>> session.spark_control.recorded_conf.get("spark.sql.session.timeZone")
         """
         return conf_of(self._link.types.recorded())
@@ -329,7 +329,7 @@ class SparkControl:
         Raises:
             NosyncError: Spark cannot be started.
 
-        Example:
+        Examples:
             >>> spark = session.spark_control.start("a report")
         """
         spark = self._link.require(purpose)
@@ -339,7 +339,7 @@ class SparkControl:
     def follow(self) -> None:
         """Uses a Spark session that the user has started meanwhile, if there is one.
 
-        Example:
+        Examples:
             >>> session.spark_control.follow()  # after each cell
         """
         self._link.follow_new()
@@ -354,7 +354,7 @@ class SparkControl:
         Raises:
             SchemaError: the URL is invalid.
 
-        Example:
+        Examples:
             >>> session.spark_control.use_staging_area("s3://bucket/staging")
         """
         self._link.carrier.name(url)

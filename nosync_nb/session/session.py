@@ -165,7 +165,7 @@ class Session:
         Args:
             label: a name for the epoch.
 
-        Example:
+        Examples:
             >>> transaction = session.begin()
             >>> flights.insert([("UA", 2, 75.0)])
             1
@@ -177,7 +177,7 @@ class Session:
     def declared_from_data(self) -> list[str]:
         """Returns the inputs declared from data since the last call: they took none of its rows.
 
-        Example:
+        Examples:
             >>> planes = session.input("planes", [{"tail": "N1", "seats": 12}])
             >>> session.declared_from_data()
             ['planes']
@@ -308,7 +308,7 @@ class Session:
         Returns:
             the first epoch at which the stage can be read now.
 
-        Example:
+        Examples:
             >>> session.replay("late")  # the first epoch that it has now
             0
         """
@@ -385,7 +385,7 @@ class Session:
     def owns(self, collection: Collection) -> bool:
         """Returns True if a collection belongs to this session.
 
-        Example:
+        Examples:
             >>> session.owns(late)
             True
         """
@@ -407,7 +407,7 @@ class Session:
             TimeError: the epoch is not readable.
             StageError: the collection does not exist, or was edited.
 
-        Example:
+        Examples:
             >>> cursor = session.cursor("flights")
             >>> cursor.page(((2, True),), 0, 1)[0]  # by the third column, descending
             Row(carrier='AA', day=1, delay=75.0)
@@ -469,7 +469,7 @@ class Session:
 
         Without `mode="r"` it only returns the last epoch.
 
-        Example:
+        Examples:
             >>> reader = nosync.open("flights.nosync", mode="r")
             >>> reader.refresh()
             1
@@ -482,7 +482,7 @@ class Session:
         Raises:
             TimeError: no epoch matches; the hint lists existing ones.
 
-        Example:
+        Examples:
             >>> session.resolve("monday")
             1
         """
@@ -623,7 +623,7 @@ class Session:
     def fork(self, name: str, at: Any = None, *, definitions: str = "now") -> str:
         """Creates a branch as `branch` does, without opening it; returns its folder.
 
-        Example:
+        Examples:
             >>> path = session.fork("idea", at=1)
             >>> list(session.branches)
             ['idea']
@@ -721,7 +721,7 @@ class Session:
     def info(self) -> SessionInfo:
         """The facts that status lines and views show.
 
-        Example:
+        Examples:
             >>> [(each.name, each.rows) for each in session.info.overview().collections]
             [('flights', 3), ('airlines', 2), ('links', 4), ('late', 2)]
         """
@@ -731,7 +731,7 @@ class Session:
     def replicas(self) -> Replicas:
         """The replicas of the log, and their state.
 
-        Example:
+        Examples:
             >>> session.replicas.status()
             []
         """
@@ -741,7 +741,7 @@ class Session:
     def spark_control(self) -> SparkControl:
         """Starts, follows and cancels the Spark session.
 
-        Example:
+        Examples:
             >>> session.spark_control.cancel()
         """
         return SparkControl(self._owners)
@@ -751,7 +751,7 @@ class Session:
 
         It is called by the committing thread, and must not change the session.
 
-        Example:
+        Examples:
             >>> unsubscribe = session.subscribe(lambda epoch: print(f"epoch {epoch}"))
         """
         return self._owners.listeners.subscribe(callback)
@@ -759,7 +759,7 @@ class Session:
     def on_notice(self, handler: Callable[[str], None] | None) -> None:
         """Sets the function that gets each notice for the user; None: the program's log gets them.
 
-        Example:
+        Examples:
             >>> session.on_notice(print)
         """
         self._owners.listeners.hear(handler)

@@ -63,7 +63,9 @@ def test_no_page_and_no_style_names_a_file_of_another_host(site: Path) -> None:
         loads.feed(page.read_text())
         assert loads.addresses, page
         foreign += [(page.name, each) for each in loads.addresses if re.match(r"(\w+:)?//", each)]
-        assert r"\|" not in page.read_text(), f"{page}: mkdocs shows the backslash"
+        text = page.read_text()
+        assert r"\|" not in text, f"{page}: mkdocs shows the backslash"
+        assert "<blockquote>\n<blockquote>" not in text, f"{page}: write Examples:, not Example:"
     for style in site.rglob("*.css"):
         found = re.findall(r"""url\(["']?((?:\w+:)?//[^)]*)|@import ([^;]*)""", style.read_text())
         foreign += [(style.name, "".join(each)) for each in found]

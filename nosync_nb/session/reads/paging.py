@@ -127,7 +127,7 @@ class Cursor:
             a sequence of pairs: the position of a column, and True if it descends.
         stopped: why it is stale, or reads a stage that is; None if neither.
 
-    Example:
+    Examples:
         >>> cursor = session.cursor("flights")
         >>> cursor.page([(1, True)], 0, 20, where="dep_delay > 60")
     """
@@ -163,7 +163,7 @@ class Cursor:
     def has_rows_of(self, other: Cursor) -> bool:
         """Returns True if both certainly have the same rows, which may be of different epochs.
 
-        Example:
+        Examples:
             >>> if not cursor.has_rows_of(previous):
             ...     draw(cursor.page((), 0, 20))
         """
@@ -200,7 +200,7 @@ class Cursor:
         Args:
             where: a predicate in SQL; empty: all rows.
 
-        Example:
+        Examples:
             >>> cursor.page(cursor.order, 20, 20)  # the second page
         """
         columns = self._rows(where).page(order, offset, limit)
@@ -234,7 +234,7 @@ class Cursor:
         Raises:
             TimeError: an epoch is not readable.
 
-        Example:
+        Examples:
             >>> session.cursor("daily", at=7).changes(after=6, limit=20).came
 
         Cost: one vectorised pass over the changes.

@@ -59,7 +59,7 @@ COMPARED_MAX = 128
 def is_skipped_load(notice: str) -> bool:
     """Returns True if a notice of a session reports a load that was skipped.
 
-    Example:
+    Examples:
         >>> skipped = [each for each in notices if is_skipped_load(each)]
     """
     return notice.endswith(ALREADY)
