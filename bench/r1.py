@@ -76,7 +76,7 @@ def without_log(session: Any) -> None:
         return publisher.next()
 
     mock.patch.object(publisher.store, "write_epoch", nowhere).start()
-    mock.patch.object(publisher, "reached", return_value=True).start()
+    mock.patch.object(publisher, "is_in_log", return_value=True).start()
 
 
 def written(session: Any, options: Any) -> None:

@@ -37,7 +37,7 @@ class CollectionAtEpoch(ArrowStream):
             TimeError: the session was rewound to before it; another epoch may have its number.
         """
         title = result_title(self._collection.name)
-        return session_of(self._collection).still(self._point, title)
+        return session_of(self._collection).epoch_unless_undone(self._point, title)
 
     @property
     def name(self) -> str | None:

@@ -73,7 +73,7 @@ class Readable(SessionBound, ArrowStream):
             >>> if late.stale is not None:
             ...     print(late.stale.reason, late.stale.epoch)
         """
-        return self._host.stopped(self._definition)
+        return self._host.why_stopped(self._definition)
 
     @enough_memory(_failed_read_text, _FEWER)
     def rows(self, at: Any = None, limit: int | None = None) -> list[Any]:
@@ -117,7 +117,7 @@ class Readable(SessionBound, ArrowStream):
             >>> flights.count(), flights.count(at=0)
             (3, 0)
         """
-        total = self._host.glance(self._definition, stats.row_count, at)
+        total = self._host.apply_to_trace(self._definition, stats.row_count, at)
         return _total(self._read(at).diff) if total is None else total
 
     def __len__(self) -> int:
@@ -186,7 +186,7 @@ class Readable(SessionBound, ArrowStream):
     def _first(self, n: int, ordering: Ordering, at: Any = None) -> list[Any] | None:
         """The first `n` rows in an order; None if all rows would have to be added up for them."""
         host, definition = self._host, self._definition
-        batch = host.glance(definition, lambda trace: first_rows(trace, n, ordering), at)
+        batch = host.apply_to_trace(definition, lambda trace: first_rows(trace, n, ordering), at)
         if batch is None:
             return None
         order = self._repeat_rows(np.arange(len(batch.diff)), batch.diff, n)
@@ -331,7 +331,7 @@ class Readable(SessionBound, ArrowStream):
         return result_title(self.name)
 
     def __repr__(self) -> str:
-        title, stopped = self.name or "collection", self._host.stopped(self._definition)
+        title, stopped = self.name or "collection", self._host.why_stopped(self._definition)
         mark = "" if stopped is None else f"; {stopped}"
         return one_line(f"<{title}: {self.schema.ddl}{mark}>")
 

@@ -87,10 +87,10 @@ class SessionProtocol(Protocol):
     def pinpoint(self, at: Any) -> ResolvedEpoch:
         """Resolves an epoch so that another epoch of its number, after a rewind, differs."""
 
-    def stopped(self, definition: Definition) -> Stopped | None:
+    def why_stopped(self, definition: Definition) -> Stopped | None:
         """The reason why a collection is stale; None if it is not stale, or does not exist."""
 
-    def still(self, point: ResolvedEpoch, title: str) -> int:
+    def epoch_unless_undone(self, point: ResolvedEpoch, title: str) -> int:
         """The number of an epoch that was resolved before.
 
         Raises:
@@ -103,7 +103,7 @@ class SessionProtocol(Protocol):
     def repair(self, definition: Definition) -> str:
         """The command that repairs negative counts in a collection's inputs."""
 
-    def glance(
+    def apply_to_trace(
         self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None
     ) -> Seen | None:
         """Applies a function to the layers of a trace, unmerged; None if they are not available."""
@@ -137,9 +137,9 @@ def session_of(collection: SessionBound) -> SessionProtocol:
     return collection._host
 
 
-def stopped(collection: SessionBound) -> Stopped | None:
+def why_stopped(collection: SessionBound) -> Stopped | None:
     """The reason why a collection is stale, or reads one that is; None if neither."""
-    return collection._host.stopped(collection._definition)
+    return collection._host.why_stopped(collection._definition)
 
 
 def definition_of(

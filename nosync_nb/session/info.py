@@ -125,7 +125,7 @@ class SessionInfo:
         Examples:
             >>> print("; ".join(session.info.background_failures))
         """
-        return [str(each) for each in self._services.worker.failures.listed()]
+        return [str(each) for each in self._services.worker.failures.failed_tasks()]
 
     @property
     def watches(self) -> tuple[WatchStatus, ...]:
@@ -256,7 +256,7 @@ class Replicas:
             >>> while session.replicas.unconfirmed:
             ...     time.sleep(1)
         """
-        return self._replication.owed
+        return self._replication.unconfirmed_count
 
     @property
     def scrubbed(self) -> ScrubReport:

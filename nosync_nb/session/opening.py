@@ -219,7 +219,7 @@ def _open_new(request: _OpenRequest, *, gap: bool) -> Session:
                 session.recovery.note(note)
         owners, lacks = owners_of(session), mode == "w" and _may_lack_state(store)
         if owners.behind:
-            owners.gate.ready()
+            owners.gate.run_pre_write_tasks()
         verified, restored = store.verified, time.perf_counter()
         session.recovery.took(verified - started, read - verified, restored - read)
         if mode == "w":

@@ -61,7 +61,7 @@ class StageOutline(NamedTuple):
     stale: bool
 
     @property
-    def told(self) -> str:
+    def status_text(self) -> str:
         """The status text for a view: `stale: ...`, or why it cannot be read; empty: none."""
         return f"stale: {self.why}" if self.stale else self.why
 
@@ -203,7 +203,7 @@ def _costs(owners: Services) -> tuple[FailureCost, ...]:
 
 def _cost(owners: Services, failure: str, lost: int | None) -> FailureCost:
     epoch = owners.frontiers.after(failure, lost)
-    gone = max(0, owners.publisher.now - epoch)
+    gone = max(0, owners.publisher.last_epoch - epoch)
     since = owners.publisher.ledger.committed(epoch + 1) if gone else None
     return FailureCost(failure, lost, epoch, gone, _utc_time(since))
 

@@ -71,11 +71,11 @@ class Services:
         self.limits = limits = UserLimits(spark.rows)
         self.works, self.worker, self.repeats = WorkMetrics(), BackgroundWorker(), RepeatedLoads()
         self.gate = gate = WriterLock(store.log.mode, store.log.check)
-        self.listeners = listeners = Subscriptions(gate.tell)
+        self.listeners = listeners = Subscriptions(gate.call_user_functions)
         self.names = names = DefinitionNames(listeners)
         self.transactions = transactions = Transactions()
         self.publisher = publisher = Publisher(store, gate, self.works, FileCollector(), names)
-        tell = listeners.say, self._evaluate_backlog, self._queue_proposals
+        tell = listeners.add_notice, self._evaluate_backlog, self._queue_proposals
         self.replication = replication = ReplicationService(publisher, settings, *tell)
         self.fetching = LazyFiles(store, lambda: replication.settings.replicas)
         self.frontiers = frontiers = FrontierService(publisher, replication, self.fetching)
@@ -87,12 +87,12 @@ class Services:
         self.branching = BranchService(gate, publisher, signer, replication, opens)
         ended = partial(_is_ended, gate, publisher)
         self.carrier = _staging_service(store, spark)
-        asks = limits, ended, listeners.say, self.works.doing, spark.session
+        asks = limits, ended, listeners.add_notice, self.works.doing, spark.session
         self.link = link = SparkConnection(publisher, *asks, self.carrier)
         types = link.types
         opening = recover.recover(store, types, self.fetching)
         recovered, report = opening.recovered, opening.report
-        publisher.show(recovered)
+        publisher.publish_recovered(recovered)
         signer.believe(recovered)
         self.report, self.behind = report, opening.behind or opening.lacking
         self.upkeep = Maintenance(gate, publisher, signer, self.worker, limits, replication.merges)
@@ -133,7 +133,7 @@ class Services:
 
     def _evaluate_backlog(self) -> None:
         """Re-evaluates the replication requirement after a message from the keeper."""
-        self.scaling.look()
+        self.scaling.submit_if_due()
 
     def _queue_proposals(self) -> None:
         """Queues the adoption of merges that the keeper has made."""
@@ -159,10 +159,10 @@ class Services:
         if publisher.store.log.mode == "r":
             return
         if report.resumed_at:
-            repeats.begin(report.resumed_at)
+            repeats.start_comparing(report.resumed_at)
         if not publisher.store.foreign:  # an untrusted log must not make us delete files
             with suppress(NosyncError):  # opening must succeed even if the clean-up fails
-                self.branching.settle()
+                self.branching.finish_backups()
             publisher.garbage.expire(publisher.store.retired)
         if opening.recovered.said is not None:
             heal, resume, lack = self.healing.heal, self.definitions.resume, self.rebuilding.plan

@@ -172,7 +172,7 @@ class Session:
             >>> transaction.commit()
             2
         """
-        return self._owners.commits.begin(label)
+        return self._owners.commits.begin_transaction(label)
 
     def declared_from_data(self) -> list[str]:
         """Returns the inputs declared from data since the last call: they took none of its rows.
@@ -317,7 +317,9 @@ class Session:
         if current.definition is None:
             raise StageError(f"'{stage}' is an input, and cannot be replayed", stage=stage)
         same = {stage: Collection(own.host, current.definition)}
-        own.definitions.put(same, current.options, replay=earliest_replay_epoch(snapshot, [stage]))
+        own.definitions.define_checked(
+            same, current.options, replay=earliest_replay_epoch(snapshot, [stage])
+        )
         return own.publisher.snapshot.stage(stage).begin
 
     def drop(self, *names: str, cascade: bool = False) -> None:
@@ -462,7 +464,7 @@ class Session:
             >>> session.now
             1
         """
-        return self._owners.publisher.now
+        return self._owners.publisher.last_epoch
 
     def refresh(self) -> int:
         """Reads what the owner of the log has committed meanwhile; returns the last epoch.
@@ -657,7 +659,7 @@ class Session:
             >>> session.branches["idea"].at, session.branches["idea"].now
             (1, 1)
         """
-        return self._owners.branching.listed
+        return self._owners.branching.by_name
 
     def drop_branch(self, name: str) -> None:
         """Deletes a branch that is not open and has no branches itself.
@@ -762,7 +764,7 @@ class Session:
         Examples:
             >>> session.on_notice(print)
         """
-        self._owners.listeners.hear(handler)
+        self._owners.listeners.set_notice_handler(handler)
 
     @property
     def path(self) -> str:
@@ -917,7 +919,7 @@ class Session:
         """
         if self._owners.gate.close():
             with self._owners.gate.ending:
-                self._owners.follower.between(self._release)
+                self._owners.follower.run_between_refreshes(self._release)
 
     def _release(self) -> None:
         """Releases all resources. Each step may be repeated; the last one marks it as closed."""
@@ -933,7 +935,7 @@ class Session:
         finally:
             if store.log.closed:
                 self._owners.replication.close()
-                self._owners.gate.end()
+                self._owners.gate.mark_closed()
                 atexit.unregister(self.close)
             if not replaced:
                 own.worker.failures.report()

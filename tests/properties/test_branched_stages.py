@@ -230,7 +230,9 @@ class World:
             if name in names and name not in self.defined:
                 persist = self.level if case.leveled else ""
                 kept = StageOptions(nondeterministic=case.values > 0, persist=persist)
-                services_of(self.session).definitions.put({name: case.define(self.session)}, kept)
+                services_of(self.session).definitions.define_checked(
+                    {name: case.define(self.session)}, kept
+                )
                 self.defined.add(name)
 
     def commit(self) -> None:

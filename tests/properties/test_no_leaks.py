@@ -65,7 +65,7 @@ def test_a_cell_that_is_run_again_leaves_no_description_behind(tmp_path: Path) -
             session.define({"slow": slow})
         gc.collect()
         assert len(services_of(session).names) <= 2
-        assert not services_of(session).listeners.waiting
+        assert not services_of(session).listeners.unnamed_inspectors
         assert slow.name == "slow"
 
 
@@ -234,7 +234,7 @@ def test_a_value_too_large_for_a_frame_is_written_once_for_each_log(
                 for name, found in expected.items():
                     assert sorted(map(repr, again[name].rows(at=epoch))) == found
             if mode == "w":
-                services_of(again).gate.ready()
+                services_of(again).gate.run_pre_write_tasks()
                 assert again.recovery.recomputed == 0
                 assert {n: len(t.consolidated()) for n, t in traces_of(again).items()} == held
                 again["texts"].remove([(1, text, None, None)])

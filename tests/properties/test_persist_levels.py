@@ -95,7 +95,9 @@ def define(session: Session, name: str, persist: str) -> None:
     else:
         collection = session["over"].group_by().agg(n="count(*)")
     # That it is kept on replicas can be said only to a session that has some.
-    services_of(session).definitions.put({name: collection}, StageOptions(persist=persist))
+    services_of(session).definitions.define_checked(
+        {name: collection}, StageOptions(persist=persist)
+    )
 
 
 def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:

@@ -116,13 +116,13 @@ def test_every_stage_is_read_at_every_epoch_and_nothing_is_computed(log: Path) -
         again = {n: w for n, w in session.recovery.stages.items() if w != "read"}
         assert again == ({} if SAME else dict.fromkeys(CALLING[log.name], "stale"))
         assert list(held_against(session, expected)) == read
-        services_of(session).gate.ready()
+        services_of(session).gate.run_pre_write_tasks()
         assert session.recovery.recomputed == 0
         # Parts without a name that this release plans otherwise are made, once, before a write.
         executed = session.stats["executed"]
         assert executed == PLANNED_OTHERWISE[log.name] or not SAME
     with nosync_nb.open(log) as session:
-        services_of(session).gate.ready()
+        services_of(session).gate.run_pre_write_tasks()
         assert session.stats["executed"] == 0
 
 

@@ -252,7 +252,7 @@ def test_an_error_in_the_background_is_reported_once_and_refuses_nothing(
     services_of(session).upkeep.plan_checkpoint()
     drain_background(session)
     assert session.commit() == 4, "it was reported"
-    (failure,) = services_of(session).worker.failures.listed()
+    (failure,) = services_of(session).worker.failures.failed_tasks()
     assert (failure.task, failure.times) == ("writing a checkpoint", 2)
     session.close()
     assert values(opened()["numbers"]) == [1, 2]

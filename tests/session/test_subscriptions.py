@@ -165,7 +165,7 @@ def test_a_notice_that_comes_while_a_subscriber_hears_leaves_it_refused(session:
     refused: list[str] = []
 
     def hear(epoch: int) -> None:
-        services_of(session).listeners.say("meanwhile")
+        services_of(session).listeners.add_notice("meanwhile")
         with pytest.raises(NosyncError) as error:
             session.commit()
         refused.append(str(error.value))

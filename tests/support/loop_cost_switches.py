@@ -29,7 +29,7 @@ def both_ways(edges: Collection) -> Collection:
 
 def traces(session: Session) -> dict[int, Any]:
     """What every trace holds."""
-    services_of(session).gate.ready()
+    services_of(session).gate.run_pre_write_tasks()
     sums = {}
     for number, trace in traces_of(session).items():
         batch = trace.consolidated()

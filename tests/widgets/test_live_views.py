@@ -67,7 +67,7 @@ def fly(session: Any, *rows: tuple[str, int]) -> int:
 
 def test_who_commits_does_not_know_that_it_is_watched(view: LayersView, session: Any) -> None:
     assert services_of(session).listeners.subscribers == 0
-    assert not services_of(session).listeners.heard
+    assert not services_of(session).listeners.has_listeners
     fly(session, ("DL", 1))
     assert view.state["epoch"] == 2
 

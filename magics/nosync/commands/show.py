@@ -64,7 +64,9 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
 def _watched(session: Session) -> tuple[list[str], list[str]]:
     """Returns the watched folders, and the files that were refused."""
     watches = session.info.watches
-    return [str(each) for each in watches], [text for each in watches for text in each.told]
+    return [str(each) for each in watches], [
+        text for each in watches for text in each.refusal_texts
+    ]
 
 
 def _repairs(session: Session) -> list[str]:

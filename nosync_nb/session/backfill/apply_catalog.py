@@ -272,7 +272,7 @@ class CatalogInstaller:
             catalog,
             old,
             self._types,
-            now=self._publisher.now,
+            now=self._publisher.last_epoch,
             extended=decision.extended,
             refused=afresh.refused,
             bare=afresh.bare,

@@ -64,7 +64,7 @@ class BackgroundRebuild:
 
     def plan(self) -> None:
         """Requests the rebuild before the next write that needs it; with the lock."""
-        self._gate.lack(self)
+        self._gate.set_rebuild(self)
 
     def begin(self) -> None:
         """Starts the rebuild in the background, if any state is missing."""
@@ -107,8 +107,10 @@ class BackgroundRebuild:
             self._gate.finish()
             if self._gate.closing:
                 return None
-            self._gate.ready(rebuilt=False)
-            if self._gate.lacking and (self._in_progress is None or self._in_progress.ended):
+            self._gate.run_pre_write_tasks(rebuilt=False)
+            if self._gate.is_state_missing and (
+                self._in_progress is None or self._in_progress.ended
+            ):
                 self._in_progress = self._installation.ahead(self._decision())
                 return self._in_progress
         return None
@@ -126,7 +128,7 @@ class BackgroundRebuild:
         decision = self._decision() if ahead is None else ahead.decision
         missed = self._installation.install(decision, ahead=ahead)
         self._report.resumed(decision.extended, decision.lost, [draft.work for draft in missed])
-        self._gate.lack(None)
+        self._gate.set_rebuild(None)
 
     def _decision(self) -> definition_diff.DefinitionDecision:
         return definition_diff.resume_decision(self._publisher.snapshot, self._types, extend=False)

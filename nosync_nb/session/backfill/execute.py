@@ -89,7 +89,7 @@ class BackfillExecutor:
             True if nothing references the file any more.
         """
         with self._gate.lock:
-            self._gate.turn("to have lost rows again")
+            self._gate.begin_change("to have lost rows again")
             return self._repair_missing({name}, stop=stop)
 
     def _can_rebuild(self, missing: AbstractSet[str]) -> bool:

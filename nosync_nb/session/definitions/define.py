@@ -111,9 +111,9 @@ class DefinitionService:
             again: recomputes them even if nothing changed.
         """
         options = levels.stage_options(on, persist, self._replication, kept=nondeterministic)
-        return self.put(collections, options, replay=replay, again=again)
+        return self.define_checked(collections, options, replay=replay, again=again)
 
-    def put(
+    def define_checked(
         self,
         collections: Mapping[str, Collection],
         options: StageOptions,
@@ -127,20 +127,20 @@ class DefinitionService:
             try:
                 return self._define(collections, options, replay, outcome, again=again)
             except CorruptLogError as error:
-                if outcome.stands:
+                if outcome.committed:
                     raise
                 return self._repairs.again(
                     error,
                     lambda: self._define(collections, options, replay, outcome, again=again),
                 )
         except BaseException as error:
-            self._gate.settle(error, outcome, _defined_text(collections))
+            self._gate.complete_interrupted(error, outcome, _defined_text(collections))
             raise
 
     def outcome_of(self, collections: Mapping[str, Collection]) -> str:
         """Returns what a definition has done that ran out of memory."""
         names = self._names
-        if all(names.given(definition_of(n, each)) == n for n, each in collections.items()):
+        if all(names.assigned_name(definition_of(n, each)) == n for n, each in collections.items()):
             return _defined_text(collections)
         return f"{', '.join(collections)}: not defined, and every stage is as it was"
 
@@ -150,7 +150,7 @@ class DefinitionService:
         assert stage.definition is not None
         options = StageOptions(stage.options.on, nondeterministic=True, demoted=True)
         collections = {name: Collection(self._host, stage.definition)}
-        self.put(collections, options)
+        self.define_checked(collections, options)
 
     def _define(
         self,
@@ -166,7 +166,7 @@ class DefinitionService:
         for tree in described.values():  # before the lock, because Spark may have to start
             self._types.confirm(tree)
         with self._gate.lock:
-            self._gate.turn("define")
+            self._gate.begin_change("define")
             snapshot = self._publisher.snapshot
             _refuse_inputs(snapshot.catalog, collections)
             self._listeners.refuse_unnamed(described)
@@ -256,7 +256,7 @@ class DefinitionService:
 
     def _notify(self, notices: Iterable[str]) -> None:
         for text in notices:
-            self._listeners.say(text)
+            self._listeners.add_notice(text)
 
     def _definitions_of(self, collections: Mapping[str, Any]) -> dict[str, Definition]:
         """Returns the definitions of some collections of this session, by stage name."""
@@ -278,7 +278,7 @@ class DefinitionService:
                 by_id[id(tree)] = reference_to(name, tree.schema)
         for tree in described.values():
             for part in tree.walk():
-                given_name = self._names.given(part)
+                given_name = self._names.assigned_name(part)
                 if id(part) not in by_id and given_name in catalog:
                     by_id[id(part)] = reference_to(str(given_name), part.schema)
         trees = {}
@@ -332,12 +332,12 @@ class DefinitionService:
             self._link.follow()
         except BaseException as error:
             listed = ", ".join(f"'{name}'" for name in names)
-            self._gate.settle(error, outcome, f"{listed}: dropped, and stays so")
+            self._gate.complete_interrupted(error, outcome, f"{listed}: dropped, and stays so")
             raise
 
     def _drop(self, names: Sequence[str], outcome: DefinitionOutcome, *, cascade: bool) -> None:
         with self._gate.lock:
-            self._gate.turn("drop")
+            self._gate.begin_change("drop")
             snapshot = self._publisher.snapshot
             catalog = snapshot.catalog
             dropped = set(names)
@@ -371,12 +371,14 @@ class DefinitionService:
             self._rename(old, new, outcome)
             self._link.follow()
         except BaseException as error:
-            self._gate.settle(error, outcome, f"'{old}' is called '{new}' now, and stays so")
+            self._gate.complete_interrupted(
+                error, outcome, f"'{old}' is called '{new}' now, and stays so"
+            )
             raise
 
     def _rename(self, old: str, new: str, outcome: DefinitionOutcome) -> None:
         with self._gate.lock:
-            self._gate.turn("rename")
+            self._gate.begin_change("rename")
             snapshot = self._publisher.snapshot
             if old not in snapshot.catalog:
                 raise unknown_name_error(snapshot.catalog, old)
@@ -495,7 +497,7 @@ class InputDeclarations:
                 self._from_data.append(name)
             self._link.follow()
         except BaseException as error:
-            self._gate.settle(error, outcome, f"input '{name}' is defined and stands")
+            self._gate.complete_interrupted(error, outcome, f"input '{name}' is defined and stands")
             raise
 
     def _create(
@@ -508,10 +510,10 @@ class InputDeclarations:
     ) -> None:
         """Creates an input, unless another thread has created it meanwhile."""
         with self._gate.lock:
-            self._gate.turn("input")
+            self._gate.begin_change("input")
             if self._exists(name, columns, key):
                 return
-            now, catalog = self._publisher.now, self._publisher.snapshot.catalog
+            now, catalog = self._publisher.last_epoch, self._publisher.snapshot.catalog
             uid = self._unused_identity(name)
             stage = Stage(name, columns, key=key_positions, begin=now, uid=uid).identified({})
             self._installation.install(

@@ -88,7 +88,7 @@ class RetentionService:
         budget = retention_policy.parse_budget(asked)
         if budget is not None:
             with self._gate.lock:
-                self._gate.turn("budget")
+                self._gate.begin_change("budget")
                 log = self._publisher.store.log
                 grown = log.head.seq > log.checkpoint_seq
             if grown:  # because a checkpoint makes the tail as small as it can be
@@ -153,7 +153,7 @@ class RetentionService:
         outcome = DefinitionOutcome()
         try:
             with self._gate.lock:
-                self._gate.turn("retain")
+                self._gate.begin_change("retain")
                 current = self.retention
                 updated = changed(current)
                 if updated == current and not self._publisher.removed_limits:
@@ -162,7 +162,7 @@ class RetentionService:
                 self._installation.install(decision, retention=updated, outcome=outcome)
                 self._maintenance.plan_checkpoint()
         except BaseException as error:
-            self._gate.settle(error, outcome, done)
+            self._gate.complete_interrupted(error, outcome, done)
             raise
 
 

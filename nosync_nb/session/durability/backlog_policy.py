@@ -83,7 +83,7 @@ class BacklogPolicy:
         self._without_demoted: Mapping[str, Stage] | None = None  # a catalog without demoted stages
         self._exhausted: Mapping[str, Stage] | None = None  # a catalog without further candidates
 
-    def look(self) -> None:
+    def submit_if_due(self) -> None:
         """Submits a change to the worker if one is due; any thread, without a lock."""
         backlog = self._replication.backlog()
         if backlog is not None and (
@@ -118,8 +118,10 @@ class BacklogPolicy:
             backlog = self._replication.backlog()
             if self._gate.closing or backlog is None or self._plan_checkpoint(backlog):
                 return
-            self._gate.ready(rebuilt=False)
-            if self._gate.lacking:  # a definition would rebuild the state here, with the lock
+            self._gate.run_pre_write_tasks(rebuilt=False)
+            if (
+                self._gate.is_state_missing
+            ):  # a definition would rebuild the state here, with the lock
                 return
             direction = self._direction(backlog)
             if direction > 0:
@@ -157,7 +159,7 @@ class BacklogPolicy:
 
     def scale_back(self, names: Iterable[str]) -> None:
         """Demotes some stages from now on; with the writer's lock."""
-        with self._frontiers.held(names) as frontiers:
+        with self._frontiers.frozen_on_replicas(names) as frontiers:
             catalog = dict(self._publisher.snapshot.catalog)
             catalog.update((n, replace(catalog[n], scaled=epoch)) for n, epoch in frontiers.items())
             self._install(catalog)

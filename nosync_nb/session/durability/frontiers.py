@@ -116,7 +116,7 @@ class FrontierService:
         }
 
     @contextmanager
-    def held(self, names: Iterable[str]) -> Iterator[Mapping[str, int]]:
+    def frozen_on_replicas(self, names: Iterable[str]) -> Iterator[Mapping[str, int]]:
         """A block that freezes the frontiers of some stages on replicas; returns these frontiers.
 
         Failure: 1. The frontier of a stage on replicas is read, and the demotion of the stage is
@@ -182,9 +182,9 @@ class FrontierService:
     def _progress(self, failure: FailureClass, lost: int | None = None) -> LevelProgress:
         """Returns the surviving frames; to be read before the snapshot, which must not be older."""
         if failure is FailureClass.KERNEL:
-            return LevelProgress(NOWHERE.frame - 1, self._publisher.now)
+            return LevelProgress(NOWHERE.frame - 1, self._publisher.last_epoch)
         if failure is FailureClass.DISK:
-            return LevelProgress(*self._replication.reached(lost))
+            return LevelProgress(*self._replication.last_surviving(lost))
         frames = self._publisher.store.log.durable
         return LevelProgress(frames, self._publisher.ledger.durable(frames))
 

@@ -139,7 +139,7 @@ def leaving_memory(names: Iterable[str]) -> Iterator[dict[str, DefinitionOutcome
         yield outcomes
     except BaseException as error:
         remaining = ", ".join(
-            f"'{name}'" for name, outcome in outcomes.items() if not outcome.stands
+            f"'{name}'" for name, outcome in outcomes.items() if not outcome.committed
         )
         if remaining:
             error.add_note(

@@ -125,7 +125,9 @@ class ReplicationService:
         previous = {
             a.url: t for a, t in zip(current.settings.replicas, current.progress, strict=True)
         }
-        return _ReplicaSet(settings, _initial_progress(settings, previous), set(), self.reached())
+        return _ReplicaSet(
+            settings, _initial_progress(settings, previous), set(), self.last_surviving()
+        )
 
     def _switch(self, replicas: _ReplicaSet) -> None:
         """Writes settings and adopts them; with the lock.
@@ -173,9 +175,9 @@ class ReplicationService:
         Args:
             lost: how many replicas; None: as many as the quorum allows for.
         """
-        return self.reached(lost)[1]
+        return self.last_surviving(lost)[1]
 
-    def reached(self, lost: int | None = None) -> tuple[int, int]:
+    def last_surviving(self, lost: int | None = None) -> tuple[int, int]:
         """Returns the last frame and the last epoch that survive; see `safe`."""
         with self.heard:
             frames, ledger = [replica.seq for replica in self._progress], self._publisher.ledger
@@ -186,7 +188,7 @@ class ReplicationService:
             return counted(self._confirmed, frames, frame), counted(self._confirmed, epochs, epoch)
 
     @property
-    def owed(self) -> int:
+    def unconfirmed_count(self) -> int:
         """The number of replicas that still must learn of a lowered quorum before it counts.
 
         An acknowledgement since the settings were changed confirms the new settings.
@@ -201,7 +203,7 @@ class ReplicationService:
 
     def status(self) -> list[ReplicaStatus]:
         """Returns the status of each replica, in the order of the settings."""
-        now, end, ledger = self._publisher.now, self._log.head.offset, self._publisher.ledger
+        now, end, ledger = self._publisher.last_epoch, self._log.head.offset, self._publisher.ledger
         with self.heard:
             addresses, progress = self.settings.replicas, list(self._progress)
         return [
@@ -231,7 +233,7 @@ class ReplicationService:
         until = None if timeout is None else time.monotonic() + timeout
         self._start_thread()
         with self.heard:
-            while self.reached()[0] < seq:
+            while self.last_surviving()[0] < seq:
                 left = None if until is None else until - time.monotonic()
                 if (
                     self._lost_replicas()
@@ -253,7 +255,7 @@ class ReplicationService:
             if replica.seq < seq
         )
         after = "" if timeout is None else f" after {timeout:g} s"
-        owed = self.owed
+        owed = self.unconfirmed_count
         also = f"; the lower quorum counts when {owed} more know it" if owed else ""
         return f"{have} of {self.settings.quorum} replicas have epoch {epoch}{after}: {why}{also}"
 

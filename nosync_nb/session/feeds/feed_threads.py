@@ -65,9 +65,9 @@ class Feeder:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             interruptible_wait.join_thread(thread)
-        self.tell()
+        self.report_failures()
 
-    def tell(self) -> None:
+    def report_failures(self) -> None:
         """Reports the failures, once."""
         with self._mutex:
             unreported, self._unreported = self._unreported, ()
@@ -87,13 +87,13 @@ class Feeder:
         with self._mutex:
             if text not in self._unreported:
                 self._unreported = (*self._unreported, text)
-        if self._listeners.has_hearer:
-            self.tell()
+        if self._listeners.has_notice_handler:
+            self.report_failures()
 
     def _committed(self, _epoch: int) -> None:
         """Reports to the committing thread, unless that thread is a feed."""
         if self._unreported and not feeding.on:
-            self.tell()
+            self.report_failures()
 
 
 One = TypeVar("One", bound=Feeder)

@@ -79,7 +79,7 @@ class WatchStatus(NamedTuple):
         return f"{state} {self.pattern} into {self.into}: {self.counts}"
 
     @property
-    def told(self) -> list[str]:
+    def refusal_texts(self) -> list[str]:
         """The messages about refused files; those beyond the limit are counted."""
         first = [*self.refused.items()][:_REFUSED_MAX]
         texts = [_refusal(path, self.into, why) for path, why in first]
@@ -167,7 +167,7 @@ class FolderWatch(Feeder):
         until = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             awaited = user_files.matching_files(self.pattern).keys()
-            while unsettled := self._settle(awaited):
+            while unsettled := self._load_settled(awaited):
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     raise self._timeout_error([*unsettled], timeout or 0)
@@ -177,13 +177,13 @@ class FolderWatch(Feeder):
                 raise self._refused_error(refused)
             return max(self.loaded.values(), default=None)
 
-    def begin(self) -> None:
+    def start_watching(self) -> None:
         """Lists the files once, and then starts the thread."""
         self.look()
-        self.tell()
+        self.report_failures()
         if count := self._status.unsettled:
             it = "it" if count == 1 else "them"
-            self._listeners.say(
+            self._listeners.add_notice(
                 f"{self.pattern}: {count} not settled yet (written less than {self._every:g} s"
                 f" ago); .catch_up() waits for {it}"
             )
@@ -208,7 +208,7 @@ class FolderWatch(Feeder):
                     if self._last_error != previous:
                         self._queue_report(self._last_error)
 
-    def _settle(self, awaited: Collection[str]) -> dict[str, FileMark]:
+    def _load_settled(self, awaited: Collection[str]) -> dict[str, FileMark]:
         """Loads the settled files; returns the marks of the awaited files that are not settled."""
         self._watches.check()
         if self._ended.is_set():
@@ -332,7 +332,7 @@ class FolderWatch(Feeder):
     def _load(self, path: str, mark: FileMark) -> int | None:
         """Commits a file as an epoch; None if it is committed already, or still being written."""
         watches, relative = self._watches, os.path.relpath(path, self._folder)
-        with watches.doing.of(
+        with watches.activities.of(
             f"reads {one_line(relative)}", mark.size_bytes, in_bytes=True
         ) as reading:
             data = user_files.file_content(path, mark, reading.took)
@@ -344,14 +344,14 @@ class FolderWatch(Feeder):
         recorded = idempotency_mark(watches.inputs.stage(name).uid, kind, key)
         epoch = None
         with watches.loading:  # because a file may match two patterns
-            if not watches.loads.seen(recorded):
+            if not watches.loads.is_loaded(recorded):
                 what = f"decodes {one_line(relative)}"
-                with watches.doing.of(what, len(data), in_bytes=True) as decoding:
+                with watches.activities.of(what, len(data), in_bytes=True) as decoding:
                     table = file_formats.table_of(data, path, into.schema, decoding.took)
                 with watches.blocks.epoch(None, None) as block:
                     committed = [b for b in self._blocks.get(path, ()) if b.number is not None]
                     self._blocks[path] = (*committed[-1:], block)
-                    watches.inputs.take(name, kind, table, recorded)
+                    watches.inputs.ingest(name, kind, table, recorded)
                 epoch = block.number
         self._outcomes[path] = mark
         return epoch
@@ -381,7 +381,7 @@ class FolderWatches(FeedRegistry[FolderWatch]):
         self.publisher.store.log.check()
 
     @property
-    def doing(self) -> ActivityMonitor:
+    def activities(self) -> ActivityMonitor:
         """The monitor that receives the progress of a load."""
         return self.publisher.works.doing
 
@@ -392,7 +392,7 @@ class FolderWatches(FeedRegistry[FolderWatch]):
         self._stop(key)
         feed = FolderWatch(self, pattern, into, every)
         try:
-            feed.begin()
+            feed.start_watching()
             self._register(key, feed)
         except BaseException:
             feed.stop()

@@ -94,7 +94,7 @@ class StreamFeed(Feeder):
                 self._queue_report(f"{self._title()} was not stopped: {error}")
         super().stop()
 
-    def begin(self, frame: Any, checkpoint: str, trigger: Mapping[str, Any]) -> None:
+    def start_query(self, frame: Any, checkpoint: str, trigger: Mapping[str, Any]) -> None:
         """Starts the query."""
         from nosync_nb.spark.streaming import checkpoint as stream_folder
         from nosync_nb.spark.streaming import queries as streams
@@ -179,23 +179,25 @@ class StreamFeed(Feeder):
             )
         kind = "upsert" if self._into.key else "insert"
         marks = [idempotency_mark(self._uid, kind, f"{self._query_id} {turn}") for turn in (0, 1)]
-        noted = list(map(streams.loads.noted, marks))
+        noted = list(map(streams.loads.last_note, marks))
         if batch <= max(map(int, filter(str.isdecimal, noted)), default=-1):
             drain_batch(frame)
             return
         first = None if batch else self._first_key
         with handing, feeding, streams.blocks.epoch(first, None) as block:
             if block.skipped:
-                raise self.lost()
-            streams.inputs.take(name, kind, frame)
+                raise self.restart_error()
+            streams.inputs.ingest(name, kind, frame)
             block.note(marks[batch % 2], str(batch), noted[batch % 2])
         self.epochs, self.last = self.epochs + 1, block.number
 
     def is_lost(self) -> bool:
         """Returns True if the log has a first batch of this stream already."""
-        return self._first_key is not None and self._streams.loads.seen(f"{BLOCK}{self._first_key}")
+        return self._first_key is not None and self._streams.loads.is_loaded(
+            f"{BLOCK}{self._first_key}"
+        )
 
-    def lost(self) -> StageError:
+    def restart_error(self) -> StageError:
         """Returns the error for a stream that Spark would start from scratch."""
         return StageError(
             f"{self._title()}: its batches are in the log, and its checkpoint is not there: Spark"
@@ -245,7 +247,7 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         feed = StreamFeed(self, into, place, anew=anew)
         try:
             stage = self.publisher.snapshot.stage(name)
-            feed.begin(frame, place or self._default_checkpoint(feed, stage.uid), trigger)
+            feed.start_query(frame, place or self._default_checkpoint(feed, stage.uid), trigger)
             self._register((name, place), feed)
         except BaseException:
             feed.stop()
@@ -271,5 +273,5 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         path = os.path.join(store.path, FOLDER, folder)
         store.files.make_folder(path)
         if feed.is_lost() and not store.files.exists(os.path.join(path, "metadata")):
-            raise feed.lost()
+            raise feed.restart_error()
         return f"file://{path}"  # because Spark's default file system may be another one

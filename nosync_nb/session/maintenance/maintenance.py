@@ -313,10 +313,10 @@ class Maintenance:
         publisher, store = self._publisher, self._publisher.store
         with self._gate.lock:
             self._gate.finish()
-            self._gate.ready(rebuilt=False)
+            self._gate.run_pre_write_tasks(rebuilt=False)
             snapshot, position = publisher.snapshot, publisher.position
             version, graph = snapshot.version, snapshot.graph
-            if position is None or self._gate.lacking:
+            if position is None or self._gate.is_state_missing:
                 return None
             recorded, times = publisher.ledger.saved()
             meta = {

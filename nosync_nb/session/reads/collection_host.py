@@ -75,7 +75,7 @@ class DataFrameExports:
             with launch.guarded_use(spark, "to_spark"):
                 frame = views.to_spark(spark, source, definition.schema, shipping, kept=retained)
         except NegativeMultiplicityError as error:
-            name = self._names.of(definition)
+            name = self._names.name_of(definition)
             what = f"collection '{name}'" if name else "this collection"
             hint = self._repair(definition)
             raise NegativeMultiplicityError(f"{what}: {error.args[0]}", hint=hint) from None
@@ -93,7 +93,7 @@ class DataFrameExports:
             CorruptLogError: with `mode="r"`, if the owner has deleted files of this snapshot.
         """
         reader, store, snapshot = self._reader, self._publisher.store, self._publisher.snapshot
-        name = self._names.of(definition)
+        name = self._names.name_of(definition)
         if name is None:
             batch = reader.read(definition, at)
             when = partial(reader.epoch, at, snapshot)
@@ -146,7 +146,7 @@ class SessionHost:
 
     def name_of(self, definition: Definition) -> str | None:
         """Returns the name of a stage or input; None if the definition has none."""
-        return self._names.of(definition)
+        return self._names.name_of(definition)
 
     def epoch(self, at: Any) -> int:
         """Returns the number of an epoch."""
@@ -157,12 +157,12 @@ class SessionHost:
         since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
         return ResolvedEpoch(self.epoch(at), since)
 
-    def stopped(self, definition: Definition) -> Stopped | None:
+    def why_stopped(self, definition: Definition) -> Stopped | None:
         """Returns why a collection is stale, or reads one that is."""
-        return self._reader.stopped(self._publisher.snapshot, definition)
+        return self._reader.why_stopped(self._publisher.snapshot, definition)
 
-    def still(self, point: ResolvedEpoch, title: str) -> int:
-        """Returns the number of an earlier resolved epoch; see `SessionProtocol.still`."""
+    def epoch_unless_undone(self, point: ResolvedEpoch, title: str) -> int:
+        """Returns the number of an earlier resolved epoch; see `SessionProtocol`."""
         if self._publisher.ledger.numbering.has_left(*point):
             raise TimeError(
                 f"{title}: epoch {point.epoch} was left when the session went back behind it",
@@ -179,7 +179,7 @@ class SessionHost:
         """Returns the command that adds the missing rows of a collection's inputs."""
         return missing_rows.repair(self._publisher.snapshot, self._names.read_by(definition))
 
-    def glance(
+    def apply_to_trace(
         self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None
     ) -> Seen | None:
         """Applies a function to the trace of a collection, without merging its layers.
@@ -190,7 +190,11 @@ class SessionHost:
         reader = self._reader
 
         def probe() -> Seen | None:
-            trace = reader.now(definition) if at is None else reader.then(definition, at)
+            trace = (
+                reader.current_trace(definition)
+                if at is None
+                else reader.trace_at_epoch(definition, at)
+            )
             return None if trace is None else look(trace)
 
         return self._following(probe)

@@ -171,7 +171,7 @@ def _resolve_side(collection: Collection, at: Any, schema: Schema) -> _ResolvedS
     name = collection.name or one_line(repr(collection))
     places = [collection.schema.index(each) for each in schema.names]
     if at is None:
-        host.glance(definition, lambda _: None)  # raises if it depends on pending changes
+        host.apply_to_trace(definition, lambda _: None)  # raises if it depends on pending changes
     epoch = host.epoch(at)
     if at is None and (readable := collection.history()):
         epoch = readable[-1][-1]  # an earlier version has stopped

@@ -81,7 +81,7 @@ def explain_collection(
 
     Cost: O(its operators + nodes of the graph); some 20 us for each operator.
     """
-    name = names.of(definition)
+    name = names.name_of(definition)
     stage = (
         snapshot.stage(definition.name) if definition.is_ref else snapshot.catalog.get(name or "")
     )

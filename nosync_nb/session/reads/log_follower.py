@@ -67,7 +67,7 @@ class LogFollower:
                     self._unpublished or not self._follow(self._recovered)
                 ):
                     self._reload()
-        return self._publisher.now
+        return self._publisher.last_epoch
 
     def following(self, read: Callable[[], Read]) -> Read:
         """Calls a function that reads, after a refresh.
@@ -87,7 +87,7 @@ class LogFollower:
                 self._reload()
             return read()
 
-    def between(self, act: Callable[[], None]) -> None:
+    def run_between_refreshes(self, act: Callable[[], None]) -> None:
         """Runs an action, such as releasing the log, while no thread refreshes."""
         with self._lock:
             act()
@@ -131,6 +131,6 @@ class LogFollower:
 
     def _publish(self, recovered: RecoveredState) -> None:
         with self._gate.lock:
-            self._publisher.show(recovered)
+            self._publisher.publish_recovered(recovered)
             self._signer.believe(recovered)
             self._recovered = recovered

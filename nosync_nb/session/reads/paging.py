@@ -76,8 +76,8 @@ class PagingService:
     def _build_cursor(self, collection: Collection, at: Any, previous: Cursor | None) -> Cursor:
         definition = definition_of("cursor", collection)
         since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
-        snapshot, name = self._publisher.snapshot, self._names.of(definition)
-        stopped = self._reader.stopped(snapshot, definition)
+        snapshot, name = self._publisher.snapshot, self._names.name_of(definition)
+        stopped = self._reader.why_stopped(snapshot, definition)
         number = None if at is None else self._reader.epoch(at, snapshot)
         if stopped is not None and at is None:
             number = stopped.epoch

@@ -61,7 +61,7 @@ class SnapshotReader:
     def read(self, definition: Definition, at: Any) -> Batch:
         """Returns the consolidated rows of a collection at an epoch."""
         snapshot = self._publisher.snapshot
-        name = self._names.of(definition)
+        name = self._names.name_of(definition)
         number = self.epoch(at, snapshot)
         if at is None:
             self.refuse_pending(snapshot, definition, name)
@@ -72,13 +72,13 @@ class SnapshotReader:
             number = snapshot.last(stage)
         return collection_state(snapshot, name, number)
 
-    def now(self, definition: Definition) -> Trace | None:
+    def current_trace(self, definition: Definition) -> Trace | None:
         """Returns the trace of a named collection at the last epoch.
 
         None if the collection must be evaluated or read by `read`.
         """
         snapshot = self._publisher.snapshot
-        name = self._names.of(definition)
+        name = self._names.name_of(definition)
         self.refuse_pending(snapshot, definition, name)
         if name is None:
             return None
@@ -89,21 +89,21 @@ class SnapshotReader:
         found = (snapshot.version.traces.get(number) for number in numbers)
         return next((trace for trace in found if trace is not None), None)
 
-    def then(self, definition: Definition, at: Any) -> Trace | None:
+    def trace_at_epoch(self, definition: Definition, at: Any) -> Trace | None:
         """Returns the trace of a named collection at an epoch; None if it has no name."""
         snapshot = self._publisher.snapshot
-        name = self._names.of(definition)
+        name = self._names.name_of(definition)
         if name is None:
             return None
         same_columns_definition(snapshot, name, definition.schema)
         return trace_at(snapshot, name, self.epoch(at, snapshot))[1]
 
-    def stopped(self, snapshot: Snapshot, definition: Definition) -> Stopped | None:
+    def why_stopped(self, snapshot: Snapshot, definition: Definition) -> Stopped | None:
         """Returns why a collection is stale, or reads one that is.
 
         None if neither, or if it was dropped.
         """
-        name = self._names.of(definition)
+        name = self._names.name_of(definition)
         stages = [
             snapshot.catalog.get(each) for each in ([name] if name else definition.references)
         ]
@@ -119,7 +119,7 @@ class SnapshotReader:
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Returns the net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
         snapshot = self._publisher.snapshot
-        name = self._names.of(definition)
+        name = self._names.name_of(definition)
         if name is None:
             raise StageError(
                 "an unnamed collection has no history", hint="name it: session.stage('name', c)"
@@ -142,7 +142,7 @@ class SnapshotReader:
     def history_of(self, definition: Definition) -> list[range]:
         """Returns the readable epochs of a collection."""
         snapshot = self._publisher.snapshot
-        name = self._names.of(definition)
+        name = self._names.name_of(definition)
         if name is None:
             return []
         last, log = snapshot.last(snapshot.stage(name)), snapshot.graph.named[name].log

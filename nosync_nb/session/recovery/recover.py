@@ -269,7 +269,9 @@ class RecoveryCompletion:
     def begin(self, opening: RecoveryState) -> None:
         """Schedules the compilation before the first write."""
         graph = self._publisher.snapshot.graph
-        self._gate.first(lambda: self._complete(graph, opening, differs=opening.differs))
+        self._gate.run_before_first_write(
+            lambda: self._complete(graph, opening, differs=opening.differs)
+        )
 
     def _complete(self, old: Graph, opening: RecoveryState, *, differs: bool) -> None:
         """Compiles the stages and restores their state, so that they can resume.
@@ -294,8 +296,8 @@ class RecoveryCompletion:
         traces = store.restored(graph)
         traces.update((n, t) for n, t in version.traces.items() if n in traces)
         self._publisher.compiled(runner, VersionState(version.epoch, traces), graph, catalog)
-        self._gate.first(lambda: self._resume(opening, differs=differs))
-        self._gate.ready(rebuilt=False)
+        self._gate.run_before_first_write(lambda: self._resume(opening, differs=differs))
+        self._gate.run_pre_write_tasks(rebuilt=False)
 
     def _without_lost(
         self, catalog: dict[str, Stage], old: Graph, version: VersionState, anew: AbstractSet[str]

@@ -57,7 +57,7 @@ class RepairService:
     ) -> None:
         self._store = store
         self._replication = replication
-        self._say = listeners.say
+        self._say = listeners.add_notice
         self._regain = regain
         self._lock = threading.Lock()
 

@@ -41,14 +41,14 @@ class FailedTask(NamedTuple):
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since).strftime("%H:%M:%S")
         times = "" if self.times == 1 else f", {self.times} times in a row"
-        return f"{self.task} failed at {since}{times}: {shown(self.error)}"
+        return f"{self.task} failed at {since}{times}: {error_text(self.error)}"
 
     @property
     def warning(self) -> str:
         """The text of the warning at the next commit."""
         own = f"{hint}; " if (hint := getattr(self.error, "hint", None)) else ""
         return (
-            f"background work failed: {self.task}: {shown(self.error)}\n"
+            f"background work failed: {self.task}: {error_text(self.error)}\n"
             f"Hint: {own}no epoch is affected and commits go on; it is tried again later,"
             " and `%dd status` lists it until it succeeds"
         )
@@ -64,7 +64,7 @@ class FailedTask(NamedTuple):
                 " was",
                 hint="free some memory; it is tried again later",
             )
-        return DurabilityError(f"background work failed: {self.task}: {shown(self.error)}")
+        return DurabilityError(f"background work failed: {self.task}: {error_text(self.error)}")
 
 
 class Failures:
@@ -80,7 +80,7 @@ class Failures:
         """True if an error waits to be reported. Cost: below 0.1 us."""
         return bool(self._unreported)
 
-    def listed(self) -> tuple[FailedTask, ...]:
+    def failed_tasks(self) -> tuple[FailedTask, ...]:
         """Returns the tasks that have not succeeded since they failed, oldest error first."""
         with self._lock:
             return tuple(self._failed.values())
@@ -104,7 +104,7 @@ class Failures:
 
     def fail(self, task: str, error: BaseException) -> None:
         """Records that a task has failed."""
-        if ended(error):
+        if is_session_end(error):
             return
         _logger.info("background work failed: %s", task, exc_info=error)
         _forget_frames(error)
@@ -116,7 +116,7 @@ class Failures:
             else:
                 self._failed[task] = previous._replace(error=error, times=previous.times + 1)
 
-    def take(self) -> list[FailedTask]:
+    def take_unreported(self) -> list[FailedTask]:
         """Returns the errors that were not reported yet, and marks them as reported."""
         with self._lock:
             failures, self._unreported = list(self._unreported.values()), {}
@@ -124,7 +124,7 @@ class Failures:
 
     def report(self) -> None:
         """Warns of each error that was not reported yet."""
-        for failure in self.take():
+        for failure in self.take_unreported():
             warn(failure.warning, stacklevel=None)
 
 
@@ -156,13 +156,13 @@ def _forget_frames(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def ended(error: BaseException) -> bool:
+def is_session_end(error: BaseException) -> bool:
     """Returns True if an error means that the session is closed or has lost the log."""
     cut_off = isinstance(error, DurabilityError) and error.errno == errno.ECANCELED
     return cut_off or isinstance(error, FencedError)
 
 
-def shown(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Formats an error as one text, with the stage that raised it.
 
     The text begins with the kind of an error that is not one of NoSync's.

@@ -32,16 +32,16 @@ class DefinitionNames:
     def __len__(self) -> int:
         return len(self._names)
 
-    def of(self, definition: Definition) -> str | None:
+    def name_of(self, definition: Definition) -> str | None:
         """Returns the name of a stage or input; None if the definition has none."""
         return definition.name if definition.is_ref else self._names.get(definition)
 
     def read_by(self, definition: Definition) -> tuple[str, ...]:
         """Returns the name of a collection; if it has none, the names that it reads."""
-        name = self.of(definition)
+        name = self.name_of(definition)
         return definition.references if name is None else (name,)
 
-    def given(self, definition: Definition) -> str | None:
+    def assigned_name(self, definition: Definition) -> str | None:
         """Returns the name that a definition of stages gave to a definition; None if it has none.
 
         A reference may have been given another name than its own.

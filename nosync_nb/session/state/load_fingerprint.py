@@ -53,7 +53,7 @@ def fingerprint_of_calls(calls: Sequence[PendingCall], types: Sequence[str]) -> 
     return fingerprint(
         (rows.hash_columns(u.columns, types, len(u.diff)), u.diff)
         for call in calls
-        for u in call.pieces
+        for u in call.row_parts
     )
 
 

@@ -52,7 +52,7 @@ class PendingCall(NamedTuple):
         return {ref.path for held in self.held.values() for ref in held.refs}
 
     @property
-    def pieces(self) -> list[Updates]:
+    def row_parts(self) -> list[Updates]:
         """The rows; those in files are memory-mapped, not read."""
         if self.updates is not None:
             return [self.updates]
@@ -123,7 +123,7 @@ class PendingInputChanges:
         return {call.thread for call in self._state.calls}
 
     @property
-    def once(self) -> dict[str, str]:
+    def idempotency_keys(self) -> dict[str, str]:
         """The idempotency keys of loads among them, each with a fingerprint."""
         once = {}
         for call in () if self._no_key_or_file else self._state.calls:
@@ -158,7 +158,7 @@ class PendingInputChanges:
         """
         call = next(call for call in self._state.calls if call.change is change)
         types = self.stage.schema.types
-        both = concat_updates([*change.pieces, *call.parts], types)
+        both = concat_updates([*change.row_parts, *call.parts], types)
         if not int(both.diff.sum()):
             return None
         return arrange(Layout(types, self.stage.key), both).updates
@@ -237,9 +237,9 @@ def _effect(
     The effect is that on the contents after the transaction's earlier calls.
     """
     if stage.key is None and change.kind == "insert":
-        parts = change.pieces
+        parts = change.row_parts
     elif stage.key is None and change.kind == "remove":
-        parts = [piece.negated() for piece in change.pieces]
+        parts = [piece.negated() for piece in change.row_parts]
     else:
         parts = [_effect_on_contents(stage, change, contents, _effects(before))]
     return [updates for updates in parts if len(updates.diff)]
@@ -250,7 +250,7 @@ def _effect_on_contents(
 ) -> Updates:
     """Returns the effect of a call that depends on the contents of the input."""
     layout = Layout(stage.schema.types, stage.key)
-    pieces = change.pieces
+    pieces = change.row_parts
     updates = concat_updates(pieces, layout.types) if pieces else no_updates(layout.types)
     trace = _with_earlier(contents, before)
     if change.kind in ("set", "clear"):

@@ -98,7 +98,7 @@ class Publisher:
         self.names = names
 
     @property
-    def now(self) -> int:
+    def last_epoch(self) -> int:
         """The last epoch."""
         return self.snapshot.version.epoch
 
@@ -156,7 +156,9 @@ class Publisher:
         snapshot = self.snapshot
         retired = _emptied_files(snapshot.version, draft.cleared) if draft.cleared else frozenset()
         stats = self.works.after(draft)
-        self._gate.begin(EpochRedo(self, draft, meta, utc, transaction, where, retired, stats))
+        self._gate.register_redo(
+            EpochRedo(self, draft, meta, utc, transaction, where, retired, stats)
+        )
         written = self.store.write_epoch(draft, utc, meta, snapshot.graph)
         assert written == where
         self._gate.finish()
@@ -164,14 +166,14 @@ class Publisher:
 
     def definition(self, record: DefinitionRedo, payload: bytes) -> None:
         """Writes a definition and makes it visible."""
-        self._gate.begin(record)
+        self._gate.register_redo(record)
         written = self.store.write_definition(payload)
         assert written == record.position
         self._gate.finish()
 
     def rewind(self, record: RewindRedo, payload: bytes) -> None:
         """Writes a rewind to an earlier epoch, and makes it visible."""
-        self._gate.begin(record)
+        self._gate.register_redo(record)
         written = self.store.write_definition(payload, back=True)
         assert written == record.definition.position
         self._gate.finish()
@@ -190,7 +192,7 @@ class Publisher:
             self.defined, self.catalog, catalog, self.next().seq
         )
 
-    def reached(self, position: Position) -> bool:
+    def is_in_log(self, position: Position) -> bool:
         """Returns True if a frame is in the log; then the log shows it to readers, too."""
         log = self.store.log
         if log.head.seq < position.seq:
@@ -235,7 +237,7 @@ class Publisher:
         self.ledger.rewind(record.rewound)
         self.store.log.note(last_epoch_note(record.rewound.incarnation, record.rewound.epoch))
         self.assign_definition(record.definition)
-        self._gate.first(record.before_next)
+        self._gate.run_before_first_write(record.before_next)
 
     # -- being defined -----------------------------------------------------------------------
 
@@ -271,7 +273,7 @@ class Publisher:
 
     # -- opening -----------------------------------------------------------------------------
 
-    def show(self, recovered: RecoveredState) -> None:
+    def publish_recovered(self, recovered: RecoveredState) -> None:
         """Publishes the state of a recovered log."""
         self.store = recovered.store
         self.position = self.store.position

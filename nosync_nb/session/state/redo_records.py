@@ -24,7 +24,7 @@ from nosync_nb.trace.history.history import History
 class RedoTarget(Protocol):
     """The methods of the publisher that a redo record calls."""
 
-    def reached(self, position: Position) -> bool:
+    def is_in_log(self, position: Position) -> bool:
         """Returns True if a frame is in the log."""
 
     def assign_epoch(self, record: EpochRedo) -> None:
@@ -57,7 +57,7 @@ class EpochRedo(NamedTuple):
 
     def finish(self) -> None:
         """Makes the epoch visible, if its frame is written."""
-        if self.publisher.reached(self.position):
+        if self.publisher.is_in_log(self.position):
             self.publisher.assign_epoch(self)
             self.transaction.stands(self.draft.epoch)
 
@@ -97,9 +97,9 @@ class DefinitionRedo(NamedTuple):
 
     def finish(self) -> None:
         """Makes the definition visible, if its frame is written."""
-        if self.publisher.reached(self.position):
+        if self.publisher.is_in_log(self.position):
             self.publisher.assign_definition(self)
-            self.outcome.stand()
+            self.outcome.mark_committed()
 
 
 class RewindRedo(NamedTuple):
@@ -117,6 +117,6 @@ class RewindRedo(NamedTuple):
 
     def finish(self) -> None:
         """Makes the rewind visible, if its frame is written."""
-        if self.publisher.reached(self.definition.position):
+        if self.publisher.is_in_log(self.definition.position):
             self.publisher.assign_rewind(self)
-            self.definition.outcome.stand()
+            self.definition.outcome.mark_committed()

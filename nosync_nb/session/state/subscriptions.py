@@ -92,7 +92,7 @@ class Subscriptions:
         return len(self._subscribed)
 
     @property
-    def heard(self) -> bool:
+    def has_listeners(self) -> bool:
         """True if there are subscribers or inspectors."""
         return bool(self._inspected or self._subscribed)
 
@@ -108,23 +108,23 @@ class Subscriptions:
             self._subscribed = (*self._subscribed, entry)
         return stop
 
-    def hear(self, handler: Callable[[str], None] | None) -> None:
+    def set_notice_handler(self, handler: Callable[[str], None] | None) -> None:
         """Sets the function that gets each notice; None: the program's log gets them."""
         self.on_notice = handler
 
     @property
-    def has_hearer(self) -> bool:
+    def has_notice_handler(self) -> bool:
         """True if a function gets the notices, as in a notebook."""
         return self.on_notice is not None
 
     def alert(self, text: str) -> None:
         """Gives a notice that must be seen: without a notice handler it is a warning."""
-        if self.has_hearer:
-            self.say(text)
+        if self.has_notice_handler:
+            self.add_notice(text)
         else:
             warn(text, stacklevel=None)
 
-    def say(self, text: str) -> None:
+    def add_notice(self, text: str) -> None:
         """Gives a notice; its handler cannot change the session."""
         text = visible(text)
         self.notices.append(text)
@@ -142,7 +142,7 @@ class Subscriptions:
     # -- inspectors --------------------------------------------------------------------------
 
     @property
-    def waiting(self) -> int:
+    def unnamed_inspectors(self) -> int:
         """How many inspectors wait for a name."""
         return len(self._waiting)
 
@@ -194,7 +194,7 @@ class Subscriptions:
 
     # -- notifying ---------------------------------------------------------------------------
 
-    def tell(self, draft: EpochResult, snapshot: Snapshot) -> None:
+    def notify(self, draft: EpochResult, snapshot: Snapshot) -> None:
         """Calls the inspectors of the collections that an epoch has changed, and subscribers."""
         for subscription in self._inspected:
             node = snapshot.graph.named.get(subscription.name)
@@ -207,7 +207,7 @@ class Subscriptions:
             self._call_inspector(subscription, draft.epoch, delta.batch(node.log_layout), snapshot)
         self._call_subscribers(draft.epoch)
 
-    def tell_back(self, previous: Snapshot, snapshot: Snapshot) -> None:
+    def notify_rewind(self, previous: Snapshot, snapshot: Snapshot) -> None:
         """Calls them after a rewind, with the changes that lead back to the earlier epoch.
 
         Args:

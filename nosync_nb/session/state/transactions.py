@@ -41,7 +41,7 @@ class Transaction:
         """The idempotency keys that this epoch records, each with a fingerprint of its rows."""
         once = dict(self._whole)
         for changes in list(self.inputs.values()):
-            once.update(changes.once)
+            once.update(changes.idempotency_keys)
         return once
 
     def record(self, once: Mapping[str, str]) -> None:

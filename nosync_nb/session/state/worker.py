@@ -128,7 +128,7 @@ class BackgroundWorker:
     def settle(self) -> None:
         """Waits until no task waits or runs; raises the first error not yet reported."""
         self.drain()
-        for failure in self.failures.take():
+        for failure in self.failures.take_unreported():
             raise failure.raised from failure.error
 
     def drain(self, seconds: float | None = None) -> None:

@@ -1,7 +1,7 @@
 """The writer lock: serialises commits, definitions and rewinds.
 
     with gate.lock:
-        gate.turn("commit")
+        gate.begin_change("commit")
 
 Lock order: `ending`; then the lock of the follower or of the checkpoint writer; then the writer
 lock; then one leaf. A leaf is any other lock here or below (ledger, names, listeners, works,
@@ -105,7 +105,7 @@ class WriterLock:
 
     # -- with the lock -----------------------------------------------------------------------
 
-    def turn(self, what: str, *, rebuilt: bool = True) -> None:
+    def begin_change(self, what: str, *, rebuilt: bool = True) -> None:
         """Begins a change: completes the previous one, and raises if this one is not allowed.
 
         Args:
@@ -134,7 +134,7 @@ class WriterLock:
             self.lock.release()
         return not free
 
-    def begin(self, unfinished: RedoRecord) -> None:
+    def register_redo(self, unfinished: RedoRecord) -> None:
         """Registers a redo record, which the next caller completes whatever is raised."""
         self._redo = unfinished
 
@@ -158,18 +158,18 @@ class WriterLock:
             raise
         return result
 
-    def first(self, task: Callable[[], None] | None) -> None:
+    def run_before_first_write(self, task: Callable[[], None] | None) -> None:
         """Sets the task to run before the first write; replaces any earlier one."""
         if self._rebuild is not None:
             self._rebuild.cancel()
         self._pre_write, self._rebuild = task, None
 
-    def lack(self, rebuild: PendingRebuild | None) -> None:
+    def set_rebuild(self, rebuild: PendingRebuild | None) -> None:
         """Sets the rebuild to finish before the first write that needs it; None: not needed."""
         self._rebuild = rebuild
 
     @property
-    def lacking(self) -> bool:
+    def is_state_missing(self) -> bool:
         """True if operator state is missing."""
         return self._rebuild is not None
 
@@ -178,7 +178,7 @@ class WriterLock:
     def writable(self, what: str, *, rebuilt: bool = True) -> None:
         """Raises if this thread may not write now; completes what the first write waits for.
 
-        See `turn` for the argument.
+        See `begin_change` for the argument.
         """
         loops.refuse_inside(what)
         if self._thread.running:
@@ -199,7 +199,7 @@ class WriterLock:
             )
         self._check()
         if self._pre_write is not None or self._rebuild is not None:
-            self.ready(rebuilt=rebuilt)
+            self.run_pre_write_tasks(rebuilt=rebuilt)
 
     def _refuse_closed(self) -> None:
         if self.closing:
@@ -208,7 +208,7 @@ class WriterLock:
                 hint="open it again: nosync.open(path), in a notebook nosync.session()",
             )
 
-    def ready(self, *, rebuilt: bool = True) -> None:
+    def run_pre_write_tasks(self, *, rebuilt: bool = True) -> None:
         """Runs, once, the tasks that the first write waits for.
 
         While it waits for the rebuild of another thread, the lock is free, so a rewind or a close
@@ -228,7 +228,7 @@ class WriterLock:
                 self._rebuild.finish()
                 self._refuse_closed()
 
-    def tell(self, tell: Callable[..., None], *what: Any) -> None:
+    def call_user_functions(self, tell: Callable[..., None], *what: Any) -> None:
         """Calls functions of users, which must not change the session.
 
         Callers do not hold the lock where that is possible, because such a function may wait for
@@ -245,14 +245,16 @@ class WriterLock:
             thread.telling = before
             raise
 
-    def settle(self, error: BaseException, outcome: DefinitionOutcome, what: str) -> None:
+    def complete_interrupted(
+        self, error: BaseException, outcome: DefinitionOutcome, what: str
+    ) -> None:
         """Completes the call that an error has interrupted.
 
         Adds a note to the error if the definition is committed all the same.
         """
         with self.lock:
             self.finish()
-        if outcome.stands:
+        if outcome.committed:
             error.add_note(what)
 
     # -- closing -----------------------------------------------------------------------------
@@ -276,7 +278,7 @@ class WriterLock:
                 self._rebuild.cancel()
         return not self.closed
 
-    def end(self) -> None:
+    def mark_closed(self) -> None:
         """Records that all resources are released."""
         self.closed = True
 
@@ -299,8 +301,8 @@ class DefinitionOutcome:
         stands: True once its frame is written, whatever is raised afterwards.
     """
 
-    stands = False
+    committed = False
 
-    def stand(self) -> None:
+    def mark_committed(self) -> None:
         """Records that the definition is committed."""
-        self.stands = True
+        self.committed = True

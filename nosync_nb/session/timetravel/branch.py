@@ -74,7 +74,7 @@ class BranchService:
                 hint="'now' takes the stages of now, 'then' those that there were at the epoch",
             )
         with self._gate.lock:
-            self._gate.turn("branch", rebuilt=False)
+            self._gate.begin_change("branch", rebuilt=False)
             replicas = self._replicas(name)
             beginning = self.beginning(at, then=definitions == THEN)._replace(replicas=replicas)
             return branches.create_branch(self._publisher.store, name, beginning)
@@ -116,7 +116,7 @@ class BranchService:
         )
         return checked._replace(unprepared=bool(urls))
 
-    def settle(self) -> None:
+    def finish_backups(self) -> None:
         """Publishes the backup branches of finished rewinds, and deletes those of failed ones."""
         branches.finish_backup_branches(self._publisher.store, self._publisher.ledger.incarnation)
 
@@ -174,7 +174,7 @@ class BranchService:
         return self._opens(branches.branch_folder(store.path, name))
 
     @property
-    def listed(self) -> Mapping[str, BranchInfo]:
+    def by_name(self) -> Mapping[str, BranchInfo]:
         """The branches, by name, including those that are only at replicas."""
         store = self._publisher.store
         local = branches.list_branches(store.files, store.path)
@@ -195,7 +195,7 @@ class BranchService:
         store = self._publisher.store
         copies, generation = remote_branches.branch_copies(store.files, store.path, name), None
         with self._gate.lock:
-            self._gate.turn("dropping a branch", rebuilt=False)
+            self._gate.begin_change("dropping a branch", rebuilt=False)
             if copies.here or not copies.replicas:
                 generation = branches.drop_branch(store, name)
         remote_branches.drop_remote_copies(store.files, copies, generation)

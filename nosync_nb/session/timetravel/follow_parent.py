@@ -112,7 +112,7 @@ class ParentFollower:
                     snapshot, pairs, epoch, labels.get(epoch), once.get(epoch, {}), (fork, at)
                 )
                 taking.step()
-        return self._publisher.now
+        return self._publisher.last_epoch
 
     def _is_taken(self, fork: BranchOrigin, epoch: int) -> bool:
         """Returns True if an epoch of the parent was taken."""

@@ -90,7 +90,7 @@ class BackupBranches(Protocol):
 
     def leave(self, incarnation: int) -> str: ...
 
-    def settle(self) -> None: ...
+    def finish_backups(self) -> None: ...
 
 
 class _StateAtEpoch(NamedTuple):
@@ -138,7 +138,7 @@ class RewindService:
         outcome = DefinitionOutcome()
         try:
             with self._gate.lock:
-                self._gate.turn("rewind", rebuilt=False)
+                self._gate.begin_change("rewind", rebuilt=False)
                 self._refuse_pending()
                 snapshot = self._publisher.snapshot
                 current = snapshot.epoch
@@ -146,18 +146,22 @@ class RewindService:
                 if epoch == current:
                     return RewindReport(current, epoch)
                 report = self._perform(self._plan_at(snapshot, epoch), outcome)
-                self._repeats.back(epoch)
-                self._backups.settle()
+                self._repeats.exclude_after(epoch)
+                self._backups.finish_backups()
             self._rebuilding.begin()
             self._maintenance.plan_checkpoint()
             self._link.follow()
-            if self._listeners.heard:
-                self._gate.tell(self._listeners.tell_back, snapshot, self._publisher.snapshot)
+            if self._listeners.has_listeners:
+                self._gate.call_user_functions(
+                    self._listeners.notify_rewind, snapshot, self._publisher.snapshot
+                )
             return report
         except BaseException as error:
-            self._gate.settle(error, outcome, "the session has gone back, and stands there")
+            self._gate.complete_interrupted(
+                error, outcome, "the session has gone back, and stands there"
+            )
             with self._gate.lock, suppress(NosyncError):  # the next caller completes it
-                self._backups.settle()
+                self._backups.finish_backups()
             raise
 
     def _refuse_pending(self) -> None:
@@ -200,7 +204,7 @@ class RewindService:
         )
         draft = EpochResult(VersionState(point.epoch, point.traces), point.epoch)
         new_graph, runner = graph_at, publisher.runner
-        incomplete = not computed and (self._gate.lacking or not earlier.whole)
+        incomplete = not computed and (self._gate.is_state_missing or not earlier.whole)
         if computed:
             point, new_graph, runner, draft = self._run_missing(earlier, catalog)
         elif graph_at.nodes is not now.graph.nodes and not incomplete:
@@ -210,7 +214,7 @@ class RewindService:
         record, payload = self._redo_record(point, new_graph, runner, draft, taken, outcome)
         rewinds = RewindMark(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
         publisher.store.log.check()
-        self._backups.settle()
+        self._backups.finish_backups()
         branch = self._backups.leave(rewinds.incarnation)
         rebuild: Callable[[], None] | None = self._rebuild_state if incomplete else None
         publisher.rewind(RewindRedo(publisher, record, rewinds, rebuild), payload)

@@ -72,9 +72,9 @@ class CommitService:
         self._worker = worker
 
     @property
-    def now(self) -> int:
+    def last_epoch(self) -> int:
         """The last epoch."""
-        return self._publisher.now
+        return self._publisher.last_epoch
 
     def commit(
         self,
@@ -98,7 +98,7 @@ class CommitService:
 
     def _outcome_text(self, transaction: Transaction) -> str:
         """Returns the outcome of a commit that ran out of memory."""
-        now = self.now
+        now = self.last_epoch
         if not transaction:
             return f"epoch {now} is the last that is committed, and nothing waits"
         rows_count = sum(changes.rows for changes in transaction.pending.values())
@@ -112,12 +112,12 @@ class CommitService:
     ) -> int:
         if wait is not None:
             self._check_level(wait)
-        before, started = self._publisher.now, time.perf_counter()
+        before, started = self._publisher.last_epoch, time.perf_counter()
         self._worker.stir()
         try:
             draft, seq, unused = self._commit_locked(transaction, label)
         except CorruptLogError as error:
-            if self._publisher.now != before:  # an epoch is committed, perhaps this one
+            if self._publisher.last_epoch != before:  # an epoch is committed, perhaps this one
                 raise
             draft, seq, unused = self._repairs.again(
                 error, lambda: self._commit_locked(transaction, label)
@@ -151,8 +151,10 @@ class CommitService:
             gate.finish()
             before: int | None = None
             try:
-                gate.writable("commit")  # before `now` is read: others may commit meanwhile
-                before = publisher.now
+                gate.writable(
+                    "commit"
+                )  # before the last epoch is read: others may commit meanwhile
+                before = publisher.last_epoch
                 draft, meta = self._compute(transaction, label)
                 transaction.log()
                 unused = transaction.files
@@ -162,8 +164,8 @@ class CommitService:
                 return draft, seq, unused
             except BaseException as error:
                 gate.finish()
-                if before is not None and publisher.now > before:
-                    _note_committed(error, publisher.now)
+                if before is not None and publisher.last_epoch > before:
+                    _note_committed(error, publisher.last_epoch)
                 raise
 
     def _compute(
@@ -231,15 +233,15 @@ class CommitService:
         """Plans background work and notifies listeners; without the lock."""
         publisher = self._publisher
         # First, because an audit may replace nodes.
-        if self._listeners.heard:
-            self._gate.tell(self._listeners.tell, draft, publisher.snapshot)
+        if self._listeners.has_listeners:
+            self._gate.call_user_functions(self._listeners.notify, draft, publisher.snapshot)
         self._link.follow_new()
         if draft.due:
             self._upkeep.plan_merges(draft.due)
         self._audits.after(draft.epoch)
         self._upkeep.plan_due(draft)
 
-    def begin(self, label: str | None = None) -> Transaction:
+    def begin_transaction(self, label: str | None = None) -> Transaction:
         """Starts a transaction that becomes the current one until it commits or is discarded.
 
         It is the transaction of all threads that are not in an `epoch` block.
@@ -272,7 +274,7 @@ class CommitService:
     def sync(self, level: str, timeout: float | None = None) -> None:
         """Waits until all epochs have reached a durability level; see `Session.sync`."""
         self._check_level(level)
-        self._wait_for_level(level, None, self.now, timeout)
+        self._wait_for_level(level, None, self.last_epoch, timeout)
 
     def _wait_for_level(
         self, level: str, seq: int | None, epoch: int, timeout: float | None

@@ -47,7 +47,7 @@ class EpochBlocks:
         check_idempotency_key(once, "epoch")
         mark = None if once is None else f"{BLOCK}{once}"
         transaction = Transaction(label, keyed=mark is not None)
-        block = EpochBlock(transaction, skipped=mark is not None and self._loads.seen(mark))
+        block = EpochBlock(transaction, skipped=mark is not None and self._loads.is_loaded(mark))
         try:
             with self._transactions.block(transaction):
                 yield block

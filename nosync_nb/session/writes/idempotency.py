@@ -78,22 +78,24 @@ class RepeatedLoads:
     def __init__(self) -> None:
         self._state: _RecoveredLoads | None = None
 
-    def begin(self, upto: int) -> None:
+    def start_comparing(self, upto: int) -> None:
         """Starts to compare inserts with the recovered epochs, up to `upto`."""
         self._state = _RecoveredLoads(upto, {})
 
     @property
-    def begun(self) -> bool:
+    def is_comparing(self) -> bool:
         """True if inserts are compared."""
         return self._state is not None
 
-    def back(self, epoch: int) -> None:
+    def exclude_after(self, epoch: int) -> None:
         """Excludes the epochs after `epoch`, which a rewind has undone."""
         state = self._state
         if state is not None:
             self._state = _RecoveredLoads(min(state.upto, epoch), {})
 
-    def known(self, history: History, number: int, now: int, count: int) -> LoadedEpochs | None:
+    def recovered_epochs(
+        self, history: History, number: int, now: int, count: int
+    ) -> LoadedEpochs | None:
         """Returns the recovered epochs that only added rows to an input; None if comparing is over.
 
         `EPOCHS_MAX` epochs after the recovery, comparing ends and its cache is dropped.
@@ -206,20 +208,20 @@ class LoadRegistry:
         self._listeners = listeners
         self._is_frame = is_frame
 
-    def seen(self, mark: str) -> bool:
+    def is_loaded(self, mark: str) -> bool:
         """Returns True if an epoch, or the current transaction, has recorded a load."""
         return self._publisher.ledger.loaded(mark) or mark in self._transactions.current.once
 
-    def noted(self, mark: str) -> str:
+    def last_note(self, mark: str) -> str:
         """Returns the last text that an epoch has noted under a mark; empty: none."""
         return self._publisher.ledger.load(mark)
 
-    def tell(self, name: str) -> None:
+    def warn_if_repeated(self, name: str) -> None:
         """Warns if the last insert is equal to one from before the restart.
 
         It reports each such epoch once.
         """
-        if not self.repeats.begun:
+        if not self.repeats.is_comparing:
             return
         transaction, snapshot = self._transactions.current, self._publisher.snapshot
         stage = snapshot.catalog[name]
@@ -231,7 +233,9 @@ class LoadRegistry:
         if any(change.kind != "insert" for change in changes):
             changes = changes[-1:]
         history = self._publisher.store.history
-        recovered = self.repeats.known(history, number, snapshot.epoch, _rows_count(changes))
+        recovered = self.repeats.recovered_epochs(
+            history, number, snapshot.epoch, _rows_count(changes)
+        )
         if recovered is None:
             return
         for calls in (changes[-1:], changes)[: len(changes)]:
@@ -274,9 +278,9 @@ class LoadRegistry:
                 stacklevel=stacklevel,
             )
         else:
-            self._listeners.say(f"{what} {once!r} {ALREADY}")
+            self._listeners.add_notice(f"{what} {once!r} {ALREADY}")
 
-    def again(self, name: str, kind: str, data: Any) -> str:
+    def skipped_fingerprint(self, name: str, kind: str, data: Any) -> str:
         """Returns the fingerprint of a skipped call; "" if computing it would run something.
 
         Rows that do not fit the input have a fingerprint unlike any other.
@@ -310,7 +314,7 @@ def _are_present(contents: Trace, calls: Sequence[PendingCall], earlier: Sequenc
     types = contents.layout.types
     if earlier:
         contents = contents.with_batch(arrange(contents.layout, concat_updates(earlier, types)))
-    return _contains(contents, [piece for call in calls for piece in call.pieces], times=1)
+    return _contains(contents, [piece for call in calls for piece in call.row_parts], times=1)
 
 
 def _contains(contents: Trace, parts: Sequence[Updates], *, times: int) -> bool:
@@ -380,4 +384,4 @@ def _epoch_fingerprints(
 
 def _rows_count(calls: Sequence[PendingCall]) -> int:
     """Returns the row count of some inserts."""
-    return sum(len(u.diff) for call in calls for u in call.pieces)
+    return sum(len(u.diff) for call in calls for u in call.row_parts)

@@ -61,7 +61,7 @@ class IngestService:
         """Returns an input as the catalog has it."""
         return self._publisher.snapshot.catalog[name]
 
-    def take(self, name: str, kind: str, data: Any, mark: str | None = None) -> int:
+    def ingest(self, name: str, kind: str, data: Any, mark: str | None = None) -> int:
         """Takes rows for an input at the call; returns the number of rows that it adds and removes.
 
         Args:
@@ -72,7 +72,7 @@ class IngestService:
         """
         # Not by `enough_memory`, because passing arguments through it slows down small epochs.
         try:
-            return self._take(name, kind, data, mark)
+            return self._ingest(name, kind, data, mark)
         except OutOfMemoryError:
             raise
         except MemoryError as error:
@@ -82,7 +82,7 @@ class IngestService:
                 hint="insert them in several pieces, or as a Spark DataFrame",
             ) from error
 
-    def _take(self, name: str, kind: str, data: Any, mark: str | None) -> int:
+    def _ingest(self, name: str, kind: str, data: Any, mark: str | None) -> int:
         stage = self._writable_input(name)
         frame = self._link.is_frame(data)
         fetched = self._link.fetch(data, stage) if frame else data
@@ -113,7 +113,10 @@ class IngestService:
 
     def _add_spilled(self, stage: Stage, updates: Updates, mark: str | None) -> int:
         """Adds many rows, which wait in files, or in memory if the disk refuses them."""
-        epoch, node = self._publisher.now + 1, self._publisher.snapshot.graph.named[stage.name]
+        epoch, node = (
+            self._publisher.last_epoch + 1,
+            self._publisher.snapshot.graph.named[stage.name],
+        )
         files, change = RunFiles(self._publisher.store), None
         try:
             change = PendingCall("insert", None, files.arranged(node.traces, updates, epoch))
@@ -181,7 +184,7 @@ class IngestService:
         Failure: 1. Two threads look for a key and find none. 2. Both add its rows to the pending
         ones. The lock prevents this.
         """
-        waits = changes is not None and mark in changes.once
+        waits = changes is not None and mark in changes.idempotency_keys
         return waits or self._publisher.ledger.loaded(mark)
 
     def _writable_input(self, name: str) -> Stage:

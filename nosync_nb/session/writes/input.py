@@ -159,16 +159,16 @@ class Input(Collection):
             check_idempotency_key(once, f"input '{name}'")
             mark = idempotency_mark(self._inputs.stage(name).uid, kind, once)
         try:
-            if mark is not None and self._loads.seen(mark):
+            if mark is not None and self._loads.is_loaded(mark):
                 raise ConcurrentLoadError
-            count = self._inputs.take(name, kind, rows, mark)
+            count = self._inputs.ingest(name, kind, rows, mark)
         except ConcurrentLoadError:
             assert mark is not None
-            again = self._loads.again(name, kind, rows)
+            again = self._loads.skipped_fingerprint(name, kind, rows)
             self._loads.skip(f"input '{name}':", once, mark, again, stacklevel=4)
             return 0
         if mark is None and kind == "insert" and count:
-            self._loads.tell(name)
+            self._loads.warn_if_repeated(name)
         return count
 
     def _key_places(self, method: str) -> tuple[int, ...]:

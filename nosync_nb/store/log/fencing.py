@@ -79,7 +79,7 @@ class ControlBlock:
         """Returns the last seq that the owner of a generation knew to be on disk."""
         return self._read_twice(_DURABLE, _DURABLE_INVERSE, generation)
 
-    def noted(self, generation: int) -> int | None:
+    def last_note(self, generation: int) -> int | None:
         """Returns the last number that the owner of a generation left, see `WriterLease.note`."""
         return self._read_twice(_NOTED, _NOTED_INVERSE, generation)
 

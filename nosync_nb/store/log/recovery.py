@@ -74,7 +74,7 @@ def recover_log(
         files, folder, chain, start, known=known, strict=same_boot, upto=published
     )
     closed = owner is not None and last.closed and owner.known == rest.end.seq
-    noted = words.noted(_newest_generation(names)) or 0
+    noted = words.last_note(_newest_generation(names)) or 0
     notes += rest.notes
     heads = [] if follow else _read_headers(files, folder, names, chain.live)
     return RecoveredLog(state, rest, chain.live, closed, notes, noted, unread, heads)

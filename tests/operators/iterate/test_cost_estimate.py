@@ -167,7 +167,7 @@ def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
 
 def resting(session: Session) -> bool:
     """Whether some loop rests."""
-    services_of(session).gate.ready()
+    services_of(session).gate.run_pre_write_tasks()
     marks = [
         traces_of(session).get(node.state[-1])
         for node in graph_of(session)

@@ -110,7 +110,7 @@ def test_a_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> None:
     before = data.rows()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(session_of(data)), "read", full)
-        patch.setattr(type(session_of(data)), "glance", full)
+        patch.setattr(type(session_of(data)), "apply_to_trace", full)
         fails(lambda: read(data), "input 'data' could not be read; nothing has changed")
     assert data.rows() == before
     read(data)
@@ -133,7 +133,7 @@ def test_a_merge_in_the_background_is_done_later(session: Session, data: Any) ->
                 session.commit()
             told += [str(each.message) for each in caught]
         drain_background(session)
-        told += [each.warning for each in services_of(session).worker.failures.take()]
+        told += [each.warning for each in services_of(session).worker.failures.take_unreported()]
     assert [text.splitlines()[0] for text in told] == [
         "background work failed: merging the layers of input 'data': out of memory"
     ]

@@ -581,7 +581,7 @@ def test_one_that_was_written_as_both_stops_at_the_opening(opened: Opened) -> No
     orders = session.input("orders", "customer int, amount int")
     told = {"told": orders.map(drawn, "customer int, amount double")}
     both = StageOptions(nondeterministic=True, persist="memory")
-    services_of(session).definitions.put(told, both)
+    services_of(session).definitions.define_checked(told, both)
     session.stage("over", session["told"].distinct())
     feed(session, 2)
     session.close()

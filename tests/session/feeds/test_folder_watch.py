@@ -195,7 +195,7 @@ def test_a_file_is_loaded_once_by_name_and_digest(session: Session, folder: Path
 def test_a_file_of_two_patterns_is_loaded_once(
     session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken, take = threading.Barrier(2, timeout=0.5), IngestService.take
+    taken, take = threading.Barrier(2, timeout=0.5), IngestService.ingest
 
     def both(inputs: IngestService, *given: Any) -> int:
         count = take(inputs, *given)
@@ -203,7 +203,7 @@ def test_a_file_of_two_patterns_is_loaded_once(
             taken.wait()
         return count
 
-    monkeypatch.setattr(IngestService, "take", both)
+    monkeypatch.setattr(IngestService, "ingest", both)
     into = session["flights"]
     with (
         nosync_nb.watch(folder / "*.csv", into, every=3600) as one,

@@ -172,7 +172,7 @@ def test_an_error_of_many_refused_files_names_the_first_and_counts_the_others(
             watch.catch_up()
         assert str(raised.value).endswith("\nand 15 more")
         assert len(watch.refused) == 25
-        assert watch.status.told[-1] == "and 15 more: .refused has all"
+        assert watch.status.refusal_texts[-1] == "and 15 more: .refused has all"
         session.commit()
 
 

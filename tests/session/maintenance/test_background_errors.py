@@ -180,7 +180,7 @@ def scaled(session: Session) -> None:
             owners.scaling.owe()
 
     submit(session, change, "scaling")
-    owners.scaling.look()
+    owners.scaling.submit_if_due()
 
 
 TASKS = {
@@ -205,7 +205,7 @@ def test_a_background_task_succeeds_whatever_there_is(task: str, size: str, tmp_
         feed(session, SIZES[size])
         TASKS[task](session)
         settle_background(session)
-        assert services_of(session).worker.failures.listed() == ()
+        assert services_of(session).worker.failures.failed_tasks() == ()
         is_right(session)
         feed(session, SIZES[size])
         TASKS[task](session)  # what was done is done again
@@ -234,7 +234,7 @@ def test_the_past_of_a_stage_in_memory_that_is_empty_is_summed_up(tmp_path: Path
         assert epoch is not None
         assert session["kept"].rows(epoch) == []
         checkpoint_now(session)
-        assert services_of(session).worker.failures.listed() == ()
+        assert services_of(session).worker.failures.failed_tasks() == ()
         assert [each.start for each in session["kept"].history()] == [epoch]
         assert [session["kept"].rows(e) for e in range(epoch, session.now + 1)] == [
             session["data"].rows(e) for e in range(epoch, session.now + 1)
@@ -364,8 +364,8 @@ def test_an_error_in_the_background_is_reported_once_and_stops_what_depends_on_i
             owners.worker.drain()
             told += noted(lambda: one_more(session))
             owners.worker.drain()
-            told += [failure.warning for failure in owners.worker.failures.take()]
-            assert len(told) == len(owners.worker.failures.listed()), "each was reported once"
+            told += [failure.warning for failure in owners.worker.failures.take_unreported()]
+            assert len(told) == len(owners.worker.failures.failed_tasks()), "each was reported once"
             if name not in ("merge", "proposal"):
                 feed(session, 30)
                 merged(session)
@@ -379,7 +379,7 @@ def test_an_error_in_the_background_is_reported_once_and_stops_what_depends_on_i
         feed(session, SIZES["large"])
         merged(session)
         owners.worker.drain()
-        assert owners.worker.failures.listed() == (), "it was done at last"
+        assert owners.worker.failures.failed_tasks() == (), "it was done at last"
         is_right(session)
     with nosync_nb.open(tmp_path / "log") as session:
         is_right(session)
@@ -430,12 +430,12 @@ def test_a_failed_checkpoint_is_tried_again_when_the_log_has_grown(
             drain_background(session)
         assert len(told) == 1
         assert 2 <= len(tried) <= 3
-        (failure,) = services_of(session).worker.failures.listed()
+        (failure,) = services_of(session).worker.failures.failed_tasks()
         assert failure.times == len(tried)
         assert f"failed at {failure}".count("writing a checkpoint") == 1
         monkeypatch.setattr(Store, "checkpoint_payload", real)
         for _ in range(12):
             one_more(session)
             drain_background(session)
-        assert services_of(session).worker.failures.listed() == ()
+        assert services_of(session).worker.failures.failed_tasks() == ()
         assert session.stats["checkpoints"] > 0

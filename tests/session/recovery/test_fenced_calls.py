@@ -172,7 +172,7 @@ BLOCK: dict[str, tuple[str, Call]] = {
 }
 
 WATCH: dict[str, tuple[str, Call]] = {
-    "begin": (LOCAL, lambda s: s.watch.tell()),  # only `watch` calls it, which is in FUNCTIONS
+    "start_watching": (LOCAL, lambda s: s.watch.report_failures()),
     "catch_up": (LOADS, lambda s: s.watch.catch_up(timeout=0)),
     "loaded": (LOCAL, lambda s: s.watch.loaded),
     "look": (LOCAL, lambda s: s.watch.look()),
@@ -180,7 +180,7 @@ WATCH: dict[str, tuple[str, Call]] = {
     "running": (LOCAL, lambda s: s.watch.running),
     "status": (LOCAL, lambda s: s.watch.status),
     "stop": (LOCAL, lambda s: s.watch.stop()),
-    "tell": (LOCAL, lambda s: s.watch.tell()),
+    "report_failures": (LOCAL, lambda s: s.watch.report_failures()),
 }
 
 FUNCTIONS: dict[str, tuple[str, Call]] = {
@@ -191,7 +191,15 @@ FUNCTIONS: dict[str, tuple[str, Call]] = {
 
 NOT_HERE = {
     Collection: {"to_spark", "hvplot"},  # need a JVM, and a library that loads for seconds
-    StreamFeed: {"begin", "catch_up", "is_lost", "lost", "running", "stop", "tell"},
+    StreamFeed: {
+        "catch_up",
+        "is_lost",
+        "report_failures",
+        "restart_error",
+        "running",
+        "start_query",
+        "stop",
+    },
 }
 
 
@@ -392,12 +400,12 @@ def test_the_background_work_of_a_session_that_was_replaced_changes_nothing(
             maintenance.take_proposals,
             lambda: [maintenance.merge(number) for number in traces_of(made.session)],
             owners.rebuilding.begin,
-            owners.scaling.look,
+            owners.scaling.submit_if_due,
         ]
         for number, task in enumerate(tasks):
             owners.worker.submit(number, task)
         owners.worker.drain()
-        assert owners.worker.failures.listed() == ()
+        assert owners.worker.failures.failed_tasks() == ()
         assert contents(tmp_path / "log") == before
 
 

@@ -167,7 +167,7 @@ def test_an_inspector_that_replaces_another_is_the_one_or_the_other(session: Ses
             unnamed.inspect(print)
             done.append(None)
 
-        return act, lambda: (listeners.waiting, len(done))
+        return act, lambda: (listeners.unnamed_inspectors, len(done))
 
     for _, _, (waiting, _) in struck(fresh, "inspect"):
         assert waiting == 1

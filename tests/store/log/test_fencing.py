@@ -77,7 +77,7 @@ def test_a_generation_that_is_half_written_is_none_and_the_next_one_goes_on(
 
 @pytest.mark.fault(10)
 @pytest.mark.parametrize(
-    ("first", "read"), [(DURABLE, ControlBlock.durable), (NOTED, ControlBlock.noted)]
+    ("first", "read"), [(DURABLE, ControlBlock.durable), (NOTED, ControlBlock.last_note)]
 )
 def test_a_number_that_is_half_written_is_none(
     path: str, first: int, read: Callable[[ControlBlock, int], int | None]

@@ -108,7 +108,7 @@ class FrontierView(LiveView):
             "version": shown.version,
             "branch": branch,
             "incarnation": session.info.rewinds,
-            "stale": formats.visible(shown.told) if shown.stale else "",
+            "stale": formats.visible(shown.status_text) if shown.stale else "",
         }
         if all(self.page.get(key) == page[key] for key in page):
             return dict(self.page)
@@ -179,7 +179,7 @@ def overview_table(overview: Overview) -> Table:
                 str(each.frontier.memory),
                 str(each.frontier.disk),
                 formats.value(each.frontier.replicas),
-                each.told or "live",
+                each.status_text or "live",
             ]
             for each in overview.collections
         ],
@@ -215,7 +215,7 @@ def _node(each: StageOutline, names: set[str]) -> dict[str, Any]:
         "ran": _run_text(each),
         "levels": _levels(each),
         "after": [[failure, epoch] for failure, epoch in each.after.items()],
-        "why": formats.one_line(each.told),
+        "why": formats.one_line(each.status_text),
         "stale": each.stale,
     }
 

@@ -70,7 +70,7 @@ class LayersView(LiveView):
         return {
             **state,
             "why": "" if shown.stale else formats.visible(shown.why),
-            "stale": formats.visible(shown.told) if shown.stale else "",
+            "stale": formats.visible(shown.status_text) if shown.stale else "",
             "last": shown.last,
             "layers": [
                 {

@@ -117,7 +117,7 @@ def stages_table(overview: Overview) -> Table:
 
 def _refusals(overview: Overview) -> list[str]:
     """Returns the messages on refused files."""
-    return [formats.visible(text) for each in overview.watches for text in each.told]
+    return [formats.visible(text) for each in overview.watches for text in each.refusal_texts]
 
 
 def replicas_table(overview: Overview) -> Table:
@@ -141,7 +141,9 @@ def _safe(overview: Overview) -> str:
 
 def _cells(each: StageOutline) -> list[str | None]:
     kind = "" if each.version == 1 else f" (version {each.version})"
-    state = each.why and (each.told if each.stale else f"stopped at epoch {each.last}: {each.why}")
+    state = each.why and (
+        each.status_text if each.stale else f"stopped at epoch {each.last}: {each.why}"
+    )
     storage = "" if each.persist == "replicas" else f", {_STORED[each.persist]}"
     return [
         f"{each.name}{kind}",
