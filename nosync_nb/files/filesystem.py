@@ -158,7 +158,7 @@ class File(Descriptor):
 class Lock(File):
     """An advisory lock on a file, held until `release`."""
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Locks the file; raises BlockingIOError if another process has locked it."""
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -399,7 +399,7 @@ class Files:
         try:
             while True:
                 try:
-                    lock.take()
+                    lock.acquire()
                     return lock
                 except BlockingIOError:
                     if time.monotonic() >= deadline:

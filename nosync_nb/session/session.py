@@ -506,7 +506,7 @@ class Session:
         Examples:
             >>> session.retain = "30 days"
         """
-        return self._owners.retaining.retention.asked
+        return self._owners.retaining.retention.user_value
 
     @retain.setter
     def retain(self, period: Any) -> None:

@@ -72,7 +72,7 @@ def trust_report(services: Services) -> TrustReport:
 
 
 def _origin_text(origin: signature.CatalogOrigin) -> str:
-    if origin.own:
+    if origin.is_by_this_user:
         return "signed with your key"
     if not origin.signer:
         return "signed by nobody"

@@ -43,7 +43,7 @@ class SingleThread:
         return self._thread is not None and self._thread.is_alive()
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """True if the thread ran and has ended."""
         return self._thread is not None and not self._thread.is_alive()
 

@@ -89,7 +89,7 @@ class HistoryLayer(LazyLayer):
         super().__init__(*span, rows_count, read_rows)
         self.log, self.after = log, after
 
-    def said(self) -> dict[str, Any] | None:
+    def checkpoint_entry(self) -> dict[str, Any] | None:
         """Returns the entry of a checkpoint for this layer; None once the rows were made.
 
         After that the layer may be merged with others.

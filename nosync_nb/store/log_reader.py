@@ -211,9 +211,9 @@ def catalog_trust(store: Store, said: WrittenCatalog) -> CatalogTrust:
     check_catalog(said.catalog, said.epoch)
     key, unfit = signing.own_key()
     origin = signing.judge_signature(key, store.log.id, said.epoch, said.catalog, said.signature)
-    if not origin.own and unfit is not None:
+    if not origin.is_by_this_user and unfit is not None:
         origin = origin._replace(why=unfit)
-    if not origin.own or any(each.get("signer") for each in said.catalog["stages"]):
+    if not origin.is_by_this_user or any(each.get("signer") for each in said.catalog["stages"]):
         store.look_through()
     return CatalogTrust(key, origin)
 

@@ -43,7 +43,7 @@ class Retention(NamedTuple):
     budget: int | None = None
 
     @property
-    def asked(self) -> int | str | None:
+    def user_value(self) -> int | str | None:
         """The retention as a user writes it: a number of epochs, `"30 days"`, or None for all."""
         if self.seconds is None:
             return self.epochs

@@ -58,7 +58,7 @@ class RunFiles:
         self.keep(held.refs)
         return held
 
-    def rest(self, size_bytes: int) -> None:
+    def release_pages(self, size_bytes: int) -> None:
         """Returns the mapped pages to the system if so many bytes of files were read."""
         if size_bytes > REST_BYTES:
             memory_map.remaining_bytes()

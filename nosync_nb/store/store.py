@@ -326,10 +326,10 @@ class Store:
             nonnegative_layers.KEY: nonnegative,
             "history": past,
         }
-        text = self._checkpoint_text.of(meta.pop("catalog", None), meta)
+        text = self._checkpoint_text.encode(meta.pop("catalog", None), meta)
         return payloads.encode_payload(version.epoch, time.time(), text, entries)
 
-    def settled(
+    def write_layers(
         self, number: int, trace: Trace, *, thinned: bool = False
     ) -> list[tuple[Layer, Layer]]:
         """Writes layers to part files so that checkpoints name them and do not contain them.
@@ -359,7 +359,7 @@ class Store:
                 pairs.append((layer, in_files))
         return pairs
 
-    def filed(self, number: int, layout: Layout, batch: Batch, epoch: int) -> Layer:
+    def write_layer(self, number: int, layout: Layout, batch: Batch, epoch: int) -> Layer:
         """Returns the contents of a trace at an epoch as a layer in files, however small it is."""
         stem = f"trace{number}-{epoch}-{epoch + 1}"
         refs = self.spill([batch], layout, stem).refs
@@ -374,8 +374,8 @@ class Store:
     # -- restoring ---------------------------------------------------------------------------
 
     def decoded(self, frames: Iterable[Frame]) -> list[FrameContent]:
-        """Returns the contents of frames; see `FrameReplay.told`."""
-        return self._replay.told(frames)
+        """Returns the contents of frames; see `FrameReplay.contents_of`."""
+        return self._replay.contents_of(frames)
 
     def remember(self, graph: Graph, changes: Changes) -> None:
         """Adds the changes in frames to the history of named collections."""

@@ -85,7 +85,7 @@ def listed_layers(
         listed: list[Any] = []
         written: list[Layer] = []
         for layer in trace.layers:
-            history_entry = layer.said() if isinstance(layer, HistoryLayer) else None
+            history_entry = layer.checkpoint_entry() if isinstance(layer, HistoryLayer) else None
             if layer.files or history_entry is not None:
                 listed.append([layer.lower, layer.upper, history_entry or layer.files])
             elif layer.rows_count or layer.upper - layer.lower > 1 or not written:

@@ -67,9 +67,9 @@ def test_a_thread_is_started_once_and_joined(begun: Begun) -> None:
     for _ in range(3):
         begun.single.start(begun.run)
     assert begun.begun.wait(PATIENCE_S)
-    assert (named("single"), begun.single.alive, begun.single.ended) == (1, True, False)
+    assert (named("single"), begun.single.alive, begun.single.has_ended) == (1, True, False)
     begun.end()
-    assert (begun.times, begun.single.alive, begun.single.ended) == (1, False, True)
+    assert (begun.times, begun.single.alive, begun.single.has_ended) == (1, False, True)
     begun.single.start(begun.run)
     assert begun.times == 1
 
@@ -77,7 +77,7 @@ def test_a_thread_is_started_once_and_joined(begun: Begun) -> None:
 def test_a_thread_that_was_joined_before_it_was_started_is_not_started(begun: Begun) -> None:
     begun.single.join()
     begun.single.start(begun.run)
-    assert (begun.times, begun.single.ended) == (0, False)
+    assert (begun.times, begun.single.has_ended) == (0, False)
 
 
 def test_a_thread_that_the_system_refuses_is_an_error_and_started_later(

@@ -89,7 +89,7 @@ class SpillTarget(Protocol):
     def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
         """Returns a batch of a log or a trace: in files if it is large, else unchanged."""
 
-    def rest(self, size_bytes: int) -> None:
+    def release_pages(self, size_bytes: int) -> None:
         """Receives the number of bytes read from files, so that it may release their pages."""
 
 

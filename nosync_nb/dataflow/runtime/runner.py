@@ -228,7 +228,7 @@ class Runner:
     ) -> None:
         """Drops unnamed changes that no later node reads. The caller publishes the named ones."""
         if self.spill is not None:
-            self.spill.rest(file_bytes(read))
+            self.spill.release_pages(file_bytes(read))
         for number in self.ports.last.get(node.id, ()):
             if self.graph.nodes[number].name is None:
                 changed.pop(number, None)

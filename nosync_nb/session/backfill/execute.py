@@ -290,7 +290,7 @@ class BackfillExecutor:
             if number in loss.arranged:
                 arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
                 rebuilt[number] = Trace(
-                    layout, (store.filed(number, layout, arranged, snapshot.epoch),)
+                    layout, (store.write_layer(number, layout, arranged, snapshot.epoch),)
                 )
         return rebuilt
 

@@ -154,7 +154,7 @@ class ReplicationService:
     def _start_thread(self) -> None:
         """Starts the thread that reads a keeper's messages, unless it runs or is not needed."""
         with self.heard:
-            if self._thread is None or self._thread.ended:
+            if self._thread is None or self._thread.has_ended:
                 needed = self._progress and not self._closing.is_set() and not self._lost_replicas()
                 self._thread = SingleThread("nosync keeper") if needed else None
             if self._thread is not None:
@@ -181,7 +181,10 @@ class ReplicationService:
         """Returns the last frame and the last epoch that survive; see `safe`."""
         with self.heard:
             frames, ledger = [replica.seq for replica in self._progress], self._publisher.ledger
-            epochs = [ledger.held(replica.seq, replica.epoch) for replica in self._progress]
+            epochs = [
+                ledger.last_contained_epoch(replica.seq, replica.epoch)
+                for replica in self._progress
+            ]
             if lost is not None:
                 return config.quorum_index(frames, lost + 1), config.quorum_index(epochs, lost + 1)
             (frame, epoch), counted = self._replicas.announced, self.settings.counted

@@ -48,7 +48,7 @@ def replica_status(
         now: the current epoch.
         end: the length of the stream of frames, in bytes.
     """
-    epoch = ledger.held(progress.seq, progress.epoch)
+    epoch = ledger.last_contained_epoch(progress.seq, progress.epoch)
     lacks = epoch < now
     state = "behind" if progress.condition == "level" and lacks else progress.condition
     since = ledger.committed(epoch + 1) if lacks else None

@@ -365,7 +365,7 @@ class Maintenance:
         traces, pause = dict(version.traces), YieldingPause(self._gate.give_way)
         for number in trace_recovery.trace_logs(graph).keys() & traces.keys():
             try:
-                pairs = self._publisher.store.settled(number, traces[number], thinned=thinned)
+                pairs = self._publisher.store.write_layers(number, traces[number], thinned=thinned)
             except Exception as error:
                 error.add_note(f"{WHILE}writing {self._publisher.title_of(number)} to files")
                 raise

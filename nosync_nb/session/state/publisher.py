@@ -197,7 +197,7 @@ class Publisher:
         log = self.store.log
         if log.head.seq < position.seq:
             return False
-        log.show()
+        log.publish_head()
         return True
 
     def assign_epoch(self, record: EpochRedo) -> None:

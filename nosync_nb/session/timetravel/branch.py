@@ -134,7 +134,7 @@ class BranchService:
         """
         publisher = self._publisher
         store, snapshot = publisher.store, publisher.snapshot
-        if store.foreign or not self._signer.origin.own:
+        if store.foreign or not self._signer.origin.is_by_this_user:
             raise TrustError(
                 f"'{store.path}' holds what another key has signed, or nobody:"
                 " no branch is made of it",

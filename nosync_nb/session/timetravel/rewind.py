@@ -204,7 +204,7 @@ class RewindService:
         )
         draft = EpochResult(VersionState(point.epoch, point.traces), point.epoch)
         new_graph, runner = graph_at, publisher.runner
-        incomplete = not computed and (self._gate.is_state_missing or not earlier.whole)
+        incomplete = not computed and (self._gate.is_state_missing or not earlier.is_complete)
         if computed:
             point, new_graph, runner, draft = self._run_missing(earlier, catalog)
         elif graph_at.nodes is not now.graph.nodes and not incomplete:

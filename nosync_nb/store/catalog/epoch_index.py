@@ -278,7 +278,7 @@ class EpochIndex:
         self._load_digests = {
             mark: load for mark, load in self._load_digests.items() if mark in self._load_epochs
         }
-        self._offsets.cut(last)
+        self._offsets.drop_after(last)
         self._last = last
         if (rewound.seq, last) not in self._rewinds:
             self._rewinds = (*self._rewinds[1 - REWINDS_MAX :], (rewound.seq, last))
@@ -348,7 +348,7 @@ class EpochIndex:
             self._apply_pending()
             return self._offsets.upto(frames)
 
-    def held(self, frames: int, epoch: int) -> int:
+    def last_contained_epoch(self, frames: int, epoch: int) -> int:
         """Returns the last epoch of the current history that a copy contains.
 
         If the copy lacks the frame of a rewind, its epochs after the target of the rewind are

@@ -50,7 +50,7 @@ class CatalogOrigin(NamedTuple):
     why: str | None
 
     @property
-    def own(self) -> bool:
+    def is_by_this_user(self) -> bool:
         """True if this user signed the catalog for this log and epoch."""
         return self.signer is None
 

@@ -131,7 +131,7 @@ class EpochOffsets:
             runs = (*runs[first:], (seq, epoch))
         self._state = runs, epoch
 
-    def cut(self, epoch: int) -> None:
+    def drop_after(self, epoch: int) -> None:
         """Forgets the epochs after `epoch`, because a rewind has undone them.
 
         `epoch` is on disk as soon as its own frame is. The frame of the rewind is not recorded,

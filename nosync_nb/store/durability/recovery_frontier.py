@@ -84,7 +84,7 @@ class FrontierNode(NamedTuple):
     defined: int = UNBOUNDED
 
     @property
-    def own(self) -> int:
+    def own_upper(self) -> int:
         """The upper that this stage reproduces if its inputs do."""
         if not self.inputs:
             return max(self.logged, self.replayable)
@@ -103,7 +103,7 @@ def exact_uppers(nodes: Mapping[str, FrontierNode]) -> dict[str, int]:
     readers: dict[str, list[str]] = {}
     own = {}
     for name, node in nodes.items():
-        own[name] = node.own
+        own[name] = node.own_upper
         for source in node.inputs:
             readers.setdefault(source, []).append(name)
     exact: dict[str, int] = {}

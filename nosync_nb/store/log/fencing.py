@@ -105,7 +105,7 @@ class ControlBlock:
 class WriterLease(ControlBlock):
     """The right to write, until another process takes it. Only `check` costs anything.
 
-    Before `take` it is a claim that other processes do not see. `give_up` undoes `take`.
+    Before `acquire` it is a claim that other processes do not see. `give_up` undoes `acquire`.
 
     Attributes:
         before: the previous owner.
@@ -127,7 +127,7 @@ class WriterLease(ControlBlock):
         self._pid = os.getpid()
         self._lease_key = _lease_key_of(files, folder, owner.generation)
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Becomes the owner. The caller holds the opening lock.
 
         The caller reads the tail and makes its segment before it releases the lock. The sync of the
@@ -140,7 +140,7 @@ class WriterLease(ControlBlock):
         self.beat()
 
     def give_up(self) -> None:
-        """Leaves the log as it was before `take`, wherever `take` or a later step was interrupted.
+        """Leaves the log as it was before `acquire`, wherever that or a later step was interrupted.
 
         The caller holds the opening lock. The previous owner can continue if the generation word
         was not rewritten.
@@ -149,9 +149,9 @@ class WriterLease(ControlBlock):
             with contextlib.suppress(DurabilityError):  # the original error is raised by the caller
                 if self.generation == self.number:
                     self.leave(known=self.owner.known, closed=self.owner.wrote.closed)
-                elif self.held and self.before is not None:
+                elif self.is_taken and self.before is not None:
                     owners.write_owner(self._files, self._folder, self.before)
-                elif self.held:
+                elif self.is_taken:
                     self._files.unlink(os.path.join(self._folder, "owner"))
         finally:
             self.close()
@@ -170,7 +170,7 @@ class WriterLease(ControlBlock):
     def copied(self) -> list[str]:
         """The warning that this folder is a copy of another one, which still exists."""
         before = self.before
-        original = before.place.elsewhere(self._files, self.owner.place) if before else None
+        original = before.place.folder_if_moved(self._files, self.owner.place) if before else None
         if original is None:
             return []
         return [
@@ -179,7 +179,7 @@ class WriterLease(ControlBlock):
         ]
 
     @property
-    def held(self) -> bool:
+    def is_taken(self) -> bool:
         """True if the lease was taken and not closed."""
         return self._lease_key in _leases
 
@@ -269,7 +269,7 @@ _REMEDY = 'open it with takeover=True, or read it with mode="r"'
 def claim_lease(
     files: Files, folder: str, machine: HostIdentity, *, takeover: bool, generation_min: int
 ) -> WriterLease:
-    """Returns the lease of the next owner, for `WriterLease.take`.
+    """Returns the lease of the next owner, for `WriterLease.acquire`.
 
     The caller holds the opening lock.
 
@@ -281,7 +281,9 @@ def claim_lease(
         words = ControlBlock(mapped)
         before, here = _previous_owner(files, folder, takeover), owners.log_location(files, folder)
         if before is not None and not takeover and not _has_left(files, folder, before, machine):
-            _refuse_live_owner(before, words, machine, folder, before.place.elsewhere(files, here))
+            _refuse_live_owner(
+                before, words, machine, folder, before.place.folder_if_moved(files, here)
+            )
         floor = before.generation if before else 0
         number = max(words.generation, generation_min, floor, words.outbid) + 1
         owner = LogOwner(

@@ -121,7 +121,7 @@ class Log:
                 disk, where, host, takeover=takeover, generation_min=least
             )
             try:
-                lease.take()
+                lease.acquire()
                 recovered = recovery.recover_log(disk, where, lease, lease.before, host)
                 recovered = catch_up_tail(recovered, lease, host, further)
                 writer = recovery.begin_segment(
@@ -229,12 +229,12 @@ class Log:
         """
         return self._require_writer().append(kind, payload)
 
-    def show(self) -> None:
+    def publish_head(self) -> None:
         """Publishes the last frame, if an interrupt in `append` prevented it."""
-        self._require_writer().show()
+        self._require_writer().publish_head()
 
     def note(self, number: int) -> None:
-        """Leaves a number (below 2**44) for the next opening, which reads it as `noted`.
+        """Leaves a number (below 2**44) for the next opening, which reads it as `last_note`.
 
         It survives a killed process. A power loss may lose it, and leave an older one.
         """
@@ -295,7 +295,7 @@ class Log:
         before, self._checkpoint = self._checkpoint, state._replace(payload=b"")
         self._checkpoint_bytes = len(payload)
         self._previous_mark = before.mark if before else None
-        writer.turn()
+        writer.start_segment()
         checkpoint.prune_checkpoints(self._files, self.path, self._checkpoint, before)
 
     def trim(self) -> list[str]:
@@ -374,7 +374,7 @@ class Log:
             self._closed = True
             return
         steps: list[Callable[[], None]] = [self._frame_reader.close, words.close]
-        if writer is not None and isinstance(words, WriterLease) and words.held:
+        if writer is not None and isinstance(words, WriterLease) and words.is_taken:
             leave = partial(_release, words, writer)
             steps = [writer.sync, self._frame_reader.close, writer.close, leave, words.close]
         failures = []

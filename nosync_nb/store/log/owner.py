@@ -163,7 +163,7 @@ class LogLocation(NamedTuple):
     device: int = 0
     number: int = 0
 
-    def elsewhere(self, files: Files, here: LogLocation) -> str | None:
+    def folder_if_moved(self, files: Files, here: LogLocation) -> str | None:
         """Returns the folder that the log is in, if it is another one that still exists; else None.
 
         A folder that was moved keeps its file; a copied folder has a new one.

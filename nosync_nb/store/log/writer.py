@@ -138,7 +138,7 @@ class Writer:
             self._published = end
         return Position(end.seq, head.offset)
 
-    def show(self) -> None:
+    def publish_head(self) -> None:
         """Publishes the head and notifies the syncing thread, if an interrupted append has not."""
         if self._published is self._head:
             return
@@ -199,7 +199,7 @@ class Writer:
         """Calls back with each new durable seq, from the syncing thread; must be quick."""
         self._callbacks.append(callback)
 
-    def turn(self) -> None:
+    def start_segment(self) -> None:
         """Makes the next frame begin a segment, unless this one is short.
 
         Otherwise the frames that a checkpoint has just covered could not be deleted until the

@@ -68,7 +68,7 @@ class LabelHistory:
     """The last label of each named collection, frame after frame.
 
     Args:
-        labels: those before the first frame; None: unknown, see `missed`.
+        labels: those before the first frame; None: unknown, see `record_missing_frames`.
     """
 
     def __init__(self, labels: Mapping[int, bytes] | None) -> None:
@@ -78,7 +78,7 @@ class LabelHistory:
         self._made_from: dict[int, tuple[bytes, list[int]]] = {}  # according to the last clocks
         self._generation = 0
 
-    def missed(self) -> None:
+    def record_missing_frames(self) -> None:
         """Records that frames are missing before the next one.
 
         Then the first label of each collection in a clock is trusted. A definition is also trusted

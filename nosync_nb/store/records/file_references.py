@@ -227,7 +227,7 @@ class RequirementHistory:
     def numbers(self) -> frozenset[int]:
         return NO_NUMBERS if self._latest is None else self._latest.numbers
 
-    def begin(self, said: ReplicationRequirement | None) -> None:
+    def add_checkpoint_record(self, said: ReplicationRequirement | None) -> None:
         """Takes the record of a checkpoint; the newest checkpoint comes first."""
         self._latest = self._latest or said
 
@@ -291,7 +291,7 @@ class ExpectedFile(NamedTuple):
     current: bool
     framed: bool = False
 
-    def owed(self, spoken: RequirementHistory) -> ExpectedFile:
+    def with_required_offset(self, spoken: RequirementHistory) -> ExpectedFile:
         """Returns this file with the log offset at which its traces became required again."""
         since = [spoken.since[n] for n in self.traces if n in spoken.since]
         if not since or self.traces - spoken.numbers - spoken.since.keys():

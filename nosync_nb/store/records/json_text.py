@@ -74,7 +74,7 @@ class JsonPieceCache(Generic[Key, Value]):
             JsonPieceList((), ""),
         )  # in the same order
 
-    def listed(self, values: Mapping[Key, Value]) -> JsonPieceList:
+    def pieces_of(self, values: Mapping[Key, Value]) -> JsonPieceList:
         """Returns the pieces of values; reuses those whose value is equal to the last of its key.
 
         Cost: that of the new pieces, and of the text, once; 20 ns for each reused piece while new
@@ -124,7 +124,7 @@ class CheckpointText:
     def __init__(self) -> None:
         self._last: tuple[object, list[str], bytes] | None = None
 
-    def of(self, catalog: Any, meta: Mapping[str, Any]) -> bytes:
+    def encode(self, catalog: Any, meta: Mapping[str, Any]) -> bytes:
         """Returns the text of a catalog and the rest of the object, which names files."""
         rest = header_text(meta)
         needs, last = format_features.required_features_of_json(rest), self._last

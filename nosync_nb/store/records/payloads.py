@@ -280,9 +280,11 @@ class CatalogPieces:
             _node_state, lambda node: _node_json(_node_state(node))
         )
 
-    def of(self, catalog: Mapping[str, Stage], graph: Graph) -> tuple[JsonPieceList, JsonPieceList]:
+    def pieces_of(
+        self, catalog: Mapping[str, Stage], graph: Graph
+    ) -> tuple[JsonPieceList, JsonPieceList]:
         """Returns the stages of a catalog, and the nodes of its graph."""
-        return self._stages.listed(catalog), self._nodes.listed(graph.nodes)
+        return self._stages.pieces_of(catalog), self._nodes.pieces_of(graph.nodes)
 
 
 def catalog_json(
@@ -299,7 +301,7 @@ def catalog_json(
 
     Cost: in proportion to the changes since the last catalog, and O(its text), once.
     """
-    stages, nodes = pieces.of(catalog, graph)
+    stages, nodes = pieces.pieces_of(catalog, graph)
     return json_text.CatalogText(
         {"stages": stages, "nodes": nodes, "numbers": graph.numbers, **(kept or {})}
     )

@@ -32,7 +32,7 @@ class FrameReplay:
     def __init__(self) -> None:
         self._pending: list[FrameContent] = []
 
-    def told(self, frames: Iterable[Frame]) -> list[FrameContent]:
+    def contents_of(self, frames: Iterable[Frame]) -> list[FrameContent]:
         """Returns the contents of frames, in order.
 
         Replayed epochs are returned with the definition that they were written for. Those of a

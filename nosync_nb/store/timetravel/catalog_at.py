@@ -227,7 +227,7 @@ def with_historical_catalog(seen: Snapshot, was: HistoricalCatalog, log_id: byte
     origin = signing.judge_signature(
         signing.own_key()[0], log_id, was.epoch, was.catalog, was.signature
     )
-    if not origin.own:
+    if not origin.is_by_this_user:
         raise TrustError(
             f"what was defined at epoch {was.epoch} cannot be gone on with: {origin.why}",
             hint="leave out definitions='then' to go on with the definitions of now",

@@ -70,7 +70,7 @@ class GraphAtEpoch(NamedTuple):
     taken: Mapping[int, Since] = {}
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if nothing is missing, and no node must be run."""
         return not (self.bare or self.refused or self.unread)
 

@@ -51,7 +51,7 @@ def immutable_files(surveyed: LogSurvey) -> dict[str, ImmutableFile]:
     """Returns the files of a log that can be checked, by name: rows, then checkpoints, segments."""
     owed = surveyed.owed
     checkable = [each for each in surveyed.files.values() if each.digest is not None]
-    named = [_rows_file(each.owed(owed), owed.numbers) for each in checkable]
+    named = [_rows_file(each.with_required_offset(owed), owed.numbers) for each in checkable]
     states = [each for each in surveyed.held if checkpoint.checkpoint_names([each.name])]
     named += [
         ImmutableFile(

@@ -201,7 +201,7 @@ class _Surveyor:
             with guarded_decoding(f"'{name}'"):
                 payload = payloads.decode_payload(state.payload)
                 self._stages = {**stages_of(payload.meta), **self._stages}
-                self._owed.begin(owed.requirement_of(payload))
+                self._owed.add_checkpoint_record(owed.requirement_of(payload))
                 named = [*expected_files(named_files(payload.meta, {}), state.mark.offset)]
         except CorruptLogError as error:
             self._damage.append(DamagedRange(name, str(error)))
@@ -294,7 +294,7 @@ class _Surveyor:
         for index, segment in enumerate(path):
             after = path[index + 1] if index + 1 < len(path) else None
             if end != segment.start:
-                self._following.missed()
+                self._following.record_missing_frames()
             if end is not None and segment.start != end:
                 self._damage.append(DamagedRange(segment.name, "it does not continue the log"))
             follows = after is not None and after.before == segment.key
@@ -329,7 +329,7 @@ class _Surveyor:
             upto = min(upto, self._published)  # later bytes are being written
         for each in walk_frames(read, segment, upto if stop is None else stop):
             if isinstance(each, FrameGap):
-                self._following.missed()
+                self._following.record_missing_frames()
                 if each.upto is not None or stop is not None:
                     gap, end = each, None
                 continue  # else `_was_on_disk` decides whether it was synced
@@ -375,7 +375,7 @@ class _Surveyor:
                     for each in expected_files(named, offset, current=current, framed=True):
                         self._add_file(each)
         except CorruptLogError as error:
-            self._following.missed()
+            self._following.record_missing_frames()
             self._damage.append(DamagedRange(segment.name, str(error)))
             return None
         if frame.kind not in (payloads.EPOCH, payloads.REWIND):

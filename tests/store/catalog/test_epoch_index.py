@@ -119,8 +119,12 @@ def test_a_copy_that_lacks_a_rewind_has_no_more_than_what_stays() -> None:
     ledger = written()
     ledger.rewind(BACK)
     ledger.record(SECOND._replace(seq=10, durable=9))
-    assert [ledger.held(7, 2), ledger.held(9, 1), ledger.held(10, 2)] == [1, 1, 2]
-    assert ledger.held(3, 0) == 0
+    assert [
+        ledger.last_contained_epoch(7, 2),
+        ledger.last_contained_epoch(9, 1),
+        ledger.last_contained_epoch(10, 2),
+    ] == [1, 1, 2]
+    assert ledger.last_contained_epoch(3, 0) == 0
 
 
 def test_a_rewind_is_recorded_or_not_whatever_is_raised_and_wherever() -> None:

@@ -229,7 +229,7 @@ def test_a_strangers_stages_stay_held_however_often_our_catalog_is_written(
             checkpoint_now(session)
         session.close()
         session = hostile.opened()
-        assert services_of(session).signer.origin.own
+        assert services_of(session).signer.origin.is_by_this_user
         assert set(session.stale) == {"big", "odd", "counts", "late"}
         session.rename("big", "large")
         session.inputs["other"].insert([(len(how),)])
@@ -463,7 +463,7 @@ def test_a_function_signed_for_another_place_is_not_loaded(
     session.close()
     victim.watch()
     session = victim.opened()
-    assert services_of(session).signer.origin.own
+    assert services_of(session).signer.origin.is_by_this_user
     assert set(session.stale) == {"odd"}
     assert "does not match its signature" in session.stale["odd"]
     assert victim.loads == (1 if log == "log" else 0)  # that of `other` itself
@@ -577,7 +577,7 @@ def test_under_our_own_signature_a_log_does_not_call_reflect_by_itself(
         session.close()
     victim.watch()
     session = victim.opened()
-    assert services_of(session).signer.origin.own
+    assert services_of(session).signer.origin.is_by_this_user
     assert set(session.stale) == {"big"}
     assert "calls 'reflect', which is not run from a log: run the" in session.stale["big"]
     session.inputs["numbers"].insert([(7,)])

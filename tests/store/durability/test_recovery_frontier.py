@@ -207,7 +207,7 @@ def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, FrontierNode]) -
     exact = dict.fromkeys(nodes, UNBOUNDED)
     for _ in range(len(nodes) + 1):
         for name, node in nodes.items():
-            exact[name] = min([node.own, *(exact[q] for q in node.inputs)])
+            exact[name] = min([node.own_upper, *(exact[q] for q in node.inputs)])
     assert exact_uppers(nodes) == exact
 
 

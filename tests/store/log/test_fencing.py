@@ -32,7 +32,7 @@ def taken(files: Files, path: str, *, takeover: bool = False) -> WriterLease:
     """The lease of one more process."""
     files.make_folder(path)
     lease = fencing.claim_lease(files, path, FakeMachine(), takeover=takeover, generation_min=0)
-    lease.take()
+    lease.acquire()
     return lease
 
 
@@ -146,7 +146,7 @@ def test_a_file_system_whose_maps_lag_is_refused_and_the_log_stays_as_it_was(pat
     before = owner.read_owner(Files(), path)
     lease = fencing.claim_lease(Lagging(), path, FakeMachine(), takeover=True, generation_min=0)
     with pytest.raises(DurabilityError, match="maps do not show what was written"):
-        lease.take()
+        lease.acquire()
     lease.give_up()
     assert owner.read_owner(Files(), path) == before
 

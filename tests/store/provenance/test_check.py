@@ -197,7 +197,7 @@ def test_what_was_replayed_is_believed_right_after_frames_that_are_gone_alone(
         following = LabelHistory({})
         for each in frames[: at - 1]:
             following.wrong(*each)
-        following.missed()
+        following.record_missing_frames()
         for each in between:
             assert following.wrong(*each) == []
         told = following.wrong(kind, payload._replace(entries=without))

@@ -66,7 +66,7 @@ def now(path: str) -> int:
 def take_over(path: str) -> None:
     """Somebody else becomes the owner, and publishes."""
     lease = fencing.claim_lease(Files(), path, FakeMachine(), takeover=True, generation_min=0)
-    lease.take()
+    lease.acquire()
     lease.publish(64)
     lease.publish_durable(1)
     lease.close()

@@ -78,8 +78,8 @@ def test_every_trace_is_what_it_was_at_any_epoch(session: Session) -> None:
         made = plan_as_of(now, epoch)
         check(now, was, made)
         assert not made.unread
-    assert plan_as_of(now, 24).whole
-    assert not plan_as_of(now, 11).whole  # what operators remember has no history
+    assert plan_as_of(now, 24).is_complete
+    assert not plan_as_of(now, 11).is_complete  # what operators remember has no history
 
 
 def test_files_are_those_of_the_layers_that_end_before(session: Session) -> None:
@@ -192,7 +192,7 @@ def test_recent_epochs_are_had_by_what_was_changed_since(session: Session) -> No
     for epoch, was in seen.items():
         made = plan_as_of(now, epoch, frames=frames)
         check(now, was, made)
-        assert made.whole or epoch < 2, epoch
+        assert made.is_complete or epoch < 2, epoch
         assert sum(len(t.layers) for t in made.traces.values()) < 16 * len(made.traces)
 
 
@@ -210,10 +210,10 @@ def test_frames_are_kept_after_checkpoints_and_what_a_definition_wrote_is_not_ta
     now, frames = seen[20], kept_frames(session)
     for epoch, was in seen.items():
         check(now, was, plan_as_of(now, epoch, frames=frames))
-    assert plan_as_of(now, 18, frames=frames).whole
-    assert plan_as_of(now, 14, frames=frames).whole
+    assert plan_as_of(now, 18, frames=frames).is_complete
+    assert plan_as_of(now, 14, frames=frames).is_complete
     cut_off = [frame for frame in frames if frame.position.seq > frames[-2].position.seq]
-    assert not plan_as_of(now, 14, frames=cut_off).whole
+    assert not plan_as_of(now, 14, frames=cut_off).is_complete
 
 
 def test_who_goes_back_once_more_takes_nothing_for_what_it_was_not(session: Session) -> None:
