@@ -108,7 +108,7 @@ def cheapest_plan(
 
     Cost: for each plan, the compilation of its predicates and their evaluation on samples.
     """
-    usual = plans.by(granted)
+    usual = plans.plan_for(granted)
     if not plans.wishes - granted or any(tables.trace(n) is None for n in usual.references):
         return granted
     least = state_bytes(usual, tables, granted)
@@ -117,7 +117,7 @@ def cheapest_plan(
     best, least = granted, CLEARLY * least
     for some in plans.subsets():
         if granted < some:
-            size = state_bytes(plans.by(some), tables, granted)
+            size = state_bytes(plans.plan_for(some), tables, granted)
             if size < least:
                 best, least = some, size
     return best

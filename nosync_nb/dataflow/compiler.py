@@ -34,8 +34,8 @@ from nosync_nb.dataflow.graph import (
     GraphWiring,
     MadeBy,
     Node,
+    changed_items,
     disconnected,
-    other_inputs,
 )
 from nosync_nb.dataflow.loop_compiler import check_stable, compile_loop
 from nosync_nb.dataflow.optimizer.multiway_joins import Lookup
@@ -45,7 +45,7 @@ from nosync_nb.dataflow.shared_arrangements import (
     requested_arrangements,
     shared_plan,
 )
-from nosync_nb.dataflow.stage import MEMORY, FrozenState, Stage, inputs_and_stages
+from nosync_nb.dataflow.stage import MEMORY, FrozenState, Stage, separated_fingerprint
 from nosync_nb.dataflow.trampoline import Call, run_trampoline
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Types
@@ -103,7 +103,7 @@ class GraphBuilder:
         self._changed: dict[int, None] = {}  # nodes whose requested traces may have changed
         self._orphans: dict[int, None] = {}  # parts whose stage was taken out, in order
 
-    def begin(self) -> None:
+    def start_build(self) -> None:
         """Starts with no nodes; any node of the previous graph may be reused."""
         nodes = (node for node in self._old if node.id not in self._refused)
         self.reusable = {(node.fingerprint, node.name): node for node in nodes}
@@ -164,7 +164,7 @@ class GraphBuilder:
         self._numbers += 1
         return self._numbers
 
-    def put(self, node: Node) -> None:
+    def append_node(self, node: Node) -> None:
         """Appends a node that no other graph has."""
         self.nodes[node.id] = node
         self._new_ids.add(node.id)
@@ -217,7 +217,7 @@ class GraphBuilder:
         """Returns the node as an object of this graph alone, in the same position."""
         if node.id not in self._new_ids:
             node = node.copied()
-            self.put(node)
+            self.append_node(node)
             if node.name is not None:
                 self.named[node.name] = node
         return node
@@ -307,7 +307,7 @@ class Compiler:
             for stage in stages:
                 self.add(stage)
             return self.building.graph(self.made, memory, goes_on=True)
-        self.building.begin()
+        self.building.start_build()
         # Stopped stages come last, because they may have lost the functions of shared operators.
         for stage in sorted(catalog.values(), key=lambda each: each.reason is not None):
             self.add(stage)
@@ -325,7 +325,7 @@ class Compiler:
         if wiring is None or self.extended:
             return None
         old_stages = wiring.stages
-        changed_stages = other_inputs(catalog, old_stages)
+        changed_stages = changed_items(catalog, old_stages)
         if not all(stage.goes_on for stage in changed_stages.values()):
             return None
         moved = {
@@ -371,15 +371,15 @@ class Compiler:
         if isinstance(stage.life, FrozenState):
             node = self._frozen_node(stage, stage.life)
         elif stage.definition is None:
-            node = self._node(purpose, stage.meaning({}), name, types)
+            node = self._node(purpose, stage.current_fingerprint({}), name, types)
         elif (
             stage.held is not None
-            or stage.refused
+            or stage.is_distrusted
             or not (stage.live or self._is_unchanged(stage, stage.definition))
         ):
             node = self._halted_node(stage)
         else:
-            fingerprint = stage.meaning(wiring.prints)
+            fingerprint = stage.current_fingerprint(wiring.prints)
             tree = stage.definition
             if not keeping:
                 tree = plan_definition(tree, self.types, partial(self._supported_lookups, stage))
@@ -387,7 +387,7 @@ class Compiler:
             purpose = purpose._replace(prints=prints, uses=tree.uses)
             node = run_trampoline(self._operator_node(tree, fingerprint, name, purpose))
         self.building.named[name] = node
-        node.stand(self.now, still=not stage.live)
+        node.use_operator(self.now, still=not stage.live)
         node.logged(Layout(types, stage.key), self.building.number)
         if stage.key is not None:
             self.building.ask(node, [(node.id, node.log_layout)])
@@ -415,7 +415,7 @@ class Compiler:
         fingerprint = purpose.prints[id(tree)]
         if purpose.keeping:
             fingerprint = definition_fingerprint({"kept": fingerprint})
-        fingerprint = inputs_and_stages(fingerprint, purpose.apart)
+        fingerprint = separated_fingerprint(fingerprint, purpose.apart)
         existing = self.building.part(fingerprint, purpose.stage)
         if existing is not None and not self._has_missed_epochs(existing, purpose):
             return existing
@@ -494,12 +494,12 @@ class Compiler:
         if old is None or self._has_missed_epochs(old, purpose):
             node = Node(self.building.number(), fingerprint, types, stage, name, plan=plan)
         elif old.plan in reusable_plans and old.id not in self.bare:
-            node = old.again(types, stage)
+            node = old.copy_for_graph(types, stage)
         elif name is None:
             node = Node(self.building.number(), fingerprint, types, stage, plan=plan)
         else:
             node = old.elsewise(self.building.number(), types, stage, plan)
-        self.building.put(node)
+        self.building.append_node(node)
         return node
 
     def _has_missed_epochs(self, node: Node, purpose: CompilePurpose) -> bool:
@@ -516,14 +516,16 @@ class Compiler:
         stage remains halted, because its operator state is lost. After an opening, halted stages
         are not known yet, and nodes have no stage.
         """
-        old = self.building.reusable.get((stage.meaning(self.building.wiring.prints), stage.name))
+        old = self.building.reusable.get(
+            (stage.current_fingerprint(self.building.wiring.prints), stage.name)
+        )
         if old is None or (old.operator is None and old.stage):
             return False
         return all(self.schemas[ref.name] == ref.schema for ref in tree.refs)
 
     def _frozen_node(self, stage: Stage, life: FrozenState) -> Node:
         """Appends an earlier version: its log and one trace, no operator."""
-        name, types, fingerprint = stage.name, stage.schema.types, stage.meaning({})
+        name, types, fingerprint = stage.name, stage.schema.types, stage.current_fingerprint({})
         layout = Layout(types, life.key)
         old = self.building.reusable.get((fingerprint, name))
         node = Node(
@@ -537,7 +539,7 @@ class Compiler:
             traces={**({} if old is None else old.traces), layout: life.trace},
             stopped=None if old is None else old.stopped,
         )
-        self.building.put(node)
+        self.building.append_node(node)
         self.building.ask(node, [(node.id, layout)])
         return node
 
@@ -546,7 +548,7 @@ class Compiler:
         assert not stage.live
         old = next(n for (_, name), n in self.building.reusable.items() if name == stage.name)
         node = old.elsewise(old.id, stage.schema.types, stage.name, "")
-        self.building.put(node)
+        self.building.append_node(node)
         self.building.ask(node, [(node.id, layout) for layout in old.traces])
         return node
 
@@ -559,7 +561,7 @@ class Compiler:
         for node in reversed(nodes.values()):
             if node.name is None:
                 frozen = all(reader.frozen for reader in read.get(node.id, ()))
-                node.stand(self.now, still=frozen)
+                node.use_operator(self.now, still=frozen)
 
 
 def _compiles_alike(one: Stage, other: Stage) -> bool:

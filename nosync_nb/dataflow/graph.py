@@ -79,7 +79,7 @@ class Node:
         """Copies all attributes from another node."""
         vars(self).update(vars(other))
 
-    def again(self, types: tuple[str, ...], stage: str) -> Node:
+    def copy_for_graph(self, types: tuple[str, ...], stage: str) -> Node:
         """Copies the node into another graph, without an operator."""
         node = self.copied()
         node.types, node.stage, node.operator, node.inputs = types, stage, None, ()
@@ -88,7 +88,7 @@ class Node:
 
     def elsewise(self, number: int, types: tuple[str, ...], stage: str, plan: str) -> Node:
         """Returns a node with the log and the traces of this one, and with another plan."""
-        node = self.again(types, stage)
+        node = self.copy_for_graph(types, stage)
         node.id, node.plan, node.state = number, plan, ()
         return node
 
@@ -135,7 +135,7 @@ class Node:
         if self.operator is not None:
             yield from zip(self.state, self.operator.state, strict=True)
 
-    def stand(self, now: int, *, still: bool) -> None:
+    def use_operator(self, now: int, *, still: bool) -> None:
         """Freezes the node at epoch `now`, unless it is frozen already; or unfreezes it."""
         self.frozen = still
         if not still:
@@ -179,7 +179,7 @@ class GraphDiff(NamedTuple):
     nodes: int
 
     @property
-    def whole(self) -> bool:
+    def is_all_new(self) -> bool:
         """True if no node was taken over unchanged."""
         return len(self.fresh) == self.nodes
 
@@ -190,7 +190,9 @@ class GraphDiff(NamedTuple):
         return numbers.difference(number for node in self.fresh for number, _ in node.layouts())
 
 
-def lagging_nodes(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, Value] | None:
+def appended_items(
+    now: Mapping[Key, Value], before: Mapping[Key, Value]
+) -> dict[Key, Value] | None:
     """Returns the items that were appended to a mapping; None if the earlier items have changed.
 
     The earlier items are unchanged if they are the same objects in the same order. Cost: 20 ns for
@@ -201,13 +203,13 @@ def lagging_nodes(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict
     return None
 
 
-def other_inputs(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, Value]:
+def changed_items(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, Value]:
     """Returns the items of a mapping that are not the same objects as before, in order.
 
     Each object belongs to one key. Cost: some 20 ns each if the changed items come after the
     others, else some 100 ns each.
     """
-    fresh = lagging_nodes(now, before)
+    fresh = appended_items(now, before)
     if fresh is None:
         fresh = {key: value for key, value in now.items() if before.get(key) is not value}
     return fresh
@@ -341,12 +343,12 @@ class Graph:
         }
 
     def since(self, old: Graph) -> GraphDiff:
-        """Returns the difference from the graph that it was compiled from; see `other_inputs`."""
+        """Returns the difference from the graph that it was compiled from; see `changed_items`."""
         cached = self._since
         if cached is None or cached[0] is not old.nodes:
-            fresh = other_inputs(self.nodes, old.nodes)
+            fresh = changed_items(self.nodes, old.nodes)
             grown = len(self.nodes) - len(fresh) == len(old.nodes)
-            gone = {} if grown else other_inputs(old.nodes, self.nodes)
+            gone = {} if grown else changed_items(old.nodes, self.nodes)
             change = GraphDiff([*fresh.values()], [*gone.values()], len(self.nodes))
             cached = self._since = old.nodes, change
         return cached[1]

@@ -13,7 +13,7 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.fingerprint import definition_fingerprint
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import Stage, inputs_and_stages
+from nosync_nb.dataflow.stage import Stage, separated_fingerprint
 from nosync_nb.rows.types import row_bytes
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
@@ -57,7 +57,7 @@ class PlanLookups:
         self._readers = _readers(seen.graph)
         self._nodes = _nodes(seen.graph, plan, stage)
 
-    def of(self, part: Definition) -> list[PlannedArrangement]:
+    def arrangements_of(self, part: Definition) -> list[PlannedArrangement]:
         """Returns the arrangements of a part: the orders that others look up, and its own state."""
         node = self._nodes.get(id(part))
         if node is None:
@@ -74,7 +74,7 @@ class PlanLookups:
             arrangements.append(PlannedArrangement(id(part), None, True, rows, size, readers))
         return arrangements
 
-    def asked(self, part: Definition, port: int) -> list[PlannedArrangement]:
+    def lookups_of_change(self, part: Definition, port: int) -> list[PlannedArrangement]:
         """Returns the lookups that a change of an input causes, in other inputs or in groups."""
         node = self._nodes.get(id(part))
         if node is None or node.operator is None:
@@ -90,7 +90,7 @@ class PlanLookups:
                     continue
                 if layout in nodes[number].traces:
                     arrangements.append(self._arrangement(below, nodes[number], layout))
-        return [*arrangements, *(each for each in self.of(part) if each.own)]
+        return [*arrangements, *(each for each in self.arrangements_of(part) if each.own)]
 
     def _rows(self, node: Node, layout: Layout | None) -> int:
         """Returns the number of rows of a trace of a node; 0 if the node has no such trace."""
@@ -140,7 +140,7 @@ def _part_fingerprints(
         fingerprint = prints[id(part)]
         if keeping:
             fingerprint = definition_fingerprint({"kept": fingerprint})
-        yield part, inputs_and_stages(fingerprint, 0 if stage is None else stage.apart)
+        yield part, separated_fingerprint(fingerprint, 0 if stage is None else stage.apart)
 
 
 def _trace_size(trace: Trace | None, layout: Layout) -> tuple[int, int]:

@@ -65,7 +65,7 @@ def adapted_to_schemas(
     if all(catalog[ref.name].schema == ref.schema for ref in tree.refs):
         return stage, None
     try:
-        fitted = run_trampoline(_SchemaAdapter(catalog, types).fit(tree))
+        fitted = run_trampoline(_SchemaAdapter(catalog, types).adapt_part(tree))
         refuse_retyped(fitted.remains.lost)
     except LostColumnError as error:
         return stage, str(error)
@@ -95,7 +95,7 @@ class _SchemaAdapter:
         self.types = types
         self.known: dict[int, _AdaptedTree] = {}
 
-    def fit(self, tree: Definition) -> Call[_AdaptedTree]:
+    def adapt_part(self, tree: Definition) -> Call[_AdaptedTree]:
         """Returns a part over current columns."""
         adapted = self.known.get(id(tree))
         if adapted is None:
@@ -136,7 +136,7 @@ class _SchemaAdapter:
     def _adapted_part(self, tree: Definition) -> Call[_AdaptedTree]:
         inputs: list[_AdaptedTree] = []
         for each in tree.inputs:
-            inputs.append((yield self.fit(each)))
+            inputs.append((yield self.adapt_part(each)))
         below, remains = tuple([each.tree for each in inputs]), [each.remains for each in inputs]
         fit = AdaptedPart(tree.params, {})
         if any(each.lost for each in remains):

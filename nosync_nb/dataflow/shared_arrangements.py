@@ -19,7 +19,7 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.optimizer.multiway_joins import NOBODYS, Lookup
 from nosync_nb.dataflow.optimizer.planner import PlanSet, plans_for_catalog
-from nosync_nb.dataflow.stage import Stage, inputs_and_stages
+from nosync_nb.dataflow.stage import Stage, separated_fingerprint
 from nosync_nb.expressions import Types
 from nosync_nb.operators.registry import is_linear
 
@@ -38,7 +38,7 @@ def shared_plan(
     inputs = _input_fingerprints(graph, node)
     tried = {}
     for lookups in (NOBODYS, *plans.subsets()):
-        plan = plans.by(lookups)
+        plan = plans.plan_for(lookups)
         fingerprints = _part_fingerprints(plan, prints, stage.apart)
         if not inputs or inputs == _plan_input_fingerprints(plan, fingerprints):
             tried[lookups] = {fingerprints[key] for key in _unnamed_node_parts(plan)}
@@ -83,7 +83,9 @@ def _part_fingerprints(
     """Returns the fingerprints of the nodes of the parts, by `id`."""
     fingerprints = plan.fingerprints(prints)
     return {
-        id(p): fingerprints[id(p)] if p.is_ref else inputs_and_stages(fingerprints[id(p)], apart)
+        id(p): fingerprints[id(p)]
+        if p.is_ref
+        else separated_fingerprint(fingerprints[id(p)], apart)
         for p in plan.walk()
     }
 

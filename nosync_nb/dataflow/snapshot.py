@@ -100,6 +100,6 @@ def named_logs(nodes: Iterable[Node]) -> dict[int, str]:
 def hidden_columns(history: History, logs: Mapping[int, str], catalog: Mapping[str, Stage]) -> None:
     """Hides the epochs that cannot be read separately: those before a stage, and skipped ones."""
     for number, name in logs.items():
-        history.begin(number, catalog[name].begin)
+        history.start_at(number, catalog[name].begin)
         for lower, upper in catalog[name].gaps:
             history.hide(number, lower, upper)

@@ -101,7 +101,8 @@ class Stage:
         version: counts the definitions of one name from 1.
         begin: its first epoch.
         uid: the identity of an input across renames: its first name, unless that was taken.
-        fingerprint: identifies its meaning as of the last definition or opening; see `meaning`.
+        fingerprint: identifies its meaning as of the last definition or opening; see
+            `current_fingerprint`.
         gaps: the epochs `[lower, upper)` that cannot be read separately, as it caught up in one
             step.
         apart: separates it and its unnamed parts from equal ones of other stages, because their
@@ -170,7 +171,7 @@ class Stage:
         return isinstance(self.life, FrozenState)
 
     @property
-    def refused(self) -> bool:
+    def is_distrusted(self) -> bool:
         """True if it has stopped with rows that are not trusted; it never continues from them."""
         return self.refuted is not None and isinstance(self.life, StaleState)
 
@@ -191,20 +192,20 @@ class Stage:
         """
         return not any(lower <= epoch < upper for lower, upper in self.gaps)
 
-    def stopped(self, reason: str, now: int) -> Stage:
+    def as_stale(self, reason: str, now: int) -> Stage:
         """Returns the stage, stale since `now`, or since it stopped earlier."""
         return replace(self, life=StaleState(reason, self.last(now)), scaled=None)
 
     def forgotten(self, reason: str, now: int) -> Stage:
         """Returns the stage without any readable epoch, because its rows were in memory alone."""
-        stage = self if self.frozen else self.stopped(reason, now)
+        stage = self if self.frozen else self.as_stale(reason, now)
         return replace(stage, gaps=((0, now + 1),))
 
     def resumed(self) -> Stage:
         """Returns the stage, live."""
         return self if self.live else replace(self, life=LIVE)
 
-    def before(self, life: FrozenState) -> Stage:
+    def as_earlier_version(self, life: FrozenState) -> Stage:
         """Returns the stage as an earlier version, `name@version`.
 
         Its meaning is its rows alone.
@@ -213,7 +214,7 @@ class Stage:
         was = replace(self, refuted=None, scaled=None)
         return replace(was, name=name, fingerprint=fingerprint, life=life, apart=0)
 
-    def meaning(self, named: Mapping[str, str]) -> str:
+    def current_fingerprint(self, named: Mapping[str, str]) -> str:
         """Returns its current fingerprint.
 
         Args:
@@ -224,13 +225,13 @@ class Stage:
         if self.definition is None:
             return _input_fingerprint(self.uid, self.schema.types, self.key)
         definition_print = self.definition.fingerprint(named)
-        return inputs_and_stages(
+        return separated_fingerprint(
             _stage_fingerprint(definition_print, self.options.nondeterministic), self.apart
         )
 
     def identified(self, named: Mapping[str, str]) -> Stage:
         """Returns the stage with its current fingerprint."""
-        fingerprint = self.meaning(named)
+        fingerprint = self.current_fingerprint(named)
         return self if fingerprint == self.fingerprint else replace(self, fingerprint=fingerprint)
 
     def to_json(self) -> dict[str, Any]:
@@ -277,7 +278,7 @@ class Stage:
         )
 
 
-def inputs_and_stages(fingerprint: str, apart: int) -> str:
+def separated_fingerprint(fingerprint: str, apart: int) -> str:
     """Returns the fingerprint of a collection that is separated from equal ones by a number.
 
     The number 0 does not separate it.

@@ -235,7 +235,7 @@ def compile_shown(
         current_settings = (
             settings if isinstance(settings, SqlSettings) else settings(compiled.depends, sql)
         )
-        own = current_settings.of(compiled.depends)
+        own = current_settings.select(compiled.depends)
         compiled = _compiled(sql, schema, utc=own.utc, ansi=own.ansi is not False)
     if compiled.node is not None:
         own = own._replace(registered=())

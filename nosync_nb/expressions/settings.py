@@ -70,7 +70,7 @@ class SqlSettings(NamedTuple):
         """True if timestamps are in UTC, which is the default."""
         return self.time_zone is None or self.time_zone == UTC
 
-    def of(self, depends: SettingsDependency) -> SqlSettings:
+    def select(self, depends: SettingsDependency) -> SqlSettings:
         """Returns the settings of a dependency."""
         return SqlSettings(
             self.time_zone if depends.time_zone else None,

@@ -29,7 +29,7 @@ from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files import best_effort
 from nosync_nb.files.descriptor import REACHED, Descriptor, Folder
 from nosync_nb.files.memory_map import MappedFile
-from nosync_nb.files.os_errors import raise_durability_error, refuse_symlink
+from nosync_nb.files.os_errors import raise_durability_error, raise_link_error
 
 Buffer = bytes | bytearray | memoryview
 
@@ -287,7 +287,7 @@ class Files:
             with Folder(source_folder, REACHED) as old, Folder(target_folder, REACHED) as new:
                 os.link(*names, src_dir_fd=old, dst_dir_fd=new, follow_symlinks=False)
         except OSError as error:
-            refuse_symlink(error, source, target)
+            raise_link_error(error, source, target)
 
     def copy(self, source: str, target: str) -> None:
         """Copies the bytes of a file into a new one, and syncs the new one."""

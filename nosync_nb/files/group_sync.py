@@ -21,7 +21,7 @@ from nosync_nb.files.memory_map import MappedFile
 
 
 class GroupSyncFiles(Files):
-    """A disk whose `sync` and `sync_folder` are run by `settle`; for use by one thread.
+    """A disk whose `sync` and `sync_folder` are run by `sync_deferred`; for use by one thread.
 
     Owns the files with a deferred sync, which are open, and the paths of such folders.
     """
@@ -31,7 +31,7 @@ class GroupSyncFiles(Files):
         self._unsynced: dict[str, File] = {}
         self._folders: set[str] = set()
 
-    def settle(self, *, apart: str | None = None) -> None:
+    def sync_deferred(self, *, apart: str | None = None) -> None:
         """Runs every deferred sync, of files and folders, in parallel.
 
         Args:

@@ -34,7 +34,7 @@ _maps: dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
 """The maps for reading, by address. Every operation on this dict is atomic, in any thread."""
 
 
-def remaining_bytes() -> None:
+def drop_mapped_pages() -> None:
     """Releases the resident pages of all files that are mapped for reading.
 
     Afterwards they do not count as memory of this process. They stay in the page cache of the

@@ -55,7 +55,7 @@ def raise_durability_error(error: OSError, action: str, path: str) -> NoReturn:
     ) from error
 
 
-def refuse_symlink(error: OSError, source: str, target: str) -> NoReturn:
+def raise_link_error(error: OSError, source: str, target: str) -> NoReturn:
     """Raises the error of a failed hard link, with a hint if the file system has no hard links."""
     if error.errno not in _NO_LINKS:
         raise_durability_error(error, "link", source)

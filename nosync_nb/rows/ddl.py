@@ -103,7 +103,7 @@ class TypeReader:
             hint="write Spark's DDL, such as 'name string, seats int, paid decimal(10,2)'",
         )
 
-    def take(self, sign: str) -> bool:
+    def skip_sign(self, sign: str) -> bool:
         """Skips `sign` if it comes next and returns True if it did."""
         if self._next != ("sign", sign):
             return False
@@ -112,7 +112,7 @@ class TypeReader:
 
     def expect(self, sign: str) -> None:
         """Skips `sign`, which must come next."""
-        if not self.take(sign):
+        if not self.skip_sign(sign):
             self.fail(self._next[1])
 
     def end(self) -> None:
@@ -176,9 +176,9 @@ class TypeReader:
     def _decimal(self) -> str:
         """Reads precision and scale, by default Spark's (10, 0)."""
         precision, scale = "10", "0"
-        if self.take("("):
+        if self.skip_sign("("):
             precision = self.word()
-            if self.take(","):
+            if self.skip_sign(","):
                 scale = self.word()
             self.expect(")")
         if not (precision.isdigit() and scale.isdigit() and int(scale) <= int(precision) <= 38):
@@ -190,11 +190,11 @@ class TypeReader:
     def fields(self, close: str) -> list[tuple[str, str]]:
         """Reads `name type` or `name: type`, up to `close` ('' for the end)."""
         fields: list[tuple[str, str]] = []
-        while not (self.take(close) if close else self._next[0] == "end"):
+        while not (self.skip_sign(close) if close else self._next[0] == "end"):
             if fields:
                 self.expect(",")
             name = self.word()
-            self.take(":")
+            self.skip_sign(":")
             fields.append((name, self.type()))
             self._skip_remarks()
         return fields

@@ -116,7 +116,7 @@ class SessionInfo:
             >>> if (activity := session.info.activity) is not None:
             ...     print(activity.what, activity.done, activity.total)
         """
-        return self._services.works.doing.now
+        return self._services.works.doing.current
 
     @property
     def background_failures(self) -> list[str]:

@@ -137,7 +137,7 @@ class SparkConnection:
                 around = f"; {instead!r} would stay in process" if instead else ""
                 self._say(f"starts Spark for {why}{around}")
             try:
-                with self._doing.of(f"starts Spark for {why}"):
+                with self._doing.record(f"starts Spark for {why}"):
                     spark = launch.start_session({**recorded, **self.conf})
             except NosyncError as error:
                 raise NosyncError(f"{why} needs Spark, but {error}", hint=error.hint) from error

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.graph import lagging_nodes
+from nosync_nb.dataflow.graph import appended_items
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import (
@@ -52,7 +52,7 @@ class SparkTypes:
         """
         from nosync_nb.spark import spark_session
 
-        recorded = self.recorded().of(depends)
+        recorded = self.recorded().select(depends)
         spark = self._way.present()
         if spark is not None:
             have = spark_session.sql_settings_of(spark)
@@ -93,7 +93,7 @@ class SparkTypes:
         known, settings = self._recorded
         if catalog is known:
             return settings
-        stages: Mapping[str, Stage] | None = lagging_nodes(catalog, known)
+        stages: Mapping[str, Stage] | None = appended_items(catalog, known)
         if stages is None:
             stages, settings = catalog, SqlSettings()
         for stage in stages.values():

@@ -162,7 +162,7 @@ def _shortened(layer: Layer, epoch: int, layout: Layout) -> LazyLayer:
     """
     lower, rows_count = min(layer.lower, epoch), max(1, layer.rows_count)
     needs = frozenset(files_needed(Trace(layout, (layer,))))
-    statistics, files = layer.known(), layer.files
+    statistics, files = layer.facts(), layer.files
     return LazyLayer(
         lower, epoch + 1, rows_count, lambda: layer.parts, files, needs, seen=statistics
     )

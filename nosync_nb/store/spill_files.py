@@ -61,7 +61,7 @@ class RunFiles:
     def release_pages(self, size_bytes: int) -> None:
         """Returns the mapped pages to the system if so many bytes of files were read."""
         if size_bytes > REST_BYTES:
-            memory_map.remaining_bytes()
+            memory_map.drop_mapped_pages()
 
     def arranged(
         self, traces: Mapping[Layout, int], updates: Updates, epoch: int

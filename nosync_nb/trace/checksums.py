@@ -100,7 +100,7 @@ class _RangeChecksum:
         self.start, self.stop, self.wanted, self.flaw = start, stop, wanted, flaw
         self._hash = xxh3_64()
 
-    def take(self, offset: int, data: memoryview) -> None:
+    def add_bytes(self, offset: int, data: memoryview) -> None:
         """Adds the bytes that lie in the range."""
         low, high = max(self.start - offset, 0), min(self.stop - offset, len(data))
         if low < high:
@@ -134,7 +134,7 @@ def _check_ranges(
             open_.append(waiting)
             waiting = next(sums, None)
         for each in open_:
-            each.take(offset, memoryview(data))
+            each.add_bytes(offset, memoryview(data))
         wrong += [each.flaw for each in open_ if each.stop <= end and not each.holds]
         open_ = [each for each in open_ if each.stop > end]
         offset = end

@@ -252,7 +252,7 @@ def adopt_merged(trace: Trace, inputs: tuple[Layer, ...], output: Layer) -> Trac
     if start is None:
         return None
     if inputs[-1].seen is not None and inputs[-1].seen.sound:
-        output.known().sum_up()  # the collection at its end is the same
+        output.facts().sum_up()  # the collection at its end is the same
     layers = trace.layers
     stop = start + len(inputs)
     return Trace(trace.layout, (*layers[:start], output, *layers[stop:]), trace.memos)

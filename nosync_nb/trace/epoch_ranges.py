@@ -124,7 +124,7 @@ class EpochRanges:
         """Every epoch, ascending."""
         return (epoch for each in self.ranges for epoch in each)
 
-    def neighbours(self, epoch: int) -> tuple[int | None, int | None]:
+    def nearest(self, epoch: int) -> tuple[int | None, int | None]:
         """Returns the nearest epochs of the set at or before, and at or after, `epoch`."""
         at = bisect_right(self.ranges, epoch, key=lambda r: r.start)
         before = min(epoch, self.ranges[at - 1][-1]) if at else None
@@ -137,7 +137,7 @@ def check_readable(stage: str, epoch: int, readable: EpochRanges) -> None:
     """Raises TimeError, naming the neighbours, if a stage cannot be read at an epoch."""
     if epoch in readable:
         return
-    neighbours = " or ".join(str(e) for e in readable.neighbours(epoch) if e is not None)
+    neighbours = " or ".join(str(e) for e in readable.nearest(epoch) if e is not None)
     raise TimeError(
         f"stage '{stage}': epoch {epoch} is not readable, only {readable}",
         hint=f"read at {neighbours}" if neighbours else "commit an epoch first",

@@ -63,12 +63,12 @@ def _first_of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[FirstR
     """Returns the first rows of each part of a layer, at least `n` if it has so many."""
     if n > _CACHED_ROWS_MAX:
         return [_first_of_part(part, ordering, n) for part in layer.parts]
-    order, facts = tuple(ordering), layer.known()
+    order, facts = tuple(ordering), layer.facts()
     cached = facts.rows.first.get(order)
     if cached is not None and cached[0] >= n:
         return cached[1]
     first = [_first_of_part(part, ordering, n) for part in layer.parts]
-    facts.show(order, n, first)
+    facts.cache_first_rows(order, n, first)
     return first
 
 

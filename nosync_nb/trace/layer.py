@@ -113,7 +113,7 @@ class Layer:
         """Marks the layer as being merged by the worker, so that no other thread merges it."""
         self.claimed = True
 
-    def known(self) -> LayerFacts:
+    def facts(self) -> LayerFacts:
         """Returns the cached statistics of the layer, to which readers add."""
         if self.seen is None:
             self.seen = layer_facts(self.files)

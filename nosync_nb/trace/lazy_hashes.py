@@ -42,7 +42,7 @@ class LazyHashes:
         self.updates = updates
         self._cached = {} if known is None else known
 
-    def of(self, places: tuple[int, ...]) -> Hashes:
+    def hashes_of(self, places: tuple[int, ...]) -> Hashes:
         """Returns the hashes over some columns. Cost: that of the columns after a cached prefix."""
         hashes = self._cached.get(places)
         if hashes is None:
@@ -51,7 +51,7 @@ class LazyHashes:
 
     def of_rows(self) -> Hashes:
         """Returns the hashes over all columns."""
-        return self.of(all_rows(len(self._types)))
+        return self.hashes_of(all_rows(len(self._types)))
 
     def _compute(self, places: tuple[int, ...]) -> Hashes:
         columns, diff = self.updates
@@ -70,7 +70,7 @@ class LazyHashes:
 
     def arranged(self, layout: Layout) -> Batch:
         """Arranges the updates in a layout, consolidated; see `arrange`."""
-        khash, rhash = self.of(layout.places), self.of_rows()
+        khash, rhash = self.hashes_of(layout.places), self.of_rows()
         return arrange(layout, self.updates, khash=khash, rhash=rhash)
 
     def unordered(self, layout: Layout) -> Batch | None:
@@ -84,7 +84,7 @@ class LazyHashes:
         columns, diff = self.updates
         if any_zero(diff):
             return None
-        khash = self.of(layout.places)
+        khash = self.hashes_of(layout.places)
         if not (_differ(khash) or self._numbers_differ(khash)):
             rhash = self.of_rows()
             if rhash is khash or not _differ(rhash):

@@ -50,7 +50,7 @@ def row_sums(trace: Trace) -> int:
 
 def _diff_summary(layer: Layer) -> tuple[int, int]:
     """Returns the sum of the counts of a layer, and the least of them."""
-    facts = layer.known()
+    facts = layer.facts()
     if facts.rows.counted is None:
         sums, least = 0, 0
         diffs = [diff for _, diff in layer.updates]
@@ -93,9 +93,9 @@ def is_nonnegative(trace: Trace) -> bool:
                 _are_nonnegative(trace, part, index) for at, part, index in removed if at >= i
             ):
                 return False
-            layers[-1].known().sum_up()
+            layers[-1].facts().sum_up()
             return True
-        layers[i].known().sum_up()
+        layers[i].facts().sum_up()
     return True
 
 
@@ -125,7 +125,7 @@ def keep_nonnegative(trace: Trace, stop: int, most: int) -> None:
         batch = merge(trace.layout, removed)
         if not _are_nonnegative(Trace(trace.layout, layers), batch, np.arange(len(batch))):
             return
-    layers[-1].known().sum_up()
+    layers[-1].facts().sum_up()
 
 
 def is_cheaper_than_merge(trace: Trace, looked_up: int) -> bool:
@@ -140,7 +140,7 @@ def add_only(layer: Layer) -> bool:
 
 def _verified_layers(layers: Sequence[Layer]) -> int:
     """Returns the number of layers at whose end no row is there fewer than 0 times, as cached."""
-    return next((i + 1 for i in reversed(range(len(layers))) if layers[i].known().sound), 0)
+    return next((i + 1 for i in reversed(range(len(layers))) if layers[i].facts().sound), 0)
 
 
 def has_negative(trace: Trace, updates: Updates) -> bool:

@@ -55,7 +55,7 @@ class LayerFacts:
         """Records the sum of the counts and the least count."""
         self.rows.counted = sums, least
 
-    def show(self, order: Any, n: int, first: Sequence[Any]) -> None:
+    def cache_first_rows(self, order: Any, n: int, first: Sequence[Any]) -> None:
         """Caches the first `n` rows of each part in an order, for the last few orders."""
         recent = [each for each in self.rows.first.items() if each[0] != order]
         self.rows.first = dict([*recent[-(ORDERS_MAX - 1) :], (order, (n, first))])

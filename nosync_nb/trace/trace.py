@@ -206,7 +206,7 @@ class Trace:
             for number, part in enumerate(layer.keyed):
                 hashes, bits = part.khash, None
                 if sparse_index(len(hashes), len(khash)):
-                    bits = layer.known().bits(number, hashes)
+                    bits = layer.facts().bits(number, hashes)
                 hit = find_hashes(hashes, khash, bits)
                 if hit is not None:
                     yield part.columns, part.diff, *hit

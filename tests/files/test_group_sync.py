@@ -1,6 +1,6 @@
 """Group syncs: concurrent steps wait together, and errors are raised when all have ended.
 
-A group sync postpones syncs: after `settle` a power failure loses nothing, and each file was synced
+A group sync postpones syncs: then a power failure loses nothing, and each file was synced
 once.
 """
 
@@ -98,7 +98,7 @@ def test_a_disk_syncs_at_once_what_was_put_off(
         file.close()
     monkeypatch.setattr("os.fdatasync", lambda fd: met.wait(WAIT_S))
     monkeypatch.setattr("os.fsync", lambda fd: met.wait(WAIT_S))
-    together.settle()
+    together.sync_deferred()
     assert not met.broken
 
 
@@ -181,7 +181,7 @@ def test_power_takes_nothing_of_what_was_settled(tmp_path: Path, seed: int) -> N
     disk = FaultyFiles(seed=seed)
     together = GroupSyncFiles(disk)
     expected = written(together, root)
-    together.settle()
+    together.sync_deferred()
     disk.lose_power(str(root))
     assert contents(root) == expected
 
@@ -192,7 +192,7 @@ def test_each_file_and_folder_is_synced_once_and_not_before_it_is_settled(tmp_pa
     written(together, tmp_path)
     assert not [step for step in disk.steps if step.action.startswith("sync")]
     before = len(disk.steps)
-    together.settle()
+    together.sync_deferred()
     steps = disk.steps[before:]
     synced = Counter((step.action, step.name) for step in steps)
     assert synced == Counter(
@@ -210,5 +210,5 @@ def test_a_sync_that_fails_when_it_is_settled_is_told(tmp_path: Path, at: int) -
     written(together, tmp_path)
     disk.refuse(at, 1, 5)
     with pytest.raises(DurabilityError):
-        together.settle()
+        together.sync_deferred()
     together.close()

@@ -100,7 +100,7 @@ def test_first_bits_are_asked_for_what_is_far_apart(every: int, bits: list[int])
     hit = trace.lookup(few.khash, few.columns[:1])
     assert hit is not None
     assert set(hit.probe.tolist()) == set(range(len(few)))
-    assert [*trace.layers[0].known().rows.bits] == bits
+    assert [*trace.layers[0].facts().rows.bits] == bits
 
 
 def test_a_layer_keeps_the_prefixes_of_its_parts() -> None:
@@ -110,9 +110,9 @@ def test_a_layer_keeps_the_prefixes_of_its_parts() -> None:
     trace.lookup(khash[:1], [keys[:1]])
     assert trace.layers[0].seen is None  # few are looked for without them
     trace.lookup(khash, [keys])
-    assert [*trace.layers[0].known().rows.bits] == [0]
-    assert not trace.layers[1].known().rows.bits, "a small one needs none"
-    kept = trace.layers[0].known().rows.bits[0]
+    assert [*trace.layers[0].facts().rows.bits] == [0]
+    assert not trace.layers[1].facts().rows.bits, "a small one needs none"
+    kept = trace.layers[0].facts().rows.bits[0]
     with mock.patch.object(layers, "find_hashes", wraps=find_hashes) as looked:
         trace.lookup(khash, [keys])
         assert not looked.called, "the same was asked for before"

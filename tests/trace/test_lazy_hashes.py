@@ -82,7 +82,9 @@ def test_hashes_are_those_of_the_columns_in_whatever_order_they_are_asked_for(
             places = data.draw(st.permutations(range(len(types))))
             places = tuple(places[: data.draw(st.integers(0, len(types)))])
             columns, kinds = [updates.columns[i] for i in places], [types[i] for i in places]
-            assert rows.hash_columns(columns, kinds, n).tolist() == hashed.of(places).tolist()
+            assert (
+                rows.hash_columns(columns, kinds, n).tolist() == hashed.hashes_of(places).tolist()
+            )
 
 
 @given(st.data(), BUCKETS)
@@ -135,7 +137,7 @@ def test_rows_that_occur_twice_are_hashed_once() -> None:
         mock.patch.object(rows, "hash_columns", counting),
         mock.patch.object(rows, "extend_hashes", going_on),
     ):
-        assert len(delta.hashed(Layout(delta.types, (0,)))) == rows_count - 1
+        assert len(delta.with_hashes(Layout(delta.types, (0,)))) == rows_count - 1
         assert sum(hashed) == 3 * rows_count, "the key, and the columns behind it"
         assert len(delta.batch(Layout(delta.types))) == rows_count - 1
         assert sum(hashed) == 3 * rows_count

@@ -52,16 +52,18 @@ def test_a_change_says_the_same_in_whatever_form_it_is_asked_for_first(data: st.
     updates = data.draw(updates_of(layout.types, data.draw(pools(layout.types)), max_size=8))
     expected = count(arrange(layout, updates).updates, layout.types)
     delta = Delta(layout.types, updates)
-    for name in data.draw(st.permutations(["summed", "hashed", "batch", "updates"])):
+    for name in data.draw(
+        st.permutations(["consolidated_if_few", "with_hashes", "batch", "updates"])
+    ):
         form = getattr(delta, name)
-        if name == "summed":
+        if name == "consolidated_if_few":
             form = form()
         elif name != "updates":
             form = form(layout)
         if form is not None:
             made = form if name == "updates" else form.updates
             assert count(made, layout.types) == expected
-        if name in ("hashed", "batch"):
+        if name in ("with_hashes", "batch"):
             columns = [form.columns[i] for i in layout.places]
             kinds = [layout.types[i] for i in layout.places]
             hashes = rows.hash_columns(columns, kinds, len(form))
@@ -104,15 +106,15 @@ def test_many_rows_and_counts_near_the_limit_are_not_added_up_so() -> None:
     large = Updates([np.array([1, 1])], np.array([1 << 62, 1 << 62], np.int64))
     assert consolidate_few(("bigint",), large) is None
     with pytest.raises(CountError, match="row \\(1,\\) is counted more than"):
-        Delta(("bigint",), large).hashed(Layout(("bigint",), (0,)))
+        Delta(("bigint",), large).with_hashes(Layout(("bigint",), (0,)))
 
 
 def test_few_rows_are_consolidated_without_a_hash() -> None:
     delta = Delta(PAIRS, pairs((1, "a", 1), (2, "b", 1), (1, "a", -1)))
     with mock.patch.object(rows, "hash_columns", side_effect=AssertionError):
-        few = delta.summed()
+        few = delta.consolidated_if_few()
     assert few is not None
     assert few.layout is UNORDERED
     assert listed(few.updates) == [(2, "b", 1)]
     assert listed(delta.updates) == [(2, "b", 1)], "from then on these are its updates"
-    assert delta.summed() is few
+    assert delta.consolidated_if_few() is few

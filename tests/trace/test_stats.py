@@ -238,25 +238,25 @@ def test_who_merges_layers_finds_out_what_holds_at_their_end() -> None:
 
     def until(read: Trace, stop: int, most: int = 1000) -> int:
         stats.keep_nonnegative(read, stop, most)
-        sound = [layer.upper for layer in read.layers if layer.known().sound]
+        sound = [layer.upper for layer in read.layers if layer.facts().sound]
         return max(sound, default=0)
 
     base = dict.fromkeys(range(100), 1)
     some = trace(base, {3: -1, 4: -1}, {5: -1, 200: 1}, {3: -1}, {3: 1, 200: -1})
     assert until(some, 3) == 0, "nothing is known of a layer before"
-    some.layers[0].known().sum_up()
+    some.layers[0].facts().sum_up()
     assert until(some, 1) == 1
     assert until(some, 3, most=3) == 1, "it was to look at fewer rows"
     assert until(some, 3) == 3
-    assert not some.layers[1].known().sound, "that is not looked at: the layers become one"
+    assert not some.layers[1].facts().sound, "that is not looked at: the layers become one"
     assert until(some, 4) == 3, "3 was taken away twice"
     assert until(some, 5) == 5
 
     twice = trace(base, {3: -1}, {3: -1})
-    twice.layers[0].known().sum_up()
+    twice.layers[0].facts().sum_up()
     assert until(twice, 3) == 1
     grown = trace(base, {200: 1}, {200: 1, 201: 1})
-    grown.layers[0].known().sum_up()
+    grown.layers[0].facts().sum_up()
     assert until(grown, 3) == 3
 
 

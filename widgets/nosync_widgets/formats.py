@@ -104,13 +104,13 @@ def like(rows: Iterable[Sequence[Any]]) -> Callable[[Sequence[Any]], list[str | 
             if isinstance(item, datetime):
                 times[place] = times.get(place, False) or not _midnight(item)
 
-    def show(row: Sequence[Any]) -> list[str | None]:
+    def row_cells(row: Sequence[Any]) -> list[str | None]:
         return [
             str(item.date()) if times.get(i) is False and _midnight(item) else value(item)
             for i, item in enumerate(row)
         ]
 
-    return show
+    return row_cells
 
 
 def _midnight(item: Any) -> bool:

@@ -32,14 +32,14 @@ class ProgressBar:
 
     def update(self, seen: ProgressState) -> None:
         """Shows the current state."""
-        self._show({"text/plain": formats.visible(seen.text), "text/html": html(seen)})
+        self._display({"text/plain": formats.visible(seen.text), "text/html": html(seen)})
 
     def close(self) -> None:
         """Clears the output."""
         if self._shown:
-            self._show({"text/plain": "", "text/html": ""})
+            self._display({"text/plain": "", "text/html": ""})
 
-    def _show(self, bundle: MutableMapping[str, str]) -> None:
+    def _display(self, bundle: MutableMapping[str, str]) -> None:
         if self._shown:
             self._handle.update(bundle, raw=True)
         else:

@@ -67,7 +67,7 @@ class ShortErrors:
         """Installs the handler; does nothing if another extension has taken IPython's only slot."""
         if self._installed or self._shell.custom_exceptions:
             return
-        self._shell.set_custom_exc((Exception, KeyboardInterrupt), self._show)
+        self._shell.set_custom_exc((Exception, KeyboardInterrupt), self._display)
         self._installed = True
 
     def remove(self) -> None:
@@ -82,9 +82,9 @@ class ShortErrors:
 
     def show(self, error: BaseException) -> None:
         """Displays an error that no cell raised, such as one of recovery."""
-        self._show(self._shell, type(error), error, error.__traceback__)
+        self._display(self._shell, type(error), error, error.__traceback__)
 
-    def _show(
+    def _display(
         self,
         shell: InteractiveShell,
         kind: type[BaseException],

@@ -54,7 +54,7 @@ class PlanSet:
         self._tree = tree
         self._cached = made
 
-    def by(self, others: frozenset[Lookup]) -> Definition:
+    def plan_for(self, others: frozenset[Lookup]) -> Definition:
         """Returns the plan for the wishes that others support."""
         cached, tree = self._cached, self._tree
         if others not in cached.plans:
@@ -114,7 +114,7 @@ def plan_definition(
     Cost: the compilation of its expressions, the first time.
     """
     plans = plans_for_catalog(tree, types)
-    return plans.by(kept(plans) if plans.wishes else NOBODYS)
+    return plans.plan_for(kept(plans) if plans.wishes else NOBODYS)
 
 
 def plans_for_catalog(tree: Definition, types: Types | None) -> PlanSet:

@@ -31,7 +31,7 @@ class Activity:
         self.in_bytes = in_bytes
         self.since = time.monotonic()
 
-    def say(self, what: str) -> None:
+    def rename(self, what: str) -> None:
         """Changes its name."""
         self.what = what
 
@@ -39,7 +39,7 @@ class Activity:
         """Adds one completed step."""
         self.done += 1
 
-    def took(self, count: int) -> None:
+    def add_steps(self, count: int) -> None:
         """Adds completed steps, or bytes, up to the total."""
         self.done = min(self.done + count, self.total)
 
@@ -62,13 +62,13 @@ class ActivityMonitor:
         self._going_on: tuple[Activity, ...] = ()
 
     @property
-    def now(self) -> Activity | None:
+    def current(self) -> Activity | None:
         """The operation that began last and has not ended, or None."""
         going_on = self._going_on
         return going_on[-1] if going_on else None
 
     @contextmanager
-    def of(self, what: str, total: int = 0, *, in_bytes: bool = False) -> Iterator[Activity]:
+    def record(self, what: str, total: int = 0, *, in_bytes: bool = False) -> Iterator[Activity]:
         """Records an operation for the duration of the block, which may report steps."""
         activity = Activity(what, total, in_bytes=in_bytes)
         try:

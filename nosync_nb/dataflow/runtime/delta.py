@@ -77,7 +77,7 @@ class DeferredChange(Protocol):
         None if it was not run separately.
         """
 
-    def settle(self) -> UnarrangedChange | None:
+    def run_separately(self) -> UnarrangedChange | None:
         """Runs it separately, once, and returns its output; None if that is empty."""
 
 
@@ -206,7 +206,7 @@ class Delta:
                 step.give((source.updates,))
                 self._updates = operator.step(step) or no_updates(self.types)
             elif self.pending is not None:
-                loose = self.pending.settle()
+                loose = self.pending.run_separately()
                 self._updates = concat_updates(loose.parts if loose else (), self.types)
             elif self.loose is not None:
                 self._updates = concat_updates(self.loose.parts, self.types)
@@ -215,7 +215,7 @@ class Delta:
                 self._updates = concat_updates([p.updates for p in arranged.parts], self.types)
         return self._updates
 
-    def narrowed(self, wanted: AbstractSet[int] | None) -> Updates:
+    def with_columns_read(self, wanted: AbstractSet[int] | None) -> Updates:
         """Returns the updates; of several parts, with nulls in unread columns.
 
         Args:
@@ -250,7 +250,7 @@ class Delta:
         self.held[layout] = ArrangedChange((batch,))
         return batch
 
-    def pieces(self, layout: Layout | None) -> Sequence[Batch | Updates]:
+    def parts_by_order(self, layout: Layout | None) -> Sequence[Batch | Updates]:
         """Returns the parts of the change, arranged or (None) in any order; or one part.
 
         Parts in files are mapped, so a caller that reads them one by one has one of them in memory.
@@ -269,7 +269,7 @@ class Delta:
             self._hashes = LazyHashes(self.types, self.updates)
         return self._hashes
 
-    def summed(self) -> Batch | None:
+    def consolidated_if_few(self) -> Batch | None:
         """Returns few rows consolidated, unordered and without hashes; None if they must be hashed.
 
         Afterwards these are its updates.
@@ -290,16 +290,16 @@ class Delta:
             )
         return few
 
-    def hashed(self, layout: Layout) -> Batch:
+    def with_hashes(self, layout: Layout) -> Batch:
         """Returns the change with the hashes of a layout; unordered if it is small."""
         if self.held or self.loose is not None or len(self) > SMALL_ROWS:
             return self.batch(layout)
         cached = self._hashed
         if layout in cached:
             batch = cached[layout]
-        elif self.summed() is not None:
+        elif self.consolidated_if_few() is not None:
             columns, diff = self.updates
-            khash = self._with_lazy_hashes().of(layout.places)
+            khash = self._with_lazy_hashes().hashes_of(layout.places)
             batch = cached[layout] = Batch(UNORDERED, columns, khash, khash, diff)
         else:
             batch = cached[layout] = self._with_lazy_hashes().unordered(layout)
@@ -308,7 +308,7 @@ class Delta:
     def layer(self, layout: Layout, epoch: int) -> Layer:
         """Returns the change as a layer over `[epoch, epoch + 1)`; young if it is unordered."""
         if not self.held:
-            return is_recent_layer(self.updates, layout, epoch)
+            return unordered_layer(self.updates, layout, epoch)
         arranged = self.held.get(layout)
         if arranged is None or not arranged.refs:
             arranged = ArrangedChange((self.batch(layout),))
@@ -333,10 +333,10 @@ def _size_bytes(part: Updates | Batch) -> int:
 def layer_of(held: ArrangedChange, layout: Layout, epoch: int) -> Layer:
     """Returns a change as a layer over `[epoch, epoch + 1)`; young if it is unordered."""
     if len(held.parts) == 1 and held.parts[0].layout is UNORDERED:
-        return is_recent_layer(held.parts[0].updates, layout, epoch)
+        return unordered_layer(held.parts[0].updates, layout, epoch)
     return Layer(epoch, epoch + 1, held.parts, held.refs)
 
 
-def is_recent_layer(updates: Updates, layout: Layout, epoch: int) -> Layer:
+def unordered_layer(updates: Updates, layout: Layout, epoch: int) -> Layer:
     """Returns a few unordered updates as a layer over `[epoch, epoch + 1)`."""
     return Layer.young(epoch, epoch + 1, layout, (updates,), len(updates.diff))

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from nosync_nb.dataflow.graph import other_inputs
-from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta, is_recent_layer
+from nosync_nb.dataflow.graph import changed_items
+from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta, unordered_layer
 from nosync_nb.trace import (
     STALL_LAYERS,
     Layer,
@@ -97,7 +97,7 @@ class EpochResult:
         """Appends a few updates to a trace, in any order."""
         trace, epoch = self.traces.get(number) or empty, self.epoch
         if trace.layers and trace.layers[-1].upper > epoch:
-            self.append(number, empty, is_recent_layer(updates, trace.layout, epoch))
+            self.append(number, empty, unordered_layer(updates, trace.layout, epoch))
             return
         grown = grow_layer(trace, updates, epoch)
         if grown is None:
@@ -160,7 +160,7 @@ class EpochResult:
 
     def since(self, version: VersionState) -> dict[int, Trace]:
         """Returns the traces that differ from a version."""
-        return other_inputs(self.traces, version.traces)
+        return changed_items(self.traces, version.traces)
 
     def over(self, version: VersionState, before: VersionState) -> None:
         """Moves its changes from one version to another."""

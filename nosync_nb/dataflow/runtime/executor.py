@@ -123,9 +123,11 @@ def _run_whole_change(operator: Operator, deltas: list[Delta | None], step: Step
         if delta is None:
             inputs.append(None)
         elif layout is None or operator.loose:
-            inputs.append(delta.narrowed(operator.used(port)) if delta.held else delta.updates)
+            inputs.append(
+                delta.with_columns_read(operator.used(port)) if delta.held else delta.updates
+            )
         else:
-            inputs.append(delta.batch(layout) if operator.sorts else delta.hashed(layout))
+            inputs.append(delta.batch(layout) if operator.sorts else delta.with_hashes(layout))
     step.give(inputs)
     return operator.step(step)
 
@@ -144,7 +146,7 @@ def _run_by_file(operator: Operator, deltas: list[Delta | None], step: Step) -> 
         kernels = [(stage.port, partial(operator.walk, stage)) for stage in stages]
     for port, kernel in kernels:
         delta = deltas[port]
-        for piece in delta.pieces(operator.layouts[port]) if delta is not None else ():
+        for piece in delta.parts_by_order(operator.layouts[port]) if delta is not None else ():
             step.give([piece if at == port else None for at in range(len(deltas))])
             output = kernel(step)
             if output:
@@ -174,7 +176,7 @@ def run_lookup_stages(
     ]
     if not parts:
         return OperatorResult(None, [], runs.touched, runs.placement or "in process")
-    return runs.summed(parts, fuse=fuse)
+    return runs.sum_of_stages(parts, fuse=fuse)
 
 
 class _LookupStageRuns:
@@ -193,7 +195,7 @@ class _LookupStageRuns:
             row = stage.start if not index else stage.hops[index - 1].sieve
             if delta is None:
                 return None
-            change = delta if row is None else self._deferred(delta, row)
+            change = delta if row is None else self._with_deferred_operator(delta, row)
             join, number, stage_name = hop.operator, self.node.id, self.node.stage
             node = Node(number, "", join.types, stage_name, operator=join, inputs=(0, 1))
             # Only the last hop may be deferred, because a lookup needs the size of its input.
@@ -204,17 +206,17 @@ class _LookupStageRuns:
         if delta is None:
             return None
         last = stage.hops[-1].sieve
-        change = delta if last is None else self._deferred(delta, last)
-        return self._deferred(change, Select(stage.outputs, Schema([])))
+        change = delta if last is None else self._with_deferred_operator(delta, last)
+        return self._with_deferred_operator(change, Select(stage.outputs, Schema([])))
 
-    def summed(self, parts: Sequence[Delta], *, fuse: bool) -> OperatorResult:
+    def sum_of_stages(self, parts: Sequence[Delta], *, fuse: bool) -> OperatorResult:
         """Returns the sum of the lookup stages as the output of the node."""
         node = self.node.copied()
         node.run_by(Concat(node.types, len(parts)), range(len(parts)), int)
         result = self._run_substitute(node, [*parts], [None for _ in parts], fuse=fuse)
         return OperatorResult(result.delta, [], self.touched, self.placement)
 
-    def _deferred(self, delta: Delta, row: RowPiece) -> Delta:
+    def _with_deferred_operator(self, delta: Delta, row: RowPiece) -> Delta:
         """Returns a change with a deferred row-wise operator, which the next run performs."""
         linear = Linear((row,), row.types_after(delta.types))
         return Delta(linear.types, later=(delta, linear, self.step))

@@ -78,7 +78,7 @@ class InputArrangements:
     def _take_over(self, before: InputArrangements) -> list[Node]:
         """Takes over the records of unchanged nodes; returns the others."""
         change = self.graph.since(before.graph)
-        if change.whole:
+        if change.is_all_new:
             return change.fresh
         self.empty = dict(before.empty)
         self.looks, self.sorted = dict(before.looks), dict(before.sorted)
@@ -465,8 +465,8 @@ class Runner:
         if distinct and not delta.held and len(delta) <= SMALL_ROWS:
             columns, diff = delta.updates
             return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
-        few = delta.summed()
-        return delta.hashed(layout) if few is None else few
+        few = delta.consolidated_if_few()
+        return delta.with_hashes(layout) if few is None else few
 
 
 def _is_row_wise(node: Node) -> bool:

@@ -204,10 +204,10 @@ class _Compiler:
                 return self.number(AggregateCall("count_star", None, "bigint"), "count(*)"), after
             texts = ["1"]
         if written in WHOLES:
-            return self.whole(sql, written, texts, order, distinct, condition), after
+            return self.compile_over_rows(sql, written, texts, order, distinct, condition), after
         return self.numbered(sql, written, texts, distinct, condition), after
 
-    def whole(
+    def compile_over_rows(
         self,
         sql: str,
         written: str,

@@ -174,7 +174,7 @@ def _integral(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def _truncated_quotient(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
     places = max(s1, s2)
-    return exact_integers.whole(
+    return exact_integers.truncated_quotient(
         exact_integers.raised(a, places - s1), exact_integers.raised(b, places - s2)
     )
 
@@ -234,12 +234,12 @@ def itself(other: Rule) -> Rule:
 
 def _rounded_towards(a: Any, places: int, direction: int) -> Any:
     """Whole numbers at or below (-1), or at or above (1) a decimal."""
-    cut = exact_integers.whole(a, 10**places)
+    cut = exact_integers.truncated_quotient(a, 10**places)
     rest = exact_integers.minus(a, exact_integers.raised(cut, places))
     return cut + direction * ((rest > 0) if direction > 0 else (rest < 0))
 
 
-def whole(direction: int, other: Rule) -> Rule:
+def rounded_to_integer(direction: int, other: Rule) -> Rule:
     """The rule of `floor` (-1) and `ceil` (1) of a decimal: a decimal without places."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

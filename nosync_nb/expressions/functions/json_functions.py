@@ -366,7 +366,7 @@ class WrittenDouble(float):
     text = ""
 
     @classmethod
-    def of(cls, text: str) -> WrittenDouble:
+    def parse(cls, text: str) -> WrittenDouble:
         """Returns the double of a text."""
         value = cls(text)
         value.text = text
@@ -374,7 +374,7 @@ class WrittenDouble(float):
 
 
 _STRICT_DECODER = decoder(float, strict=True)
-_EXACT_DECODER = decoder(float, fraction=WrittenDouble.of, strict=True)
+_EXACT_DECODER = decoder(float, fraction=WrittenDouble.parse, strict=True)
 _LONE = re.compile(r"[\ud800-\udfff]")
 _NAMED = {"NaN": "nan", "Infinity": "inf", "+INF": "inf", "INF": "inf", "-INF": "-inf"}
 _NAMED |= {"+Infinity": "inf", "-Infinity": "-inf"}

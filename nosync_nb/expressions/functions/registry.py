@@ -68,7 +68,7 @@ _PLUS = intervals.plus(decimals.arithmetic("+", rules.plus))
 _MINUS = intervals.minus(decimals.arithmetic("-", rules.minus))
 _TIMES = intervals.multiplied(decimals.arithmetic("*", rules.arithmetic(numeric.multiply)))
 _OVER = intervals.divided(decimals.arithmetic("/", rules.divided))
-_CEILING = decimals.whole(1, rules.whole(np.ceil))
+_CEILING = decimals.rounded_to_integer(1, rules.rounded_to_bigint(np.ceil))
 
 FUNCTIONS: dict[str, Function | Rule] = {
     **mathematics.FUNCTIONS,
@@ -90,7 +90,7 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "sqrt": _SQRT,
     "sign": _SIGN,
     "signum": _SIGN,
-    "floor": decimals.whole(-1, rules.whole(np.floor)),
+    "floor": decimals.rounded_to_integer(-1, rules.rounded_to_bigint(np.floor)),
     "ceil": _CEILING,
     "ceiling": _CEILING,
     "bround": decimals.rounded(mathematics.rounded(even=True), even=True),

@@ -127,7 +127,7 @@ def positive(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     return _number(name, arguments[0], utc)
 
 
-def whole(function: Any) -> Rule:
+def rounded_to_bigint(function: Any) -> Rule:
     """`floor` and `ceil`: a bigint."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

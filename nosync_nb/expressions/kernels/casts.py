@@ -357,7 +357,7 @@ def _decimal_to_integer(digits: int, places: int, target: str) -> Kernel:
     unit = 10**places
 
     def cut(a: Any) -> Any:
-        return exact_integers.whole(a, unit) if places else a
+        return exact_integers.truncated_quotient(a, unit) if places else a
 
     def bad(a: Any) -> Any:
         if digits > _COMPACT and target != "bigint":  # Spark checks the double

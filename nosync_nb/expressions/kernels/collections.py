@@ -52,11 +52,11 @@ def try_element_at(items: Sequence[Any], index: int) -> Any:
 def value_of(key: Key) -> Callable[[Any, Any], Any]:
     """`m[k]`."""
 
-    def look(pairs: Sequence[tuple[Any, Any]], wanted: Any) -> Any:
+    def find_value(pairs: Sequence[tuple[Any, Any]], wanted: Any) -> Any:
         wanted = key(wanted)
         return next((value for k, value in pairs if key(k) == wanted), None)
 
-    return look
+    return find_value
 
 
 def has_key(key: Key) -> Callable[[Any, Any], bool]:
@@ -67,32 +67,32 @@ def has_key(key: Key) -> Callable[[Any, Any], bool]:
 def contains(key: Key) -> Callable[[Any, Any], bool | None]:
     """`array_contains(a, x)`: null if it is missing and the array has a null."""
 
-    def look(items: Sequence[Any], wanted: Any) -> bool | None:
+    def is_contained(items: Sequence[Any], wanted: Any) -> bool | None:
         if key(wanted) in [key(item) for item in items]:
             return True
         return None if None in items else False
 
-    return look
+    return is_contained
 
 
 def position(key: Key) -> Callable[[Any, Any], int]:
     """`array_position(a, x)`, 0 if it is missing."""
 
-    def look(items: Sequence[Any], wanted: Any) -> int:
+    def find_position(items: Sequence[Any], wanted: Any) -> int:
         keys = [key(item) for item in items]
         return keys.index(key(wanted)) + 1 if key(wanted) in keys else 0
 
-    return look
+    return find_position
 
 
 def extreme(key: Key, *, greatest: bool) -> Callable[[Any], Any]:
     """`array_max` and `array_min`: nulls are ignored."""
     choose = max if greatest else min
 
-    def look(items: Sequence[Any]) -> Any:
+    def pick_extreme(items: Sequence[Any]) -> Any:
         return choose((v for v in items if v is not None), key=key, default=None)
 
-    return look
+    return pick_extreme
 
 
 def sort(key: Key) -> Callable[..., list[Any]]:
@@ -125,33 +125,33 @@ def union(key: Key) -> Callable[[Any, Any], list[Any]]:
 def intersect(key: Key) -> Callable[[Any, Any], list[Any]]:
     """`array_intersect`."""
 
-    def look(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+    def common_items(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
         there = {key(item) for item in b}
         return [item for item in _firsts(key, a) if key(item) in there]
 
-    return look
+    return common_items
 
 
 def without(key: Key) -> Callable[[Any, Any], list[Any]]:
     """`array_except`."""
 
-    def look(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+    def other_items(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
         there = {key(item) for item in b}
         return [item for item in _firsts(key, a) if key(item) not in there]
 
-    return look
+    return other_items
 
 
 def overlap(key: Key) -> Callable[[Any, Any], bool | None]:
     """`arrays_overlap`: null if only a null might be in both."""
 
-    def look(a: Sequence[Any], b: Sequence[Any]) -> bool | None:
+    def has_common_item(a: Sequence[Any], b: Sequence[Any]) -> bool | None:
         there = {key(item) for item in b if item is not None}
         if any(item is not None and key(item) in there for item in a):
             return True
         return None if a and b and (None in a or None in b) else False
 
-    return look
+    return has_common_item
 
 
 def remove(key: Key) -> Callable[[Any, Any], list[Any]]:

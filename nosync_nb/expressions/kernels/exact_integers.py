@@ -92,7 +92,7 @@ def over(a: Any, b: Any) -> Any:
     return _signed(a, b, half_up=True)
 
 
-def whole(a: Any, b: Any) -> Any:
+def truncated_quotient(a: Any, b: Any) -> Any:
     """`a / b` truncated towards zero; undefined where b is 0."""
     return _signed(a, b, half_up=False)
 
@@ -123,7 +123,7 @@ def _plain(values: Any) -> Any:
 
 def rest(a: Any, b: Any) -> Any:
     """`a % b` with the sign of a; undefined where b is 0."""
-    return minus(a, times(whole(a, b), b))
+    return minus(a, times(truncated_quotient(a, b), b))
 
 
 def digits_kept(a: Any, digits: int, *, even: bool = False) -> Any:

@@ -251,14 +251,14 @@ class Aggregate(Operator):
     def _stored(self, groups: Groups, step: Step) -> Slots:
         """The numbers of groups before this epoch."""
 
-        def look(index: Index | None) -> Slots:
+        def read_slots(index: Index | None) -> Slots:
             khash, keys = groups.khash, groups.keys
             if index is not None and len(index) < len(khash):
                 khash, keys = khash[index], [rows.take(k, index) for k in keys]
             return accumulators.stored(step.state[0], khash, keys, step, alone=alone)
 
         alone = not self.arguments
-        return look(None) if step.memo is None else step.memo.stored(groups, look)
+        return read_slots(None) if step.memo is None else step.memo.stored(groups, read_slots)
 
     def _output(self, groups: Groups, changes: Slots, looks: Looks, step: Step) -> Updates | None:
         """Retracts the previous rows and inserts the new ones."""

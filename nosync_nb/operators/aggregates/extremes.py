@@ -159,7 +159,7 @@ class GroupWinners(NamedTuple):
     has: npt.NDArray[np.bool_]
     values: list[Column]
 
-    def of(self, group: Index) -> list[Column]:
+    def values_of(self, group: Index) -> list[Column]:
         """Returns the values of some groups that have a winner."""
         place = self.has.cumsum()[group] - 1
         return [rows.take(value, place) for value in self.values]
@@ -207,7 +207,7 @@ def next_winners(
     group = np.concatenate((owner[come], stay))
     values = [
         rows.concat([rows.take(new, come), old], t)
-        for new, old, t in zip(batch.columns[first:], before.of(stay), types, strict=True)
+        for new, old, t in zip(batch.columns[first:], before.values_of(stay), types, strict=True)
     ]
     best = _best_rows(group, values, types, greatest)
     group, values = group[best], [rows.take(value, best) for value in values]
@@ -249,7 +249,7 @@ def _lost_winners(
     if len(gone):
         same = np.ones(len(gone), bool)
         columns = batch.columns[len(batch.columns) - len(types) :]
-        for old, column, type_ in zip(before.of(owner[gone]), columns, types, strict=True):
+        for old, column, type_ in zip(before.values_of(owner[gone]), columns, types, strict=True):
             same &= rows.equal(old, rows.take(column, gone), type_)
         lost[owner[gone[same]]] = True
     return lost

@@ -132,7 +132,7 @@ class LoopRun:
             before = self.work
             if scope.rounds is not None and time[-1] >= scope.rounds:
                 continue
-            watch.begin(time)
+            watch.begin_round(time)
             for item in scope.items:
                 self.scope, self.time = scope, time
                 if isinstance(item, LoopScope):
@@ -389,7 +389,7 @@ class LoopRun:
         for at, probe in later:
             self._wake(number, at)
             waiting = self.scheduled.setdefault((number, at), [])
-            waiting.append(merged.take(probe))
+            waiting.append(merged.select(probe))
         if change is not None:
             self._emit(number, time, change)
 

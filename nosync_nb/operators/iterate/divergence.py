@@ -49,7 +49,7 @@ class DivergenceDetector:
         self.seen: dict[tuple[int, int], int] = {}
         self.last: list[tuple[int, Batch]] = []
 
-    def begin(self, time: Time) -> None:
+    def begin_round(self, time: Time) -> None:
         """Starts a round."""
         self.count += 1
         self.time = time

@@ -176,7 +176,7 @@ class KeyCache(Generic[Place]):
         self.rows_count += len(missing)
         self._complete(missing)
 
-    def begin(self, trace: Trace) -> None:
+    def begin_epoch(self, trace: Trace) -> None:
         """Starts an epoch: keys that are not cached are looked up in this trace."""
         self.trace, self._looked = trace, 0
 
@@ -304,7 +304,7 @@ class InputKeyCache(KeyCache[Row]):
 
     def follow(self, pairs: Pairs, after: Trace) -> None:
         """Applies the changes of an epoch."""
-        self.begin(after)
+        self.begin_epoch(after)
         self.upper = cached_upper(after)
         self.changed = {}
         for row, diff in pairs:

@@ -57,7 +57,7 @@ class KeyBatch(NamedTuple):
         groups = group_rows(columns, types, n)
         return cls(groups.khash, groups.keys)
 
-    def take(self, index: Index) -> KeyBatch:
+    def select(self, index: Index) -> KeyBatch:
         """Returns the keys at `index`, each once."""
         index = np.unique(index)
         return KeyBatch(self.khash[index], [rows.take(c, index) for c in self.columns])

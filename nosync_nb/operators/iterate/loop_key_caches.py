@@ -72,10 +72,10 @@ class LoopKeyCaches:
             for trace, (upper, changed) in zip(step.state, self._uppers, strict=False)
         )
 
-    def begin(self, step: Step) -> None:
+    def begin_epoch(self, step: Step) -> None:
         """Starts an epoch: keys that are not cached are looked up in its traces."""
         for state, trace in zip(self.states, step.state, strict=False):
-            state.begin(trace)
+            state.begin_epoch(trace)
 
     def leave(self, step: Step) -> None:
         """Emits the changes of the epoch, and ends it."""

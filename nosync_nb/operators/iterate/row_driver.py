@@ -287,7 +287,7 @@ class RowLoopRun(LoopRun):
 
     def start(self) -> None:
         """Sends the changes of the epoch to the nodes that read them, in round 0."""
-        self.mirror.begin(self.step)
+        self.mirror.begin_epoch(self.step)
         for number, delta in enumerate(self.step.deltas):
             held = self.mirror.outside.get(number)
             pairs = [] if delta is None else rows_of_columns(delta.columns, delta.diff)

@@ -167,7 +167,7 @@ class CatalogInstaller:
                 have.
         """
         previous = self._publisher.snapshot.version
-        if change is None or change.whole:
+        if change is None or change.is_all_new:
             needed = files_of(previous) | self._publisher.store.history.files()
         else:
             dropped = {
@@ -208,7 +208,7 @@ class CatalogInstaller:
         publisher, rows_max = self._publisher, self._limits.replay_rows
         cleanup = self._link.bulk().files.end
         version, history = publisher.snapshot.version, publisher.store.history
-        with publisher.works.doing.of("runs what stages have missed"):
+        with publisher.works.doing.record("runs what stages have missed"):
             missed, base = self._gate.run(
                 lambda: backfill_plan.catch_up(runner, old, version, history, rows_max),
                 cleanup,
@@ -222,7 +222,7 @@ class CatalogInstaller:
             if first is None and part.new:
                 first = replay.first_epoch(base, part, catalog, replay_from, rows_max)
         if first is None or first == version.epoch:
-            with publisher.works.doing.of(_first_run_text(graph, new)):
+            with publisher.works.doing.record(_first_run_text(graph, new)):
                 draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
             return OffLockResult(missed, [], draft, base.past, 0)
         drafts, traces = self._gate.run(
@@ -287,7 +287,7 @@ class CatalogInstaller:
 
 def _drop_unused_traces(draft: EpochResult, graph: Graph, change: GraphDiff) -> None:
     """Drops the traces that no node has any more."""
-    if change.whole:
+    if change.is_all_new:
         draft.keep(number for number, _ in graph.layouts())
     else:
         draft.forget(change.dropped)
@@ -295,7 +295,7 @@ def _drop_unused_traces(draft: EpochResult, graph: Graph, change: GraphDiff) -> 
 
 def _logs_after(previous: Mapping[int, str], graph: Graph, change: GraphDiff) -> dict[int, str]:
     """Returns the logs of named collections after a definition."""
-    if change.whole:
+    if change.is_all_new:
         return named_logs(graph)
     logs = {**previous, **named_logs(change.fresh)}
     for number in named_logs(change.gone).keys() - named_logs(change.fresh).keys():

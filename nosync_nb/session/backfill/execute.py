@@ -123,7 +123,7 @@ class BackfillExecutor:
     def _plan(self, missing: AbstractSet[str]) -> list[StageDamage]:
         """Returns the planned repairs; changes nothing."""
         publisher = self._publisher
-        lost = publisher.store.history.copied(()).without(missing)
+        lost = publisher.store.history.copied(()).remove_missing(missing)
         doubts = backfill_plan.refuted_stages(publisher.snapshot, publisher.store.clocks.wrong)
         return backfill_plan.plan_repairs(publisher.snapshot, lost, missing, doubts)
 
@@ -157,7 +157,7 @@ class BackfillExecutor:
     ) -> bool:
         publisher = self._publisher
         wrong = publisher.store.clocks.wrong
-        lost = publisher.store.history.without(missing)
+        lost = publisher.store.history.remove_missing(missing)
         publisher.repacked()
         doubts = backfill_plan.refuted_stages(publisher.snapshot, wrong)
         self._record_refuted(doubts)
@@ -232,7 +232,7 @@ class BackfillExecutor:
             for reader in snapshot.graph.dependants(name):
                 if catalog[reader].live and reader not in stages:
                     reason = f"it reads '{name}', which is stale"
-                    catalog[reader] = catalog[reader].stopped(reason, snapshot.epoch)
+                    catalog[reader] = catalog[reader].as_stale(reason, snapshot.epoch)
                     self._report.came_back(reader, STALE, reason)
         self._installation.install(definition_diff.unchanged_decision(catalog))
 
@@ -307,10 +307,10 @@ class BackfillExecutor:
         if not_computed:
             catalog[loss.name] = replace(stage, held=_reason_text(loss))
         elif stage.refuted is not None:
-            catalog[loss.name] = stage.stopped(_reason_text(loss), snapshot.epoch)
+            catalog[loss.name] = stage.as_stale(_reason_text(loss), snapshot.epoch)
         elif stage.live:
             catalog[loss.name] = replace(
-                stage.stopped(_reason_text(loss), snapshot.epoch), held=_reason_text(loss)
+                stage.as_stale(_reason_text(loss), snapshot.epoch), held=_reason_text(loss)
             )
         else:
             return
@@ -322,7 +322,7 @@ class BackfillExecutor:
         )
         for name in readers:
             if catalog[name].live:
-                catalog[name] = catalog[name].stopped(why, snapshot.epoch)
+                catalog[name] = catalog[name].as_stale(why, snapshot.epoch)
                 self._report.came_back(name, STALE, why)
         if catalog != snapshot.catalog:
             self._installation.install(definition_diff.unchanged_decision(catalog))

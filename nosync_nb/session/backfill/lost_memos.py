@@ -55,7 +55,7 @@ def stop(
         graphs = compiled(catalog)
         lost = _LostResults(catalog, graphs, version, absent).stages()
         for name, why in lost.items():
-            stage = catalog[name].stopped(why, version.epoch)
+            stage = catalog[name].as_stale(why, version.epoch)
             catalog[name] = replace(stage, held=why)
         for name in lost:
             for reader in graphs.graph.dependants(name):
@@ -69,7 +69,7 @@ def stop(
 def _stop_reader(stage: Stage, why: str, epoch: int, absent: AbstractSet[str]) -> Stage:
     if stage.name in absent:
         return replace(stage, begin=0).forgotten(why, epoch)
-    return stage.stopped(why, epoch)
+    return stage.as_stale(why, epoch)
 
 
 class _LostResults:

@@ -82,7 +82,7 @@ class OffLockCompute:
         new = replay.missing_nodes(graph, self.old)
         stages = dict.fromkeys(node.stage for node in graph if node.id in new)
         what = f"makes what is remembered for {first_names([*stages])}"
-        with doing.of(what, len(new)) as progress:
+        with doing.record(what, len(new)) as progress:
 
             def step() -> None:
                 if self._cancelled:

@@ -50,7 +50,7 @@ class RetentionService:
         live = [s for s in snapshot.catalog.values() if s.live]
         begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
         ranges = [range(max(begins, default=0), snapshot.epoch + 1)]
-        thinned = snapshot.history.thinned
+        thinned = snapshot.history.is_thinned
         for stage in live:
             if thinned or stage.in_memory:
                 log = snapshot.graph.named[stage.name].log
@@ -141,7 +141,7 @@ class RetentionService:
         logs = [snapshot.graph.named[s.name].log for s in snapshot.catalog.values() if s.live]
         readable = [snapshot.history.epochs(log, snapshot.epoch) for log in logs if log is not None]
         if readable and not any(epoch in each for ranges in readable for each in ranges):
-            near = [e for e in interval_cover.neighbours(readable[0], epoch) if e is not None]
+            near = [e for e in interval_cover.nearest_epochs(readable[0], epoch) if e is not None]
             raise TimeError(
                 f"epoch {epoch} cannot be told apart any more",
                 hint=f"pin one that can be: {' or '.join(map(str, near))}",

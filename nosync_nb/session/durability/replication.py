@@ -244,7 +244,7 @@ class ReplicationService:
                     or (left is not None and left <= 0)
                 ):
                     raise DurabilityError(self._shortfall_text(seq, epoch, timeout))
-                activity.say(f"waits: {self._shortfall_text(seq, epoch, None)}")
+                activity.rename(f"waits: {self._shortfall_text(seq, epoch, None)}")
                 if backlog := self.backlog():
                     activity.left(backlog.owed)
                 interruptible_wait.wait_event(self.heard, left)

@@ -332,10 +332,10 @@ class FolderWatch(Feeder):
     def _load(self, path: str, mark: FileMark) -> int | None:
         """Commits a file as an epoch; None if it is committed already, or still being written."""
         watches, relative = self._watches, os.path.relpath(path, self._folder)
-        with watches.activities.of(
+        with watches.activities.record(
             f"reads {one_line(relative)}", mark.size_bytes, in_bytes=True
         ) as reading:
-            data = user_files.file_content(path, mark, reading.took)
+            data = user_files.file_content(path, mark, reading.add_steps)
         if data is None:
             return None
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -346,8 +346,8 @@ class FolderWatch(Feeder):
         with watches.loading:  # because a file may match two patterns
             if not watches.loads.is_loaded(recorded):
                 what = f"decodes {one_line(relative)}"
-                with watches.activities.of(what, len(data), in_bytes=True) as decoding:
-                    table = file_formats.table_of(data, path, into.schema, decoding.took)
+                with watches.activities.record(what, len(data), in_bytes=True) as decoding:
+                    table = file_formats.table_of(data, path, into.schema, decoding.add_steps)
                 with watches.blocks.epoch(None, None) as block:
                     committed = [b for b in self._blocks.get(path, ()) if b.number is not None]
                     self._blocks[path] = (*committed[-1:], block)

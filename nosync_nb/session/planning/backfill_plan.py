@@ -106,7 +106,7 @@ def refuted_stages(
         earlier = doubts.get(log or 0)
         if log is None or stage.is_input or stage.frozen or epoch > stage.last(snapshot.epoch):
             return
-        if not stage.live and (stage.in_memory or stage.refused):
+        if not stage.live and (stage.in_memory or stage.is_distrusted):
             return
         if earlier is None or epoch < earlier.epoch:
             doubts[log] = RefutedState(epoch, why)
@@ -183,7 +183,7 @@ class _RepairPlanner:
     def _plan_stage(self, node: Node, stage: Stage) -> StageDamage | None:
         """Plans the repair of one stage; None if it has all its data."""
         assert node.log is not None
-        broken, doubt = self.lost.of(node.log, stage.begin), self.doubts.get(node.log)
+        broken, doubt = self.lost.first_missing(node.log, stage.begin), self.doubts.get(node.log)
         if broken is not None and broken[0] > stage.last(self.snapshot.epoch):
             broken = None
         if doubt is not None:
@@ -240,13 +240,13 @@ class _RepairPlanner:
         sources = EpochRanges.of(range(now + 1))
         for name in self._source_names(node):
             sources &= self._readable_epochs(name)
-        first = sources.neighbours(stage.begin)[1]
+        first = sources.nearest(stage.begin)[1]
         assert first is not None  # the sources are readable at the current epoch
         begin = max(stage.begin, first)
         if begin > stage.begin and rebuildable and not incomplete:  # keep the rows that can be read
             self._limit_readable(stage, now)
             return loss._replace(why=why)
-        last = sources.neighbours(epoch - 1)[0] if epoch else None
+        last = sources.nearest(epoch - 1)[0] if epoch else None
         refused = frozenset([node.id, *parts])
         loss = loss._replace(arranged=NOBODY, refused=refused, begin=begin)
         self.planned_parts |= parts
@@ -368,7 +368,7 @@ def catch_up_refusal(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]
         return "its state was not kept"
     if any(p.operator and p.operator.memoises and p.stopped != last for p in parts):
         return "it shares memoised results with a stage that went on"
-    if stage.refused:
+    if stage.is_distrusted:
         return "its rows are not believed"
     if has_lost_state(stage, last):
         return "it was in memory alone"

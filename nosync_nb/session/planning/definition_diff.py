@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.closure import UnavailableFunction
-from nosync_nb.dataflow.graph import other_inputs
+from nosync_nb.dataflow.graph import changed_items
 from nosync_nb.dataflow.schema_adaptation import adapted_to_schemas, columns_kept
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import MEMORY, FrozenState, Stage, StageOptions, StaleState
@@ -120,7 +120,11 @@ def resume_decision(snapshot: Snapshot, types: Types | None, *, extend: bool) ->
         if stage.definition is None or stage.reason is None or not extend or stage.held is not None:
             continue
         fresh, why = adapted_to_schemas(stage.resumed(), decision.catalog, types)
-        if why or halt_reason(fresh, decision.catalog) or fresh.meaning(prints) != prints[name]:
+        if (
+            why
+            or halt_reason(fresh, decision.catalog)
+            or fresh.current_fingerprint(prints) != prints[name]
+        ):
             continue
         if backfill_plan.catch_up_refusal(snapshot, stage, decision.catalog) is None:
             decision.catalog[name] = fresh
@@ -188,7 +192,7 @@ def _is_same(
     if not all(ref.name in catalog and catalog[ref.name].schema == ref.schema for ref in tree.refs):
         return False
     prints = {name: catalog[name].fingerprint for name in tree.references}
-    return stage.meaning(prints) == old.fingerprint
+    return stage.current_fingerprint(prints) == old.fingerprint
 
 
 def _demoted_options(old: Stage, tree: Definition, options: StageOptions) -> StageOptions:
@@ -229,7 +233,7 @@ def decide(
     Cost: in the requested stages and their readers; some 100 ns for each other stage.
     """
     before = snapshot.catalog
-    fresh = other_inputs(catalog, before)
+    fresh = changed_items(catalog, before)
     asked = {*fresh, *again}
     if asked.isdisjoint(before) and snapshot.graph.goes_on:
         trees = {n: s.definition for n, s in fresh.items() if s.definition}
@@ -246,7 +250,7 @@ def decide(
     moved: set[str] = set()
     for name, tree in _inputs_first(trees, asked).items():
         stage = catalog[name]
-        stays = stage.live or stage.refused  # a refused stage has no state to resume from
+        stays = stage.live or stage.is_distrusted  # a refused stage has no state to resume from
         if name not in asked and stays and moved.isdisjoint(tree.references):
             decision.catalog[name], decision.status[name] = stage, KEPT[0]
             continue
@@ -278,14 +282,14 @@ def _decide_stage(
         _decide_computable(
             decision, snapshot, stage.identified(prints), before, prints, again=again, named=named
         )
-    elif before is None or (named and stage.meaning(prints) != before.fingerprint):
+    elif before is None or (named and stage.current_fingerprint(prints) != before.fingerprint):
         raise StageError(
             f"stage '{name}' cannot be computed: {why}",
             hint="run the cells of the stages it reads first",
             stage=name,
         )
     else:
-        decision.catalog[name] = before.stopped(why, snapshot.epoch)
+        decision.catalog[name] = before.as_stale(why, snapshot.epoch)
         decision.status[name] = "stale"
 
 
@@ -350,7 +354,7 @@ def _previous_version(stage: Stage, snapshot: Snapshot) -> Stage:
     node = snapshot.graph.named[stage.name]
     layout, trace = next(iter(node.traces.items()))
     assert node.log is not None  # it has a name
-    return stage.before(FrozenState(snapshot.last(stage), node.log, trace, layout.key))
+    return stage.as_earlier_version(FrozenState(snapshot.last(stage), node.log, trace, layout.key))
 
 
 def halt_reason(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:

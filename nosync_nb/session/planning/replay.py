@@ -227,7 +227,7 @@ def first_epoch(
     now = base.version.epoch
     begin = max((catalog[n.name].begin for n in span.sources if n.name), default=now)
     readable = base.past.readable(span.sources)
-    first = readable.neighbours(begin)[1] or begin
+    first = readable.nearest(begin)[1] or begin
     if asked is not None:
         if not begin <= asked <= now or asked not in readable:
             raise TimeError(
@@ -258,7 +258,7 @@ def earliest_replay_epoch(snapshot: Snapshot, names: Iterable[str]) -> int:
     readable = HistoricalInputs(snapshot.history, snapshot.epoch).readable(
         graph.named[r] for r in read
     )
-    return readable.neighbours(begin)[1] or begin
+    return readable.nearest(begin)[1] or begin
 
 
 def stages_lacking_history(snapshot: Snapshot, names: Iterable[str], first: int) -> set[str]:
@@ -351,7 +351,7 @@ def run_replay(
     drafts = [draft.of_logs(logs)]
     runner = Runner(span.graph, definition.evaluate)
     steps = [e for e in past.readable(span.sources) if e > first]
-    with doing.of(f"replays epochs {first} to {past.now}", len(steps)) as replaying:
+    with doing.record(f"replays epochs {first} to {past.now}", len(steps)) as replaying:
         for before, epoch in pairwise([first, *steps]):
             deltas = {node.id: past.delta(node, before, epoch) for node in span.sources}
             inputs = {i: delta for i, delta in deltas.items() if delta is not None}

@@ -90,7 +90,7 @@ def explain_collection(
     subject = ExplainSubject(written, written, stage, NOBODYS)
     if not as_written:
         plans = plans_for_catalog(written, types)
-        subject = subject._replace(plan=plans.by(NOBODYS))
+        subject = subject._replace(plan=plans.plan_for(NOBODYS))
         if plans.wishes:
             subject = _with_running_plan(subject, snapshot, plans, types)
     return _PlanText(subject, snapshot, works, types).explained(name or "collection")
@@ -104,9 +104,11 @@ def _with_running_plan(
     others = (
         NOBODYS if stage is None else arrangements_of_others(snapshot.catalog, stage.name, types)
     )
-    subject = subject._replace(plan=plans.by(runs), others=runs & others, instead=runs - others)
+    subject = subject._replace(
+        plan=plans.plan_for(runs), others=runs & others, instead=runs - others
+    )
     if subject.instead:
-        usual = plans.by(subject.others)
+        usual = plans.plan_for(subject.others)
         spared = intermediate_rows(usual, TableSizes(snapshot.graph, snapshot.version.traces))
         return subject._replace(spared=spared)
     return subject._replace(possible=plans.wishes - runs)
@@ -117,7 +119,7 @@ def _lookups_used(snapshot: Snapshot, stage: Stage | None, plans: PlanSet) -> fr
     graph = snapshot.graph
     if stage is None or stage.name not in graph.named:
         return NOBODYS
-    names = plans.by(NOBODYS).references
+    names = plans.plan_for(NOBODYS).references
     prints = {name: graph.named[name].fingerprint for name in names if name in graph.named}
     parts = {node.fingerprint for node in graph if node.name is None}
     if len(prints) < len(names):
@@ -151,7 +153,7 @@ class _PlanText:
 
         For a named collection only those that this plan looks up.
         """
-        own, stage = self.lookups.of(part), self.subject.stage
+        own, stage = self.lookups.arrangements_of(part), self.subject.stage
         if not part.is_ref or stage is None:
             return own
         return [each for each in own if stage.name in each.readers]
@@ -342,7 +344,8 @@ class _PlanText:
             part = ahead.pop(0)
             for reader, port in above.get(id(part), ()):
                 sought += [
-                    self._arrangement_title(each) for each in self.lookups.asked(reader, port)
+                    self._arrangement_title(each)
+                    for each in self.lookups.lookups_of_change(reader, port)
                 ]
                 if id(reader) not in visited:
                     visited.add(id(reader))

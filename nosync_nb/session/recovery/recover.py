@@ -177,7 +177,7 @@ class _Describer:
             if stage.definition is None or stage.frozen:
                 continue
             why = held = _untrusted_reason(stage, trust.origin)
-            if why is None and stage.refused:
+            if why is None and stage.is_distrusted:
                 why = stage.reason
             elif why is None:
                 _, why = adapted_to_schemas(stage, catalog, self._types)
@@ -190,7 +190,7 @@ class _Describer:
             if why is not None and (stage.in_memory or lacks):
                 stage = stage.forgotten(why, epoch)
             elif why is not None:
-                stage = stage.stopped(why, epoch)
+                stage = stage.as_stale(why, epoch)
             elif stage.in_memory:
                 stage, self.memory = replace(stage.resumed(), gaps=()), True
             elif lacks:

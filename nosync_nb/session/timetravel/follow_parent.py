@@ -105,7 +105,7 @@ class ParentFollower:
         for key, epoch in recorded["once"].items():
             once.setdefault(epoch, {})[key] = recorded["loads"].get(key, "")
         doing = self._publisher.works.doing
-        with doing.of(f"follows epochs {common + 1} to {last}", len(todo)) as taking:
+        with doing.record(f"follows epochs {common + 1} to {last}", len(todo)) as taking:
             for epoch in todo:
                 at = _commit_time(ledger, epoch)
                 self._take_epoch(

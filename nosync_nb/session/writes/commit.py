@@ -209,7 +209,7 @@ class CommitService:
         rows_count = sum(changes.rows for changes in transaction.inputs.values())
         what = f"computes the epoch of {rows_count:,} rows"
         size_bytes = sum(delta.size_bytes for delta in inputs.values())
-        return self._publisher.works.doing.of(what, size_bytes, in_bytes=True)
+        return self._publisher.works.doing.record(what, size_bytes, in_bytes=True)
 
     def _loads_to_record(self, transaction: Transaction) -> Mapping[str, str]:
         """Returns the idempotency keys and the notes that an epoch records.
@@ -283,10 +283,10 @@ class CommitService:
         log = self._publisher.store.log
         seq = log.head.seq if seq is None else seq
         doing = self._publisher.works.doing
-        with doing.of(f"waits for the disk: epoch {epoch}"):
+        with doing.record(f"waits for the disk: epoch {epoch}"):
             log.sync(seq)
         if level == "replicas":
-            with doing.of(f"waits for replicas: epoch {epoch}", in_bytes=True) as waiting:
+            with doing.record(f"waits for replicas: epoch {epoch}", in_bytes=True) as waiting:
                 self._replication.wait(seq, epoch, timeout, waiting)
 
     def _check_level(self, level: str) -> None:

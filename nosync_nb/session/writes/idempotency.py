@@ -166,7 +166,7 @@ def _epochs_to_compare(history: History, number: int, upto: int) -> LoadedEpochs
             continue
         lower = epochs[-1] + 1
         with suppress(CorruptLogError):  # then there is nothing to compare with
-            changes = history.apart(number, epochs[0], lower)
+            changes = history.changes_by_epoch(number, epochs[0], lower)
             wanted = set(epochs)
             large = {e: least for e, least in changes.large.items() if e in wanted}
             added.large.update(large)

@@ -100,7 +100,7 @@ class IngestService:
             return self._add_converted(stage, kind, fetched, mark)
         self._admit(name, rows_count, size_bytes)
         what = f"takes {rows_count:,} rows for {name}"
-        with self._publisher.works.doing.of(what, size_bytes, in_bytes=True):
+        with self._publisher.works.doing.record(what, size_bytes, in_bytes=True):
             return self._add_converted(stage, kind, fetched, mark)
 
     def _add_converted(self, stage: Stage, kind: str, data: Any, mark: str | None) -> int:

@@ -55,7 +55,7 @@ class DeferredBulkRun:
         return self.up.size_bytes
 
     @property
-    def settled(self) -> bool:
+    def was_run_separately(self) -> bool:
         """True if it was run by itself."""
         return self._output is not None
 
@@ -64,7 +64,7 @@ class DeferredBulkRun:
         """The work of running it by itself; see `delta.DeferredChange`."""
         return None if self._output is None else (self._output.touched, self._output.jobs)
 
-    def settle(self) -> UnarrangedChange | None:
+    def run_separately(self) -> UnarrangedChange | None:
         """Runs it by itself, once."""
         if self._output is None:
             try:
@@ -118,9 +118,9 @@ def bulk_input_of(
         delta = source
     late = delta.pending
     if isinstance(late, DeferredBulkRun):
-        if not (alone or late.settled or (pre is not None and not pre.local)):
+        if not (alone or late.was_run_separately or (pre is not None and not pre.local)):
             return BulkInput(None, delta.types, None, pre, before, late.up)
-        loose = late.settle()
+        loose = late.run_separately()
         return BulkInput(list(loose.refs) if loose else None, delta.types, None, pre, before)
     if delta.loose is not None:
         return BulkInput(list(delta.loose.refs), delta.types, None, pre, before)

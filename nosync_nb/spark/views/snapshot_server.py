@@ -171,7 +171,7 @@ class SpilledLayer:
         self._folder = folder
         self._users = 0
 
-    def take(self) -> None:
+    def add_user(self) -> None:
         """Adds a user."""
         self._users += 1
 
@@ -191,7 +191,7 @@ class SnapshotAnswer(NamedTuple):
     def taken(self) -> SnapshotAnswer:
         """Returns this answer after adding a user."""
         for spill in self.spills:
-            spill.take()
+            spill.add_user()
         return self
 
     def end(self) -> None:

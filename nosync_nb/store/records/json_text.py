@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from nosync_nb.dataflow.graph import lagging_nodes, other_inputs
+from nosync_nb.dataflow.graph import appended_items, changed_items
 from nosync_nb.store.records import format_features
 
 Key = TypeVar("Key")
@@ -81,7 +81,7 @@ class JsonPieceCache(Generic[Key, Value]):
         values come after the others.
         """
         before, last = self._last
-        added_values = lagging_nodes(values, before)
+        added_values = appended_items(values, before)
         if added_values is not None:
             added = [JsonPiece(self._make(value)) for value in added_values.values()]
             texts = [last.text] if last else []
@@ -89,7 +89,7 @@ class JsonPieceCache(Generic[Key, Value]):
             listed = JsonPieceList([*last, *added], ",".join(texts))
         else:
             pieces_by_key = dict(zip(before, last, strict=True))
-            for key, value in other_inputs(values, before).items():
+            for key, value in changed_items(values, before).items():
                 if key not in pieces_by_key or self._state(before[key]) != self._state(value):
                     pieces_by_key[key] = JsonPiece(self._make(value))
             pieces = [pieces_by_key[key] for key in values]

@@ -36,15 +36,15 @@ def mark_nonnegative(trace: Trace) -> None:
     Cost: a pass over the counts of a layer, once; rows that were not accessed are not read.
     """
     for layer in trace.layers:
-        if not layer.known().sound:
+        if not layer.facts().sound:
             if (isinstance(layer, LazyLayer) and not layer.is_made) or not stats.add_only(layer):
                 return
-            layer.known().sum_up()
+            layer.facts().sum_up()
 
 
 def nonnegative_layer_positions(listed: Sequence[Layer]) -> list[int]:
     """Returns the positions of the layers that are marked."""
-    return [i for i, layer in enumerate(listed) if layer.known().sound]
+    return [i for i, layer in enumerate(listed) if layer.facts().sound]
 
 
 def trust_nonnegative(listed: Sequence[Layer], said: Mapping[str, Any], number: str) -> None:
@@ -63,4 +63,4 @@ def trust_nonnegative(listed: Sequence[Layer], said: Mapping[str, Any], number: 
                 f" {len(listed)}",
                 hint="restore the log from a copy",
             )
-        listed[position].known().sum_up()
+        listed[position].facts().sum_up()

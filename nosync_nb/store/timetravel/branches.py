@@ -237,7 +237,7 @@ def _write_and_rename(
     try:
         with closing(GroupSyncFiles(files)) as disk:
             _write(source, disk, temporary, beginning, bring, fork)
-            disk.settle(apart=os.path.dirname(target))
+            disk.sync_deferred(apart=os.path.dirname(target))
         with nullcontext() if fork is None else _owner_locked(source):
             files.rename(temporary, target)  # fails if another process has created that branch
         current_path = target

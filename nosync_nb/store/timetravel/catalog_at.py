@@ -291,7 +291,7 @@ class _EarlierGraph:
                 hint="leave out definitions='then' to go on with the definitions of now",
             )
         assert node.log is not None
-        self.history.begin(node.log, self.seen.epoch + 1)
+        self.history.start_at(node.log, self.seen.epoch + 1)
 
 
 def _unchanged_node(node: Node, now: Node | None) -> Node | None:

@@ -158,7 +158,7 @@ class Archive:
             for section in self.sections(node, trace):
                 yield section, stop
 
-    def whole(self, sums: ArchivedSums) -> list[tuple[Batch, ...]]:
+    def large_batches(self, sums: ArchivedSums) -> list[tuple[Batch, ...]]:
         """Returns the large batches, each as its parts. Cost: files are mapped."""
         return [
             tuple(self.part(ref, layout) for ref in refs)

@@ -51,7 +51,7 @@ def interval_fragments(
     for (layout, decode), data in encoded.items():
         sums.updates.setdefault(layout, []).append(decode(data, layout.types)[0])
     return IntervalFragments(
-        unpacked_changes(sums) + fragments.loose, archive.whole(sums) + fragments.whole
+        unpacked_changes(sums) + fragments.loose, archive.large_batches(sums) + fragments.whole
     )
 
 

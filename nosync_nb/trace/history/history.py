@@ -185,7 +185,7 @@ class History:
             bounds = sorted([*hidden, (lower, upper)])
             self._view = view._replace(hidden={**view.hidden, trace: tuple(bounds)})
 
-    def begin(self, trace: int, epoch: int) -> None:
+    def start_at(self, trace: int, epoch: int) -> None:
         """Makes a trace readable from the epoch of its first run on."""
         self.hide(trace, 0, epoch)
 
@@ -226,7 +226,7 @@ class History:
         tree = tuple(pack_tree.without_packs(node, trace, gone) for node in view.tree)
         self._view = view._replace(tree=tree, tails=tails, hidden=hidden)
 
-    def without(self, missing: AbstractSet[str]) -> MissingHistory:
+    def remove_missing(self, missing: AbstractSet[str]) -> MissingHistory:
         """Removes missing files from the history, and returns what cannot be read without them."""
         view = self._view
         tree = tuple(missing_files.without_missing(view.tree, missing))
@@ -269,10 +269,10 @@ class History:
         Args:
             after: None: from the beginning.
         """
-        changed = self.pieces(trace, after, upto)
+        changed = self.change_parts(trace, after, upto)
         return changed.loose + [part for parts in changed.whole for part in parts]
 
-    def apart(self, trace: int, lower: int, upper: int) -> EpochReads:
+    def changes_by_epoch(self, trace: int, lower: int, upper: int) -> EpochReads:
         """Returns the changes of a trace in each readable epoch of `[lower, upper)`."""
         view = self._view
         tail = view.tail(trace, lower - 1, upper - 1)
@@ -284,7 +284,7 @@ class History:
         return pack_tree.epochs(view.tree, trace, view.hidden.get(trace, ()), now)
 
     @property
-    def thinned(self) -> bool:
+    def is_thinned(self) -> bool:
         """True if downsampling has dropped single epochs. Cost: O(packs)."""
         return any(node.grain > 1 for top in self._view.tree for node in top.walk())
 
@@ -293,7 +293,7 @@ class History:
         """The last epoch that `pack` has moved to a file; later ones are in memory."""
         return self._view.packed - 1
 
-    def pieces(self, trace: int, after: int | None, upto: int) -> IntervalFragments:
+    def change_parts(self, trace: int, after: int | None, upto: int) -> IntervalFragments:
         """As `changes`, with large sorted batches separate from the rest."""
         view, lower = self._readable_view(trace, after, upto)
         sums = self._archive.read(view.tree, trace, lower + 1, upto + 1)
@@ -323,7 +323,9 @@ class History:
             return
         last = max([at, view.packed - 1, *(tail[-1][0] for tail in view.tails.values() if tail)])
         both = [
-            str(e) for e in interval_cover.neighbours(self.epochs(trace, last), at) if e is not None
+            str(e)
+            for e in interval_cover.nearest_epochs(self.epochs(trace, last), at)
+            if e is not None
         ]
         raise TimeError(
             f"epoch {at} cannot be told apart from its neighbours",

@@ -76,7 +76,7 @@ def _cost(weight: RowWeight, *, back: bool = False) -> int:
 def _step_from(history: History, log: int, start: NearbyState, epoch: int) -> Trace:
     """Moves a cached state to another epoch."""
     lower, upper = sorted((start.epoch, epoch))
-    changed = history.pieces(log, None if lower < 0 else lower, upper)
+    changed = history.change_parts(log, None if lower < 0 else lower, upper)
     trace, loose = start.trace, changed.loose
     for parts in changed.whole:
         if any(part.layout != trace.layout for part in parts) or sum(map(len, parts)) <= FEW_ROWS:

@@ -111,7 +111,7 @@ def _add(ranges: list[range], more: range) -> None:
     ranges.append(more)
 
 
-def neighbours(ranges: list[range], at: int) -> tuple[int | None, int | None]:
+def nearest_epochs(ranges: list[range], at: int) -> tuple[int | None, int | None]:
     """Returns the greatest readable epoch before `at` and the least one after it."""
     before = after = None
     for each in ranges:

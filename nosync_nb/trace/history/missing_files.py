@@ -26,7 +26,7 @@ class MissingHistory(NamedTuple):
     changes: Mapping[int, Mapping[int, frozenset[str]]]
     packs: tuple[PackNode, ...]
 
-    def of(self, trace: int, begin: int = 0) -> tuple[int, set[str]] | None:
+    def first_missing(self, trace: int, begin: int = 0) -> tuple[int, set[str]] | None:
         """Returns the first unreadable epoch of a trace, and its missing files, or None.
 
         Args:

@@ -30,7 +30,7 @@ from nosync_nb.trace.parts.arrow_file import (
     DISK,
     cut_off,
     damaged_file_error,
-    ending,
+    file_ending,
     load_file,
     map_file,
     store_file,
@@ -92,7 +92,7 @@ class Pack:
         table, self._directory = _directory(self._data, folder, name)
         if hashlib.blake2b(table, digest_size=16).hexdigest() != digest:
             raise damaged_file_error(folder, name, "its directory is not what was written")
-        self._ending = ending(self._data)
+        self._ending = file_ending(self._data)
         self._sections: dict[int, tuple[Section, ...]] = {}
 
     @property

@@ -207,10 +207,10 @@ def open_mapped(
         raise damaged_file_error(
             folder, name, f"its format is {header['format']}, which is not known"
         )
-    return header, record, ending(data)
+    return header, record, file_ending(data)
 
 
-def ending(data: pa.Buffer) -> Ending:
+def file_ending(data: pa.Buffer) -> Ending:
     """Returns the end of a mapped file."""
     return Ending(data, data.address, data.size)
 

@@ -36,17 +36,17 @@ class Recorder:
 
 def test_what_was_begun_last_is_what_goes_on() -> None:
     doing = ActivityMonitor()
-    assert doing.now is None
-    with doing.of("replays", 3) as replaying:
+    assert doing.current is None
+    with doing.record("replays", 3) as replaying:
         replaying.step()
-        with doing.of("starts Spark") as starting:
-            assert doing.now is starting
-        assert doing.now is replaying
+        with doing.record("starts Spark") as starting:
+            assert doing.current is starting
+        assert doing.current is replaying
         assert (replaying.done, replaying.total) == (1, 3)
-        with pytest.raises(KeyboardInterrupt), doing.of("waits"):
+        with pytest.raises(KeyboardInterrupt), doing.record("waits"):
             raise KeyboardInterrupt
-        assert doing.now is replaying
-    assert doing.now is None
+        assert doing.current is replaying
+    assert doing.current is None
 
 
 def test_what_is_shown_is_gone_with_the_cell() -> None:
@@ -104,7 +104,7 @@ def test_a_session_tells_what_it_does(tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match="cannot be stored"):
             session.define({"other": numbers.map(looking, schema="kept boolean")})
         assert any(each and each.text == "first run of other" for each in seen)
-        with services_of(session).works.doing.of("waits"):
+        with services_of(session).works.doing.record("waits"):
             assert seen_in(session, 3) == ProgressState("waits")
     assert seen_in(session, 0) is None
     assert seen_in(None, 0) is None

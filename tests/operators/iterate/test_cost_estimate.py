@@ -313,12 +313,12 @@ def test_an_epoch_that_looks_up_half_of_a_large_trace_has_spread() -> None:
     columns = [np.arange(keys, dtype=np.int32), np.zeros(keys, np.int32)]
     held = Trace.of(arrange(layout, Updates(columns, np.ones(keys, np.int64))))
     known = InputKeyCache(layout)
-    known.begin(held)
+    known.begin_epoch(held)
     known.learn([(key,) for key in range(keys // 2)])
     with pytest.raises(AbandonedError):
         known.learn([(key,) for key in range(keys // 2, keys // 2 + 2)])
     slow = InputKeyCache(layout)
     for start in range(0, keys, keys // 10):  # an epoch after the other may learn all of it
-        slow.begin(held)
+        slow.begin_epoch(held)
         slow.learn([(key,) for key in range(start, start + keys // 10)])
     assert len(slow.by_key) == keys

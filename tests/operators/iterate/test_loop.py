@@ -425,13 +425,13 @@ def test_an_oscillation_that_begins_later_is_found(session: Session) -> None:
 
 def test_a_round_runs_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[tuple[int, ...]] = []
-    begin = DivergenceDetector.begin
+    begin = DivergenceDetector.begin_round
 
     def noted(watch: DivergenceDetector, time: tuple[int, ...]) -> None:
         rounds.append(time)
         begin(watch, time)
 
-    monkeypatch.setattr(DivergenceDetector, "begin", noted)
+    monkeypatch.setattr(DivergenceDetector, "begin_round", noted)
     numbers = session.input("numbers", "n int")
     session.stage(
         "nested",

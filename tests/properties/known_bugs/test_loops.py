@@ -39,13 +39,13 @@ def test_a_round_runs_after_all_that_are_before_it_in_every_loop(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[int, ...]] = []
-    begin = DivergenceDetector.begin
+    begin = DivergenceDetector.begin_round
 
     def noted(watch: DivergenceDetector, time: tuple[int, ...]) -> None:
         begun.append(time)
         begin(watch, time)
 
-    monkeypatch.setattr(DivergenceDetector, "begin", noted)
+    monkeypatch.setattr(DivergenceDetector, "begin_round", noted)
     monkeypatch.setattr(
         cost_estimate, "FREE_WORK", 1 << 60
     )  # or it begins again, on all that is there

@@ -23,7 +23,7 @@ from nosync_nb.store.records import json_text, payloads
 
 NUMBERS = Schema.parse("x int")
 LIVING = Stage("big", NUMBERS, reference_to("numbers", NUMBERS), options=StageOptions("local"))
-STOPPED = LIVING.stopped("a function was not restored", 4)
+STOPPED = LIVING.as_stale("a function was not restored", 4)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_becomes_of_a_stage_that_can_be_computed(
 
 
 def test_a_stage_that_stops_again_is_stale_since_it_stopped_first() -> None:
-    again = STOPPED.stopped("it reads 'numbers', which is stale", 9)
+    again = STOPPED.as_stale("it reads 'numbers', which is stale", 9)
     assert again.life == StaleState("it reads 'numbers', which is stale", 4)
     assert (again.last(9), LIVING.last(9)) == (4, 9)
     assert again.resumed() == LIVING
@@ -61,7 +61,7 @@ def test_nothing_of_a_stage_is_edited() -> None:
 def test_an_input_stays_itself_under_another_name() -> None:
     numbers = Stage("numbers", NUMBERS).identified({})
     renamed = replace(numbers, name="digits")
-    assert (renamed.uid, renamed.meaning({})) == ("numbers", numbers.fingerprint)
+    assert (renamed.uid, renamed.current_fingerprint({})) == ("numbers", numbers.fingerprint)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_an_input_stays_itself_under_another_name() -> None:
         LIVING,
         STOPPED,
         replace(LIVING, gaps=((1, 3), (5, 6)), signer="another", uid="first"),
-        LIVING.before(FrozenState(4, 2, 3, (0,))),
+        LIVING.as_earlier_version(FrozenState(4, 2, 3, (0,))),
     ],
 )
 def test_a_stage_comes_back_from_json_as_it_was(stage: Stage) -> None:

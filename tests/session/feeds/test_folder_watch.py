@@ -101,7 +101,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Interrupts:
     """What is told of files, which are read in small parts."""
     told = Interrupts()
     monkeypatch.setattr(given, "PART_BYTES", 1000)
-    monkeypatch.setattr(Activity, "took", lambda activity, count: told.took(activity, count))
+    monkeypatch.setattr(Activity, "add_steps", lambda activity, count: told.took(activity, count))
     return told
 
 
@@ -147,9 +147,9 @@ def test_an_interrupt_in_the_middle_of_a_file_leaves_the_epoch_as_it_was(
 
 def test_an_activity_is_never_further_than_its_end() -> None:
     activity = Activity("reads", 10, in_bytes=True)
-    activity.took(4)
+    activity.add_steps(4)
     assert activity.done == 4
-    activity.took(40)
+    activity.add_steps(40)
     assert activity.done == 10
 
 

@@ -290,14 +290,14 @@ def test_the_epochs_to_compare_with_are_read_in_a_few_steps(
             checkpoint_now(session)
     session = opened()
     steps: list[tuple[int, int]] = []
-    read = History.apart
+    read = History.changes_by_epoch
 
     def watched(self: History, trace: int, lower: int, upper: int) -> EpochReads:
         steps.append((lower, upper))
         return read(self, trace, lower, upper)
 
     with monkeypatch.context() as patch:
-        patch.setattr(History, "apart", watched)
+        patch.setattr(History, "changes_by_epoch", watched)
         patch.setattr(History, "changes", None)
         found = [x for x in (0, 126, 127, 167, 168, 295) if told(_inserting(session, x))]
     assert found == [0, 126, 168, 295]  # epoch 0 is one of the first

@@ -131,7 +131,7 @@ def test_what_was_left_to_the_reader_and_run_by_itself_is_told_with_it() -> None
     row = Delta(("bigint",), later=(delta, Linear((), ("bigint",)), Step((), [], [], [])))
     done = OperatorResult(None, [], 2, "in process")
     assert done.with_late([row, None]) == done, "it may still run on the way"
-    late.settle()
+    late.run_separately()
     assert done.with_late([row, None, row]) == (None, [], 9, "Spark jobs 3-5, in process")
 
 

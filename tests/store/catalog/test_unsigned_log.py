@@ -131,7 +131,7 @@ def lagging(data: dict[str, Any], graph: Graph) -> None:
     big["life"] = {"is": "stale", "reason": "its function was not restored", "since": 1}
     tree = Definition.from_json(big["definition"], [])
     stage = Stage("big", Schema(numbers["schema"]), tree)
-    big["fingerprint"] = stage.meaning({"numbers": graph.named["numbers"].fingerprint})
+    big["fingerprint"] = stage.current_fingerprint({"numbers": graph.named["numbers"].fingerprint})
     for node in data["nodes"]:
         if node["name"] == "big":
             node["fingerprint"] = big["fingerprint"]

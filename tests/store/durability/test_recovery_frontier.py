@@ -71,7 +71,7 @@ def test_epochs_are_a_set_in_ranges(one: set[int], other: set[int], epoch: int) 
     assert list(made & EpochRanges(other)) == sorted(one & other)
     below = max((e for e in one if e <= epoch), default=None)
     above = min((e for e in one if e >= epoch), default=None)
-    assert made.neighbours(epoch) == (below, above)
+    assert made.nearest(epoch) == (below, above)
 
 
 def test_epochs_are_written_as_inclusive_ranges() -> None:

@@ -242,7 +242,7 @@ class Past(RuleBasedStateMachine):
 
     def compare_apart(self, trace: int, lower: int, upper: int) -> None:
         """Single epochs, all at once: those of which files tell have no fewer rows than is told."""
-        found = self.history.apart(trace, lower, upper)
+        found = self.history.changes_by_epoch(trace, lower, upper)
         apart = Counter[tuple[int, Any]]()
         for layout, epochs, updates in found.small:
             for epoch in {*epochs.tolist()}:
@@ -316,9 +316,11 @@ def test_any_epoch_of_a_long_past_can_be_read(tmp_path: Path, every: int) -> Non
 
 def test_what_cannot_be_told_apart_is_none_of_single_epochs(tmp_path: Path) -> None:
     history = long(tmp_path, 600, 16, retain=32)
-    assert history.thinned
+    assert history.is_thinned
     readable = {epoch for each in history.epochs(1, 600) for epoch in each}
-    found = {e for _, epochs, _ in history.apart(1, 0, 601).small for e in epochs.tolist()}
+    found = {
+        e for _, epochs, _ in history.changes_by_epoch(1, 0, 601).small for e in epochs.tolist()
+    }
     assert {*range(585, 601)} <= found
     assert found <= readable
     assert len(found) < 100, "of epochs that are summed up none is told"
@@ -336,7 +338,7 @@ def test_changes_that_frames_hold_are_decoded_many_at_once(tmp_path: Path) -> No
     history.append_encoded(1, PAIRS, made, told)
     before = {e: counted(history.changes(1, e - 1, e)) for e in (1, 2, 3, 500, 1000)}
     steps.clear()
-    assert sum(len(epochs) for _, epochs, _ in history.apart(1, 1, 1001).small) == 1000
+    assert sum(len(epochs) for _, epochs, _ in history.changes_by_epoch(1, 1, 1001).small) == 1000
     assert steps == [1000]
     steps.clear()
     assert pack(history, 1000)
@@ -425,7 +427,7 @@ def test_large_sums_become_part_files(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_epochs_that_were_hidden_and_left_can_be_told_apart_again(tmp_path: Path) -> None:
     history = long(tmp_path, 30, 1000)
-    history.begin(1, 5)
+    history.start_at(1, 5)
     history.hide(1, 8, 12)
     history.hide(1, 18, 29)
     history.truncate(20)
@@ -465,7 +467,7 @@ def test_retention_keeps_single_epochs_for_the_last_ones(tmp_path: Path) -> None
     assert [range(5001)] == every.epochs(1, 5000)
     with pytest.raises(TimeError, match="epoch 3000 ") as caught:
         history.state(1, 3000)
-    near = "{} and {}".format(*interval_cover.neighbours(ranges, 3000))
+    near = "{} and {}".format(*interval_cover.nearest_epochs(ranges, 3000))
     assert near in str(caught.value.hint)
     with pytest.raises(TimeError, match="cannot go back to epoch 3000"):
         history.truncate(3000)
@@ -531,7 +533,7 @@ def test_epochs_in_two_lists_are_in_both(
 
 def test_hidden_epochs_name_their_readable_neighbours(tmp_path: Path) -> None:
     history = long(tmp_path, 30, 1000)
-    history.begin(1, 7)
+    history.start_at(1, 7)
     history.hide(1, 12, 20)
     assert [range(7, 12), range(20, 31)] == history.epochs(1, 30)
     with pytest.raises(TimeError) as caught:
@@ -702,7 +704,7 @@ def test_neighbours_are_the_nearest_epochs(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, 210))
     before = max((e for e in listed if e < at), default=None)
     after = min((e for e in listed if e > at), default=None)
-    assert (before, after) == interval_cover.neighbours(ranges, at)
+    assert (before, after) == interval_cover.nearest_epochs(ranges, at)
 
 
 def test_a_hint_names_no_epoch_that_is_not_there_yet(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class GridRequest(NamedTuple):
     limit: int = 20
 
     @classmethod
-    def of(cls, asked: dict[str, Any], width: int) -> GridRequest:
+    def from_message(cls, asked: dict[str, Any], width: int) -> GridRequest:
         """Reads a request from a message, within bounds.
 
         Args:
@@ -146,7 +146,7 @@ class GridView(AnsweringWidget):
                 self._fail(error, 0)
                 return
             if before is None or not cursor.has_rows_of(before) or "error" in shown or reload:
-                self._show(0)
+                self._show_page(0)
             elif (before.epoch, shown.get("stale")) != (cursor.epoch, stale):
                 # the rows are the same at another epoch
                 self._publish_page({**shown, "epoch": cursor.epoch, "stale": stale, "asked": 0})
@@ -162,7 +162,7 @@ class GridView(AnsweringWidget):
             if self._closed:
                 return
             before, self._request = self._request, wanted
-            if not self._show(asked):
+            if not self._show_page(asked):
                 self._request = before
 
     def freeze(self, on: bool) -> None:
@@ -230,7 +230,7 @@ class GridView(AnsweringWidget):
         kind = content.get("kind")
         if kind == "show":
             width = len(self._cursor.schema) if self._cursor is not None else 0
-            self.show(GridRequest.of(content, width), asked=int(content.get("asked", 0)))
+            self.show(GridRequest.from_message(content, width), asked=int(content.get("asked", 0)))
         elif kind == "freeze":
             self.freeze(bool(content.get("on")))
         elif kind == "download":
@@ -248,7 +248,7 @@ class GridView(AnsweringWidget):
         self._cursor = cursor
         return cursor
 
-    def _show(self, asked: int) -> bool:
+    def _show_page(self, asked: int) -> bool:
         """Reads the requested page; returns True if it succeeded."""
         cursor = self._cursor
         if cursor is None:

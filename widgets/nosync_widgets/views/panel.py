@@ -208,11 +208,11 @@ class Panel(ipywidgets.VBox):
                 except Exception as error:
                     text, bad = error_text(error), True
                     self._set_confirming(sure=False)
-                self.say(text, bad=bad)
+                self.show_line(text, bad=bad)
 
         return handle
 
-    def say(self, text: str, *, bad: bool = False) -> None:
+    def show_line(self, text: str, *, bad: bool = False) -> None:
         """Shows a line; an empty one shows none."""
         color = "color:var(--jp-error-color1,#b3261e)" if bad else ""
         role = "alert" if bad else "status"

@@ -134,7 +134,7 @@ class TravelView(AnsweringWidget):
         with self._lock:
             self.refresh()
             timeline = Timeline(self.steps)
-            self._show(epoch if epoch is not None else timeline.latest or 0)
+            self._show_epoch(epoch if epoch is not None else timeline.latest or 0)
 
     def refresh(self, *, reload: bool = False) -> None:
         """Looks for new epochs; at the latest one it moves to the new one, else it stays.
@@ -165,7 +165,7 @@ class TravelView(AnsweringWidget):
                 self.draw(again=True)
             moved = reload or stale or (goal is not None and timeline.nearest(goal) != self.epoch)
             if self.page and goal is not None and moved:
-                self._show(goal)
+                self._show_epoch(goal)
 
     def move(self, session: Session, branch: str | None) -> None:
         """Switches to another session of the same log; at the latest epoch it stays there."""
@@ -196,7 +196,7 @@ class TravelView(AnsweringWidget):
         """Handles a message of the front end."""
         self.answer()
         if "epoch" in content:
-            self._show(int(content["epoch"]))
+            self._show_epoch(int(content["epoch"]))
         if "course" in content:
             self._drawn = True
             self._count(content["course"])
@@ -250,7 +250,7 @@ class TravelView(AnsweringWidget):
             if not self._closed:
                 self.course = course
 
-    def _show(self, asked: int) -> None:
+    def _show_epoch(self, asked: int) -> None:
         with self._lock:
             if self._closed:
                 return
