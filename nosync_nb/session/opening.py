@@ -231,7 +231,7 @@ def _open_new(request: _OpenRequest, *, gap: bool) -> Session:
         owners.fetching.start()
         owners.link.follow()
         if lacks:
-            owners.rebuilding.begin()  # before a write waits for it
+            owners.rebuilding.submit_rebuild()  # before a write waits for it
         return session
     except BaseException:
         (session or store).close()

@@ -169,7 +169,7 @@ class Services:
             completion = recover.RecoveryCompletion(
                 self.gate, publisher, self.upkeep, self.link, heal, report, resume, lack
             )
-            completion.begin(opening)
+            completion.schedule(opening)
 
 
 def _staging_service(store: Store, spark: SparkOptions) -> StagingService:

@@ -66,7 +66,7 @@ class BackgroundRebuild:
         """Requests the rebuild before the next write that needs it; with the lock."""
         self._gate.set_rebuild(self)
 
-    def begin(self) -> None:
+    def submit_rebuild(self) -> None:
         """Starts the rebuild in the background, if any state is missing."""
         self._worker.submit(object(), self._run_in_worker, name="rebuilding the state of operators")
 

@@ -217,7 +217,7 @@ class Maintenance:
         change = None
         try:
             live = self._is_live(merging)
-            change = self._merges.proven(merging, files) if live and files else None
+            change = self._merges.verified_parts(merging, files) if live and files else None
             if change is not None:
                 self._publisher.works.count("proposals", self._adopt_merge(merging, change))
             elif live:
@@ -333,7 +333,7 @@ class Maintenance:
         previous_files, needed = store.history.files(), files_of(version)
         bounded = publisher.retention.budget is not None
         thinned = self._aging.thin(needed)
-        fitted = self._aging.fit(needed, again=self._clearing > 0) if bounded else None
+        fitted = self._aging.fit_into_budget(needed, again=self._clearing > 0) if bounded else None
         if fitted is not None:
             self._clearing = CLEARING if fitted else 0
         # Replaced packs are retired later, because the previous checkpoint still names them.
@@ -423,7 +423,7 @@ class HistoryAging:
             keep = self._retained_epochs(publisher.snapshot)
         return keep is not None
 
-    def fit(self, needed: AbstractSet[str], *, again: bool) -> bool | None:
+    def fit_into_budget(self, needed: AbstractSet[str], *, again: bool) -> bool | None:
         """Downsamples the history until the log fits its budget. Returns True if it wrote a pack.
 
         Args:

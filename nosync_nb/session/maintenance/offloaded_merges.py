@@ -89,7 +89,7 @@ class MergeProposals:
         self._last_answer = 0.0
         self._silent = False
 
-    def begin(self, merging: OffloadedMerge) -> int:
+    def register(self, merging: OffloadedMerge) -> int:
         """Registers a merge before it is requested; returns its number."""
         with self._lock:
             if not self._waiting:
@@ -168,7 +168,7 @@ class OffloadedMerges:
 
     def ask(self, merging: OffloadedMerge) -> bool:
         """Requests a merge of layers that are all in files; returns True if it was sent."""
-        merge = self.proposals.begin(merging)
+        merge = self.proposals.register(merging)
         layers = tuple(layer.files for layer in merging.inputs)
         stem = merging.stem(sum(layer.rows_count for layer in merging.inputs))
         name = f"{stem}-g{self._store.log.generation}"
@@ -181,7 +181,9 @@ class OffloadedMerges:
         """True if there is a keeper that takes requests."""
         return not self.proposals.silent and self._send(b"")
 
-    def proven(self, merging: OffloadedMerge, files: tuple[PartRef, ...]) -> ArrangedChange | None:
+    def verified_parts(
+        self, merging: OffloadedMerge, files: tuple[PartRef, ...]
+    ) -> ArrangedChange | None:
         """Returns the files of a proposal, mapped; None if they are not the merge."""
         parts: tuple[Batch, ...] = ()
         with suppress(CorruptLogError):

@@ -266,7 +266,7 @@ class RecoveryCompletion:
         self._write_resumed = resume
         self._request_rebuild = lack
 
-    def begin(self, opening: RecoveryState) -> None:
+    def schedule(self, opening: RecoveryState) -> None:
         """Schedules the compilation before the first write."""
         graph = self._publisher.snapshot.graph
         self._gate.run_before_first_write(

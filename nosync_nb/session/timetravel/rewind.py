@@ -148,7 +148,7 @@ class RewindService:
                 report = self._perform(self._plan_at(snapshot, epoch), outcome)
                 self._repeats.exclude_after(epoch)
                 self._backups.finish_backups()
-            self._rebuilding.begin()
+            self._rebuilding.submit_rebuild()
             self._maintenance.plan_checkpoint()
             self._link.follow()
             if self._listeners.has_listeners:

@@ -332,7 +332,7 @@ def test_a_keeper_whose_owner_was_replaced_takes_back_what_it_has_merged(
 def test_a_proposal_that_is_damaged_is_not_taken(
     tmp_path: Path, taken: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = OffloadedMerges.proven
+    real = OffloadedMerges.verified_parts
 
     def spoiled(
         self: OffloadedMerges, merging: OffloadedMerge, files: tuple[PartRef, ...]
@@ -343,7 +343,7 @@ def test_a_proposal_that_is_damaged_is_not_taken(
         path.write_bytes(data)
         return real(self, merging, files)
 
-    monkeypatch.setattr(OffloadedMerges, "proven", spoiled)
+    monkeypatch.setattr(OffloadedMerges, "verified_parts", spoiled)
     with opened(tmp_path) as session:
         loaded(session)
         assert taken.wait(WAIT_S)
@@ -364,21 +364,23 @@ def test_files_that_do_not_add_up_to_what_was_merged_are_not_taken(tmp_path: Pat
         merging = OffloadedMerge(number, trace.layout, trace.layers)
         proving = OffloadedMerges(store_of(session), lambda: None, lambda _: True)
         every = tuple(ref for layer in trace.layers for ref in layer.files)
-        assert proving.proven(merging, every) is None  # they overlap
+        assert proving.verified_parts(merging, every) is None  # they overlap
         halves = [
             part for low, high in ((0, 2**63), (2**63, 2**64)) for part in cut(trace, low, high)
         ]
         whole = store_of(session).spill(halves, trace.layout, "trace1-1-5").refs
         assert len(whole) == 2
-        assert proving.proven(merging, whole) is not None
-        assert proving.proven(merging, whole[:1]) is None
-        assert proving.proven(merging, whole[::-1]) is None
-        assert proving.proven(merging, (whole[0], whole[1]._replace(digest="0" * 32))) is None
-        assert proving.proven(merging, ()) is None
+        assert proving.verified_parts(merging, whole) is not None
+        assert proving.verified_parts(merging, whole[:1]) is None
+        assert proving.verified_parts(merging, whole[::-1]) is None
+        assert (
+            proving.verified_parts(merging, (whole[0], whole[1]._replace(digest="0" * 32))) is None
+        )
+        assert proving.verified_parts(merging, ()) is None
         first, second = halves
         twice = Batch(first.layout, first.columns, first.khash, first.rhash, 2 * first.diff)
         wrong = store_of(session).spill([twice, second], trace.layout, "trace1-1-5").refs
-        assert proving.proven(merging, wrong) is None
+        assert proving.verified_parts(merging, wrong) is None
     monkey.undo()
 
 
@@ -392,7 +394,7 @@ def test_a_keeper_that_says_nothing_is_not_waited_for(monkeypatch: pytest.Monkey
     asked = MergeProposals(lambda: told.append(1))
     merging = OffloadedMerge(3, (), ())  # type: ignore[arg-type]
     late = PartRef("trace3-1-5-g1k-0.arrow", 1, 0, 1, 1, "0")
-    first, second = asked.begin(merging), asked.begin(merging)
+    first, second = asked.register(merging), asked.register(merging)
     asked.overdue()
     assert not told
     monkeypatch.setattr(offloaded_merges, "SILENT_S", 0.0)

@@ -123,7 +123,7 @@ def proposed(session: Session) -> None:
         for layer in trace.layers:
             layer.claim()
         if trace.layers:
-            proposals.begin(maintenance.OffloadedMerge(number, trace.layout, trace.layers))
+            proposals.register(maintenance.OffloadedMerge(number, trace.layout, trace.layers))
     proposals.lose()
 
 

@@ -399,7 +399,7 @@ def test_the_background_work_of_a_session_that_was_replaced_changes_nothing(
             maintenance.checkpoint,
             maintenance.take_proposals,
             lambda: [maintenance.merge(number) for number in traces_of(made.session)],
-            owners.rebuilding.begin,
+            owners.rebuilding.submit_rebuild,
             owners.scaling.submit_if_due,
         ]
         for number, task in enumerate(tasks):
