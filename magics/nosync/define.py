@@ -82,7 +82,7 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
         if value is collection:
             value = session[name]
     _report_hidden(notebook, body.names)
-    _show(notebook, reports, aliases)
+    _show_reports(notebook, reports, aliases)
     return value
 
 
@@ -245,7 +245,7 @@ def _split_names(
     return named, aliases
 
 
-def _show(
+def _show_reports(
     notebook: Notebook, reports: Sequence[StageReport], aliases: dict[str, str | None]
 ) -> None:
     """Shows one line per stage: rows, epoch, time, placement, durability."""

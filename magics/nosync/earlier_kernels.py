@@ -31,7 +31,7 @@ class EarlierKernels:
         self._began: RunningCell | None = None
         self._interrupted: RunningCell | None = None
 
-    def take(
+    def switch_log(
         self, memo: NotebookMemo, folder: Path | None, *, own: bool, there: Collection[str]
     ) -> None:
         """Switches to the memo of another log.
@@ -49,7 +49,7 @@ class EarlierKernels:
         memo.join(self.memo, there)
         self.memo, self._folder = memo, folder
 
-    def begin(self, session: Session, cell: CellSource, number: int) -> None:
+    def record_cell(self, session: Session, cell: CellSource, number: int) -> None:
         """Records a cell that begins."""
         if self._folder is not None and cell.text:
             self._began = RunningCell(label(cell, number), session.now, cell.repeatable)

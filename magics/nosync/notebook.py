@@ -116,7 +116,7 @@ class Notebook:
         """Opens the log again if the user closed its session; binds the variables again."""
         __tracebackhide__ = True
         if self.opened is not None and self.opened.closed:
-            self.cells.settle()
+            self.cells.commit_before_close()
             mode, reads = self.opened.mode, self.home is not None and self.branch is None
             self.open(mode=mode, main=mode == "r" and reads)
 
@@ -170,7 +170,7 @@ class Notebook:
             if before is not None:
                 self.views.move(session, branch)
         self._announce(session, place, brief)
-        self._begin(session)
+        self._record_cell(session)
         if before is not None and (old := self.variables.lead(before, session)):
             names = formats.listing(old)
             self.say(f"NoSync: still of the previous session, run their cells again: {names}")
@@ -197,7 +197,7 @@ class Notebook:
         """Makes a session the notebook's; without a memo it is only read."""
         is_own = memo is None or self.binding.adopt(place)
         folder, names = None if memo is None else place.path, self.shell.user_ns
-        self.recollection.take(
+        self.recollection.switch_log(
             memo or NotebookMemo.read(place.path), folder, own=is_own, there=names
         )
         self.opened, self.place, self._has_looked = session, place, True
@@ -297,7 +297,7 @@ class Notebook:
     @contextmanager
     def _leave(self, *, views: bool) -> Iterator[None]:
         """Leaves the session, and closes it after the block, in which no view reads it."""
-        self.cells.settle()
+        self.cells.commit_before_close()
         lost = "" if self.opened is None else pending_rows(self.opened)
         if lost:
             self.say(f"NoSync: discarded, because nothing committed them: {lost}")
@@ -322,12 +322,12 @@ class Notebook:
                 self.show_report()
         except Exception as error:
             self._has_looked = True
-            self.show(error)
-        self._begin(self.opened)
+            self.show_error(error)
+        self._record_cell(self.opened)
 
     def _open_existing(self) -> None:
         """Opens the notebook's log if there is one."""
-        place = self.binding.look()
+        place = self.binding.find_log()
         if place is None:  # VS Code sets the name in a cell of its own
             return
         self._has_looked = True
@@ -340,13 +340,13 @@ class Notebook:
         """The running cell, read."""
         return read_cell(self.cells.source, self.shell.transform_cell)
 
-    def _begin(self, session: Session | None) -> None:
+    def _record_cell(self, session: Session | None) -> None:
         """Records the running cell, and restores the modules and the Spark session it names."""
         if self.cells.hidden:
             return
         cell = self._cell()
         if session is not None:
-            self.recollection.begin(session, cell, self.cells.number)
+            self.recollection.record_cell(session, cell, self.cells.number)
             self.recollection.bring_back(cell, self.say)
         self.spark.before_cell(session, self.recollection.memo, cell, self.say)
 
@@ -370,10 +370,10 @@ class Notebook:
             self.views.close(name)
             self.variables.drop(name)
 
-    def show(self, error: BaseException) -> None:
+    def show_error(self, error: BaseException) -> None:
         """Displays an error that no cell raised, such as one of recovery."""
         self.errors.install()
-        self.errors.show(error)
+        self.errors.display_error(error)
 
     def say(self, text: str, html: str | None = None, *, progress: bool = False) -> None:
         """Shows a text in the running cell, or HTML made of it; `progress` can be turned off."""
@@ -431,7 +431,7 @@ class Notebook:
             self.cells.settle_first()
             table = self.views.table_of(collection, self)
         except Exception as error:
-            self.show(error)
+            self.show_error(error)
             return {}
         bundle = {"text/plain": table.text(), "text/html": table.html()}
         grid = self.views.grid_of(collection, self) if hasattr(self.shell, "kernel") else None
@@ -441,7 +441,7 @@ class Notebook:
         """Returns the place of the session that the user closed, else the notebook's own."""
         if self.place is not None:
             return self.place
-        return self.binding.look() or temporary_place()
+        return self.binding.find_log() or temporary_place()
 
     def _exit(self) -> None:
         """At the end of the process: marks a clean end, and removes a temporary log."""

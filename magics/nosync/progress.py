@@ -40,7 +40,7 @@ class ProgressDisplay(Protocol):
 class Progress:
     """Shows the activity of the running cell.
 
-    Threads: `begin` and `end` are called by the thread that runs cells; one thread a cell polls.
+    Threads: the thread that runs cells starts and ends it; one thread a cell polls.
 
     Args:
         look: returns the current activity; None if there is nothing to show.
@@ -55,7 +55,7 @@ class Progress:
         self._ended: threading.Event | None = None
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
+    def start_polling(self) -> None:
         """Starts polling for a cell that begins."""
         self.end()
         ended = self._ended = threading.Event()
@@ -136,7 +136,7 @@ class CellProgress:
         self._began = 0 if session is None or session.closed else session.now
         seen = hasattr(self._notebook.shell, "kernel") or sys.stderr.isatty()
         if seen and self._notebook.settings.progress == "on":
-            self._progress.begin()
+            self._progress.start_polling()
 
     def after(self, _result: object = None) -> None:
         """Stops at `post_run_cell`."""

@@ -51,5 +51,5 @@ class CellOwner(Protocol):
     def say(self, text: str, html: str | None = None, *, progress: bool = False) -> None:
         """Shows a text in the running cell."""
 
-    def show(self, error: BaseException) -> None:
+    def show_error(self, error: BaseException) -> None:
         """Shows an error that no cell raised."""

@@ -80,7 +80,7 @@ class ShortErrors:
         """Records the line of a cell that caused an error without a frame in it."""
         self._blamed = error, place
 
-    def show(self, error: BaseException) -> None:
+    def display_error(self, error: BaseException) -> None:
         """Displays an error that no cell raised, such as one of recovery."""
         self._display(self._shell, type(error), error, error.__traceback__)
 

@@ -92,7 +92,7 @@ class CellTransactions(ast.NodeTransformer):
         self._shell.events.unregister("post_run_cell", self.after)
         if self in self._shell.ast_transformers:
             self._shell.ast_transformers.remove(self)
-        self.settle()
+        self.commit_before_close()
         self._show_notices()
         # The running cell still calls `end`, because %unload_ext is code of a cell. So it is
         # removed when the cell ends.
@@ -161,7 +161,7 @@ class CellTransactions(ast.NodeTransformer):
         try:
             epoch = session.commit()
         except Exception as error:
-            self._owner.show(error)
+            self._owner.show_error(error)
             self._owner.say(
                 f"NoSync: uncommitted rows from outside a cell: {pending_rows(session)}; cells "
                 "will not commit until `%dd commit` succeeds or you run `%dd discard`"
@@ -239,7 +239,7 @@ class CellTransactions(ast.NodeTransformer):
         if self._cell is _LOADING:
             self._commit()
 
-    def settle(self) -> None:
+    def commit_before_close(self) -> None:
         """Commits the changes of the running cell and of others, before the session is closed."""
         __tracebackhide__ = True
         self._commit()
@@ -342,7 +342,7 @@ class CellTransactions(ast.NodeTransformer):
         try:
             self._commit()
         except Exception as error:
-            self._owner.show(error)
+            self._owner.show_error(error)
             result.error_in_exec = error
             self._discard()
 

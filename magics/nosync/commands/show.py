@@ -160,7 +160,7 @@ def rows_now(session: Session, name: str) -> tuple[int | None, str]:
     return count, "taken over by another process" if session.info.fenced else "live"
 
 
-def _show(notebook: Notebook, arguments: Namespace) -> Table:
+def _show_stage(notebook: Notebook, arguments: Namespace) -> Table:
     collection = collection_of(notebook, arguments.stage)
     at, most = epoch_asked(notebook, arguments.at), _limit(notebook, arguments)
     return collection_table(collection, at=at, limit=most, session=notebook.session())
@@ -278,7 +278,9 @@ def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
 
 COMMANDS = (
     Subcommand("status", "list inputs and stages: rows, epochs, durability", _status),
-    Subcommand("show", "show the rows of a stage, now or at an epoch", _show, [_STAGE, AT, _LIMIT]),
+    Subcommand(
+        "show", "show the rows of a stage, now or at an epoch", _show_stage, [_STAGE, AT, _LIMIT]
+    ),
     Subcommand(
         "diff",
         "show the changes of a stage between two epochs",

@@ -59,7 +59,7 @@ class Binding:
         notebook = self._notebook()
         self._started = None if notebook is None else (notebook, location.file_of(notebook))
 
-    def look(self) -> LogPlace | None:
+    def find_log(self) -> LogPlace | None:
         """Returns the notebook's log, or the place of a new one; None if the notebook is unknown.
 
         Cost: parses the notebook's file and reads the records of the logs beside it, some KiB each.

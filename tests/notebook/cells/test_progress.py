@@ -52,7 +52,7 @@ def test_what_was_begun_last_is_what_goes_on() -> None:
 def test_what_is_shown_is_gone_with_the_cell() -> None:
     recorder = Recorder()
     progress = Progress(lambda: ProgressState("runs", 1, 2), lambda: recorder)
-    progress.begin()
+    progress.start_polling()
     assert recorder.told.get(timeout=60) == ProgressState("runs", 1, 2)
     progress.end()
     shown = list(recorder.told.queue)
@@ -65,7 +65,7 @@ def test_a_short_cell_is_not_looked_at() -> None:
     looked = threading.Event()
     progress = Progress(looked.set, Recorder)
     for _ in range(20):
-        progress.begin()
+        progress.start_polling()
         progress.end()
     assert not looked.is_set()
 
@@ -73,7 +73,7 @@ def test_a_short_cell_is_not_looked_at() -> None:
 def test_what_ends_before_the_cell_is_taken_away_and_shown_again() -> None:
     recorder, turns = Recorder(), iter([ProgressState("a"), None, ProgressState("b")])
     progress = Progress(lambda: next(turns, None), lambda: recorder)
-    progress.begin()
+    progress.start_polling()
     assert [recorder.told.get(timeout=60) for _ in range(4)] == [
         ProgressState("a"),
         None,
