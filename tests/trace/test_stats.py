@@ -18,7 +18,7 @@ import nosync_nb
 from nosync_nb import Session, rows
 from nosync_nb.errors import NegativeMultiplicityError
 from nosync_nb.rows.order import exact_codes, order_codes
-from nosync_nb.trace import Layer, Trace, first_rows, stats
+from nosync_nb.trace import Layer, Trace, empty_batch, first_rows, stats
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
 NAN = float("nan")
@@ -52,7 +52,12 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails whoever adds all layers up."""
-    monkeypatch.delattr(Trace, "consolidated")
+
+    def consolidated(trace: Trace) -> Batch:
+        assert not trace.layers
+        return empty_batch(trace.layout)
+
+    monkeypatch.setattr(Trace, "consolidated", consolidated)
 
 
 def ordered(full: list[Any], by: str) -> list[Any]:
