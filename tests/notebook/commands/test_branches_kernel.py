@@ -60,7 +60,7 @@ def test_main_is_the_log_that_was_forked_while_its_notebook_writes_it(
 def test_a_switch_reads_main_and_comes_back(notebooks: tuple[Kernel, Kernel]) -> None:
     owner, colleague = notebooks
     switched = colleague.run("%dd switch")
-    assert "cells read the main log, which another notebook writes, at epoch 1" in switched
+    assert "now reading the main log, which another notebook writes, at epoch 1" in switched
     owner.run(insert("B6"))
     show = "print(sorted(row.carrier for row in counts.rows()))"
     assert "['AA', 'B6']" in colleague.run(show)

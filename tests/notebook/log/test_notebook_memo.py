@@ -225,7 +225,7 @@ def test_after_a_restart_a_cell_that_uses_spark_finds_it_with_its_views(tmp_path
         kernel.restart()
         shown = kernel.run(f"# no spark here\n{show}", timeout=180)
         assert "(closed properly)" in shown
-        assert "starts again when a cell needs it" in shown
+        assert "starts again with its settings when a cell needs it" in shown
         assert "delay=10" in shown
     finally:
         kernel.close()
