@@ -57,7 +57,9 @@ class LogFolder:
         path: the folder.
 
     Examples:
-        >>> LogFolder("flights.nosync").owner is None  # no process has it open
+        >>> from nosync_nb.log_folders import LogFolder
+        >>> LogFolder("flights.nosync").branches
+        []
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -81,7 +83,9 @@ class LogFolder:
             TrustError: the folder is a link, belongs to another user, or others can write it.
 
         Examples:
+            >>> from nosync_nb.log_folders import LogFolder
             >>> LogFolder("flights.nosync").has_log(write=False)
+            True
         """
         return log_folder.holds_log(self._files, self.path, write=write)
 
@@ -90,7 +94,10 @@ class LogFolder:
         """The process that has the log, or one of its branches, open for writing; None: none.
 
         Examples:
-            >>> LogFolder("flights.nosync").owner  # 'process 4711 on this host'
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> session.close()
+            >>> LogFolder("flights.nosync").owner is None
+            True
         """
         with suppress(NosyncError):
             for path in (self.path, *(self.branch(name).path for name in self.local_branches)):
@@ -102,7 +109,10 @@ class LogFolder:
         """Returns the bytes of the log, each file once, and the time of the last write.
 
         Examples:
-            >>> size_bytes, last_written = LogFolder("flights.nosync").disk_usage()
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> size, written = LogFolder("flights.nosync").disk_usage()
+            >>> size > 0
+            True
         """
         sizes, last = {}, 0.0
         for status in self._files_below(self.path, 0):
@@ -141,7 +151,10 @@ class LogFolder:
                 branch.
 
         Examples:
-            >>> LogFolder("old.nosync").move("new.nosync", lambda paths: None)
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> session.close()
+            >>> LogFolder("flights.nosync").move("moved.nosync", lambda paths: None)
+            True
         """
         return relocate.move(self._files, self.path, os.fspath(target), prepare)
 
@@ -152,13 +165,23 @@ class LogFolder:
         """The branches on this disk; `A/B` is branch B of branch A.
 
         Examples:
-            >>> LogFolder("flights.nosync").local_branches  # ['idea', 'idea/deeper']
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> idea = session.branch("idea")
+            >>> LogFolder("flights.nosync").local_branches
+            ['idea']
         """
         return branches.all_branches(self._files, self.path)
 
     @property
     def branches(self) -> list[str]:
-        """The branches, also those that are only at replicas: `LogFolder(path).branches`."""
+        """The branches, also those that are only at replicas: `LogFolder(path).branches`.
+
+        Examples:
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> idea = session.branch("idea")
+            >>> LogFolder("flights.nosync").branches
+            ['idea']
+        """
         return [*self._branches_below(self._registered_path)]
 
     def _branches_below(self, log: str) -> Iterator[str]:
@@ -171,16 +194,25 @@ class LogFolder:
     def list_branches(self) -> dict[str, BranchInfo]:
         """Returns the direct branches by name, also those that are only at replicas.
 
-        Examples:
-            >>> LogFolder("flights.nosync").list_branches()["idea"].now
-
         Cost: each branch is opened for reading.
+
+        Examples:
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> idea = session.branch("idea")
+            >>> LogFolder("flights.nosync").list_branches()["idea"].at
+            1
         """
         remote = remote_branch_list(self._files, self.path)
         return {**remote, **branches.list_branches(self._files, self.path)}
 
     def branch(self, name: str) -> LogFolder:
-        """Returns the folder of a branch, which may be missing: `LogFolder(path).branch("A/B")`."""
+        """Returns the folder of a branch, which may be missing: `LogFolder(path).branch("A/B")`.
+
+        Examples:
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> LogFolder("flights.nosync").branch("idea").path
+            'flights.nosync/branches/idea'
+        """
         return LogFolder(branches.branch_folder(self.path, name))
 
     def existing_branch(self, name: str) -> LogFolder:
@@ -190,7 +222,10 @@ class LogFolder:
             SchemaError: there is no such branch; its hint lists the branches.
 
         Examples:
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> idea = session.branch("idea")
             >>> LogFolder("flights.nosync").existing_branch("idea").path
+            'flights.nosync/branches/idea'
         """
         names = self.local_branches
         if name not in names:
@@ -215,7 +250,9 @@ class LogFolder:
         """The branch that the notebook of the log uses; None: the log itself.
 
         Examples:
-            >>> LogFolder("flights.nosync").notebook_branch  # 'idea'
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> LogFolder("flights.nosync").notebook_branch is None
+            True
         """
         return branches.notebook_branch(self._files, self.path)
 
@@ -226,7 +263,11 @@ class LogFolder:
             SchemaError: there is no such branch.
 
         Examples:
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> idea = session.branch("idea")
             >>> LogFolder("flights.nosync").set_notebook_branch("idea")
+            >>> LogFolder("flights.nosync").notebook_branch
+            'idea'
         """
         branches.set_notebook_branch(self._files, self.path, name)
 
@@ -237,7 +278,9 @@ class LogFolder:
         """The URLs and the quorum of the log's replicas by the user's registry; None: none.
 
         Examples:
-            >>> LogFolder("lost.nosync").replicas  # (['s3://bucket/lost#1f...'], 1)
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> LogFolder("flights.nosync").replicas is None
+            True
         """
         return registry.registered_replicas(self._files, self._registered_path)
 
@@ -245,7 +288,9 @@ class LogFolder:
         """Removes the log's replicas from the user's registry; the copies stay where they are.
 
         Examples:
-            >>> LogFolder("lost.nosync").forget_replicas()
+            >>> from nosync_nb.log_folders import LogFolder
+            >>> session.close()
+            >>> LogFolder("flights.nosync").forget_replicas()
         """
         registry.unregister_replicas(self._files, self._registered_path)
 
@@ -262,7 +307,9 @@ def lost_logs(parent: str | os.PathLike[str]) -> list[str]:
     """Returns the folders in `parent` of replicated logs that do not exist any more.
 
     Examples:
-        >>> lost_logs(".nosync")  # ['/data/.nosync/flights']
+        >>> from nosync_nb.log_folders import lost_logs
+        >>> lost_logs(".")
+        []
     """
     return registry.is_log_gone(Files(), os.fspath(parent))
 

@@ -39,7 +39,11 @@ class SessionInfo:
 
     Examples:
         >>> for stage in session.info.overview().collections:
-        ...     print(stage.name, stage.rows, stage.frontier.disk)
+        ...     print(stage.name, stage.rows)
+        flights 3
+        airlines 2
+        links 4
+        late 2
     """
 
     def __init__(self, services: Services) -> None:
@@ -49,7 +53,12 @@ class SessionInfo:
 
     @property
     def log_id(self) -> str:
-        """The id of the log, in hex: `session.info.log_id[:16]`. A copy of a log has another id."""
+        """The id of the log, in hex: `session.info.log_id[:16]`. A copy of a log has another id.
+
+        Examples:
+            >>> len(session.info.log_id)
+            32
+        """
         return self._services.publisher.store.log.id.hex()
 
     @property
@@ -57,14 +66,21 @@ class SessionInfo:
         """The id of the log that this branch was forked from; None if the log is no branch.
 
         Examples:
-            >>> branch.info.forked_from == session.info.log_id
+            >>> idea = session.branch("idea")
+            >>> idea.info.forked_from == session.info.log_id
+            True
         """
         origin = branch_origin(self._services.publisher.store.meta)
         return None if origin is None else origin.of
 
     @property
     def fenced(self) -> bool:
-        """True if another process has taken over the log: `if session.info.fenced: ...`."""
+        """True if another process has taken over the log: `if session.info.fenced: ...`.
+
+        Examples:
+            >>> session.info.fenced
+            False
+        """
         return self._services.publisher.fenced
 
     @property
@@ -72,20 +88,30 @@ class SessionInfo:
         """The number of rewinds of the log. An epoch number may mean another epoch after each.
 
         Examples:
-            >>> if session.info.rewinds != rewinds_before:
-            ...     cache.clear()
+            >>> session.info.rewinds
+            0
         """
         return self._services.publisher.ledger.incarnation
 
     @property
     def retention(self) -> Retention:
-        """The retained history, the pins and the disk budget: `session.info.retention.budget`."""
+        """The retained history, the pins and the disk budget: `session.info.retention.budget`.
+
+        Examples:
+            >>> session.info.retention.asked is None
+            True
+        """
         return self._services.retaining.retention
 
     def disk_usage(self) -> DiskUsage:
         """Returns the bytes and files of the log by purpose: `session.info.disk_usage().total`.
 
         Cost: some microseconds for each file.
+
+        Examples:
+            >>> usage = session.info.disk_usage()
+            >>> usage.files > 0
+            True
         """
         return measure_disk_usage(self._services.publisher)
 
@@ -94,16 +120,30 @@ class SessionInfo:
         """True if the log exceeds its disk budget: `session.info.over_budget`.
 
         Cost: as `disk_usage`, if the log has a budget.
+
+        Examples:
+            >>> session.info.over_budget
+            False
         """
         return bool(over_budget(self._services.publisher))
 
     @property
     def missing_files(self) -> MissingSummary:
-        """The files that are still at replicas only: `session.info.missing_files.files`."""
+        """The files that are still at replicas only: `session.info.missing_files.files`.
+
+        Examples:
+            >>> session.info.missing_files.files
+            0
+        """
         return self._services.fetching.left
 
     def trust(self) -> TrustReport:
-        """Returns whose key signed the log and its stages: `print(session.info.trust())`."""
+        """Returns whose key signed the log and its stages: `print(session.info.trust())`.
+
+        Examples:
+            >>> session.info.trust().whose
+            'signed with your key'
+        """
         return trust_report(self._services)
 
     # -- work --------------------------------------------------------------------------------
@@ -113,8 +153,8 @@ class SessionInfo:
         """The long operation that runs now, for a progress display; None: nothing runs.
 
         Examples:
-            >>> if (activity := session.info.activity) is not None:
-            ...     print(activity.what, activity.done, activity.total)
+            >>> session.info.activity is None
+            True
         """
         return self._services.works.doing.current
 
@@ -123,20 +163,31 @@ class SessionInfo:
         """The background tasks that failed and have not succeeded since, as lines of text.
 
         Examples:
-            >>> print("; ".join(session.info.background_failures))
+            >>> session.info.background_failures
+            []
         """
         return [str(each) for each in self._services.worker.failures.failed_tasks()]
 
     @property
     def watches(self) -> tuple[WatchStatus, ...]:
-        """The watched folders: `[(each.pattern, each.loaded) for each in session.info.watches]`."""
+        """The watched folders: `[(each.pattern, each.loaded) for each in session.info.watches]`.
+
+        Examples:
+            >>> session.info.watches
+            ()
+        """
         return self._services.watches.status()
 
     # -- stages ------------------------------------------------------------------------------
 
     @property
     def reads(self) -> dict[str, tuple[str, ...]]:
-        """By stage and input, the names that it reads: `session.info.reads["late"]`."""
+        """By stage and input, the names that it reads: `session.info.reads["late"]`.
+
+        Examples:
+            >>> session.info.reads["late"]
+            ('flights',)
+        """
         return dict(self._services.publisher.snapshot.reads)
 
     def layers(self, name: str) -> list[dict[str, Any]]:
@@ -144,6 +195,10 @@ class SessionInfo:
 
         Each has its epochs `[lower, upper)`, its rows, bytes, level and storage, and whether it is
         being merged.
+
+        Examples:
+            >>> [layer["rows"] for layer in session.info.layers("flights")]
+            [3]
         """
         return self._services.upkeep.layers(name)
 
@@ -151,7 +206,9 @@ class SessionInfo:
         """Returns the replaced versions of a stage, each with its last epoch.
 
         Examples:
-            >>> session.info.earlier_versions("late")  # {1: 40}: late@1 ended at epoch 40
+            >>> edited = session.stage("late", flights.filter("delay > 60"))
+            >>> session.info.earlier_versions("late")
+            {1: 1}
         """
         snapshot = self._services.publisher.snapshot
         return {
@@ -164,8 +221,8 @@ class SessionInfo:
         """Returns the epochs before its definition that `session.replay` would add to a stage.
 
         Examples:
-            >>> if session.info.missing_past("late"):  # range(1, 40)
-            ...     session.replay("late")
+            >>> session.info.missing_past("late")
+            range(0, 0)
         """
         snapshot = self._services.publisher.snapshot
         first = first_unread_epoch(snapshot, stage) if stage in snapshot.catalog else None
@@ -174,10 +231,11 @@ class SessionInfo:
     def repeated_inputs(self, before: int, now: int) -> list[str]:
         """Returns the inputs without a key to which two epochs have added the same rows.
 
-        Examples:
-            >>> session.info.repeated_inputs(3, 4)  # ['flights']: epoch 4 repeats epoch 3
-
         Cost: proportional to the rows of both epochs.
+
+        Examples:
+            >>> session.info.repeated_inputs(0, 1)
+            []
         """
         return self._services.loads.alike(before, now)
 
@@ -186,21 +244,24 @@ class SessionInfo:
     def overview(self) -> Overview:
         """Returns all facts of this moment as one immutable value, for a view.
 
-        Examples:
-            >>> session.info.overview().costs[0].epochs  # lost if the kernel died now
-
         Cost: proportional to stages x (layers + replicas); each layer's rows are counted once.
+
+        Examples:
+            >>> overview = session.info.overview()
+            >>> [each.name for each in overview.collections]
+            ['flights', 'airlines', 'links', 'late']
         """
         return build_overview(self._services)
 
     def mark(self) -> OverviewMark:
         """Returns a token of this moment, which tells cheaply whether an overview has changed.
 
-        Examples:
-            >>> if not session.info.mark().is_like(mark_before):
-            ...     draw(session.info.overview())
-
         Cost: some microseconds.
+
+        Examples:
+            >>> mark = session.info.mark()
+            >>> session.info.mark().is_like(mark)
+            True
         """
         return overview_mark(self._services)
 
@@ -209,8 +270,8 @@ class Replicas:
     """The replicas of a session's log: their state, and their settings.
 
     Examples:
-        >>> session.replicas.change(["file:///mnt/backup", "s3://bucket/flights"], quorum=1)
-        >>> [(each.url, each.state, each.behind) for each in session.replicas.status()]
+        >>> session.replicas.urls
+        []
     """
 
     def __init__(self, services: Services) -> None:
@@ -222,7 +283,12 @@ class Replicas:
 
     @property
     def urls(self) -> list[str]:
-        """The URLs of the replicas: `session.replicas.urls`."""
+        """The URLs of the replicas: `session.replicas.urls`.
+
+        Examples:
+            >>> session.replicas.urls
+            []
+        """
         return [address.url for address in self._replication.settings.replicas]
 
     @property
@@ -230,7 +296,8 @@ class Replicas:
         """The number of replicas that must have an epoch before it is safe; 0 without replicas.
 
         Examples:
-            >>> session.replicas.change(session.replicas.urls, quorum=2)
+            >>> session.replicas.quorum
+            0
         """
         return self._replication.settings.quorum
 
@@ -239,13 +306,19 @@ class Replicas:
         """The number of replicas that must answer after the loss of the disk.
 
         Examples:
-            >>> session.replicas.read_quorum  # 2 of 3 replicas if the quorum is 2
+            >>> session.replicas.read_quorum
+            1
         """
         return read_quorum(len(self), self.quorum)
 
     @property
     def safe(self) -> int:
-        """The last epoch that a quorum of replicas has: `session.replicas.safe`."""
+        """The last epoch that a quorum of replicas has: `session.replicas.safe`.
+
+        Examples:
+            >>> session.replicas.safe
+            0
+        """
         return self._replication.safe()
 
     @property
@@ -253,14 +326,19 @@ class Replicas:
         """The number of replicas that must still learn of a lowered quorum before it counts.
 
         Examples:
-            >>> while session.replicas.unconfirmed:
-            ...     time.sleep(1)
+            >>> session.replicas.unconfirmed
+            0
         """
         return self._replication.unconfirmed_count
 
     @property
     def scrubbed(self) -> ScrubReport:
-        """The last scrub by the replication agent: `session.replicas.scrubbed.repaired`."""
+        """The last scrub by the replication agent: `session.replicas.scrubbed.repaired`.
+
+        Examples:
+            >>> session.replicas.scrubbed.files
+            0
+        """
         return self._replication.scrubbed
 
     @property
@@ -268,7 +346,8 @@ class Replicas:
         """A line on the stages that are replicated last because of the backlog; else empty.
 
         Examples:
-            >>> print(*session.replicas.demotions)
+            >>> session.replicas.demotions
+            []
         """
         return demotion_text(self._publisher.snapshot.catalog)
 
@@ -276,6 +355,10 @@ class Replicas:
         """Returns the status of each replica: `session.replicas.status()[0].behind_bytes`.
 
         It comes from the last messages of the replication agent; no replica is contacted.
+
+        Examples:
+            >>> session.replicas.status()
+            []
         """
         return self._replication.status()
 
@@ -290,7 +373,7 @@ class Replicas:
             SchemaError: a URL or the quorum is invalid.
 
         Examples:
-            >>> session.replicas.change([*session.replicas.urls, "file:///mnt/usb"])
+            >>> session.replicas.change([])
         """
         log = self._publisher.store.path
         self._replication.change(checked_config(urls, quorum, log=log))
@@ -300,7 +383,8 @@ class SparkControl:
     """Starts, follows and cancels the Spark session that a session uses.
 
     Examples:
-        >>> spark = session.spark_control.start("this notebook")
+        >>> session.spark_control.jobs is None
+        True
     """
 
     def __init__(self, services: Services) -> None:
@@ -311,13 +395,19 @@ class SparkControl:
         """The Spark settings that the definitions of the log depend on.
 
         Examples:
-            >>> session.spark_control.recorded_conf.get("spark.sql.session.timeZone")
+            >>> session.spark_control.recorded_conf
+            {}
         """
         return conf_of(self._link.types.recorded())
 
     @property
     def jobs(self) -> RunningJobs | None:
-        """The progress of the running jobs; None without any: `session.spark_control.jobs.done`."""
+        """The progress of the running jobs; None without any: `session.spark_control.jobs.done`.
+
+        Examples:
+            >>> session.spark_control.jobs is None
+            True
+        """
         return self._link.running()
 
     def start(self, purpose: str) -> Any:
@@ -340,12 +430,16 @@ class SparkControl:
         """Uses a Spark session that the user has started meanwhile, if there is one.
 
         Examples:
-            >>> session.spark_control.follow()  # after each cell
+            >>> session.spark_control.follow()
         """
         self._link.follow_new()
 
     def cancel(self) -> None:
-        """Cancels the running jobs of the session: `session.spark_control.cancel()`."""
+        """Cancels the running jobs of the session: `session.spark_control.cancel()`.
+
+        Examples:
+            >>> session.spark_control.cancel()
+        """
         self._link.cancel()
 
     def use_staging_area(self, url: str) -> None:

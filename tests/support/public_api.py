@@ -15,6 +15,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, get_origin
 
@@ -41,6 +42,15 @@ INTERNAL = {
     **dict.fromkeys(["nodes_of", "upwards", "weighted", "whole"], "graphs"),
 }
 """Members without underscore, by their owner, that other modules of ours call and users do not."""
+
+SHOWN_TO_FRONT_ENDS = {
+    "frontend.Cursor": {"check", "near", "take_over"},
+    "frontend.Replicas": set(),
+    "frontend.SessionInfo": set(),
+    "frontend.SparkControl": {"start", "use_staging_area"},
+    "log_folders.LogFolder": {"record_move", "restore_branch"},
+}
+"""The classes for front ends whose members have examples, with the members that have none."""
 
 _KEY = re.compile(rb'"([A-Za-z_][\w-]*)":')
 
@@ -80,9 +90,9 @@ def names_for_users() -> list[str]:
 
 
 def _is_for_users(name: str) -> bool:
-    if name.startswith(("frontend.", "log_folders.")):  # for authors of front ends
-        return False
     owner, _, member = name.rpartition(".")
+    if name.startswith(("frontend.", "log_folders.")):  # of the rest users see results alone
+        return owner in SHOWN_TO_FRONT_ENDS and member not in SHOWN_TO_FRONT_ENDS[owner]
     value = getattr(nosync_nb, owner, None)
     if inspect.isclass(value) and issubclass(value, nosync_nb.NosyncError):
         return INTERNAL.get(member) != "an error"
@@ -94,9 +104,10 @@ def docstring(name: str) -> str:
     """Returns the docstring of a public name."""
     import nosync
 
-    owner, _, member = name.rpartition(".")
-    value = inspect.getattr_static(getattr(nosync, owner), member) if owner else None
-    return inspect.getdoc(value if owner else getattr(nosync, name)) or ""
+    *path, last = name.split(".")
+    owner = reduce(getattr, path, nosync)
+    value = inspect.getattr_static(owner, last) if path else getattr(nosync, last)
+    return inspect.getdoc(value) or ""
 
 
 def _names() -> Iterator[tuple[str, tuple[str, str]]]:

@@ -129,7 +129,10 @@ class Cursor:
 
     Examples:
         >>> cursor = session.cursor("flights")
-        >>> cursor.page([(1, True)], 0, 20, where="dep_delay > 60")
+        >>> cursor.count("delay > 15")
+        2
+        >>> cursor.page(((2, True),), 0, 1)  # the first row by the third column, descending
+        [Row(carrier='AA', day=1, delay=75.0)]
     """
 
     def __init__(
@@ -164,8 +167,9 @@ class Cursor:
         """Returns True if both certainly have the same rows, which may be of different epochs.
 
         Examples:
-            >>> if not cursor.has_rows_of(previous):
-            ...     draw(cursor.page((), 0, 20))
+            >>> previous = session.cursor("late")
+            >>> session.cursor("late").has_rows_of(previous)
+            True
         """
         return other.trace is self.trace
 
@@ -191,7 +195,12 @@ class Cursor:
         )
 
     def count(self, where: str = "") -> int:
-        """Returns the number of rows, copies counted: `cursor.count("dep_delay > 60")`."""
+        """Returns the number of rows, copies counted: `cursor.count("dep_delay > 60")`.
+
+        Examples:
+            >>> session.cursor("flights").count("delay > 15")
+            2
+        """
         return self._rows(where).count()
 
     def page(self, order: Order, offset: int, limit: int, *, where: str = "") -> list[Any]:
@@ -201,21 +210,33 @@ class Cursor:
             where: a predicate in SQL; empty: all rows.
 
         Examples:
-            >>> cursor.page(cursor.order, 20, 20)  # the second page
+            >>> cursor = session.cursor("flights")
+            >>> cursor.page(((2, True),), 0, 2)
+            [Row(carrier='AA', day=1, delay=75.0), Row(carrier='UA', day=1, delay=20.0)]
         """
         columns = self._rows(where).page(order, offset, limit)
         n = len(columns[0]) if columns else 0
         return named_tuples(columns, self.schema, n)
 
     def table(self, order: Order, *, where: str = "") -> pa.Table:
-        """Returns all rows in an order, as an Arrow table: `cursor.table(cursor.order)`."""
+        """Returns all rows in an order, as an Arrow table: `cursor.table(cursor.order)`.
+
+        Examples:
+            >>> session.cursor("late").table(((2, True),)).num_rows
+            2
+        """
         columns = self._rows(where).all(order)
         types = self.schema.types
         arrays = [rows.to_arrow(c, t) for c, t in zip(columns, types, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self.schema.arrow)
 
     def profiles(self, where: str = "") -> list[Profile]:
-        """Returns a summary of each column: `cursor.profiles()[0].distinct`. Computed once."""
+        """Returns a summary of each column: `cursor.profiles()[0].distinct`. Computed once.
+
+        Examples:
+            >>> [profile.distinct for profile in session.cursor("late").profiles()]
+            [2, 1, 2]
+        """
         profiles = self._profiles.get(where)
         if profiles is None:
             profiles = self._rows(where).profiles()
@@ -234,10 +255,11 @@ class Cursor:
         Raises:
             TimeError: an epoch is not readable.
 
-        Examples:
-            >>> session.cursor("daily", at=7).changes(after=6, limit=20).came
-
         Cost: one vectorised pass over the changes.
+
+        Examples:
+            >>> session.cursor("flights").changes(after=0, limit=2).came
+            3
         """
         return self._paging.changes(self._collection, after, self.epoch, limit)
 
