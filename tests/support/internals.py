@@ -375,7 +375,7 @@ def asked_here() -> Iterator[None]:
     import pytest
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote_call._ThreadCall, "start", remote_call._ThreadCall._run)
+        patch.setattr(remote_call.RemoteCall, "start", remote_call.RemoteCall.run)
         yield
 
 

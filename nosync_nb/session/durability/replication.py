@@ -40,6 +40,7 @@ from nosync_nb.store.replication.agent.progress import ReplicaProgress, Told, pa
 from nosync_nb.store.replication.agent.scrub import ScrubReport
 from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.replication.endpoints import prepare_copy
+from nosync_nb.store.replication.remote_call import Backoff
 
 _RETRY_S, _RETRY_S_MAX = 0.5, 30.0
 _LOST = ("fenced", "ahead")
@@ -293,7 +294,7 @@ class ReplicationService:
 
     def _run(self) -> None:
         """Reads the messages of a keeper, and restarts it if it dies; runs in a thread."""
-        delay = _RETRY_S
+        backoff = Backoff(_RETRY_S, _RETRY_S_MAX)
         while True:
             with self.heard:
                 progress = self._progress
@@ -316,7 +317,7 @@ class ReplicationService:
                     for line in keeper.stdout:
                         with suppress(ValueError, TypeError, CorruptLogError):  # a torn last line
                             self._handle(progress, parse_progress(line))
-                            delay = _RETRY_S
+                            backoff.reset()
                 code = keeper.wait()
                 self.merges.proposals.lose()
                 with self.heard:
@@ -325,8 +326,7 @@ class ReplicationService:
                 self._mark_failing(progress, f"its keeper ended ({code}) and is started again")
             with self.heard:
                 if not self._changed(progress):
-                    self.heard.wait_for(self._closing.is_set, delay)
-                    delay = min(2 * delay, _RETRY_S_MAX)
+                    self.heard.wait_for(self._closing.is_set, backoff.next_s())
 
     def _changed(self, progress: list[ReplicaProgress]) -> bool:
         """Returns True if the replicas were changed since `progress` was read; with the lock."""

@@ -68,7 +68,7 @@ class StagingArea(NamedTuple):
         place = self._place()
         refs = part_file.write_parts(place.folder, batches, stem)
         for ref in refs:
-            place.put(place.folder, ref.path)
+            place.upload(place.folder, ref.path)
         return refs
 
     def write_updates(self, updates: Updates, types: Sequence[str], stem: str) -> PartRef:
@@ -77,7 +77,7 @@ class StagingArea(NamedTuple):
             return part_file.write_updates(self.folder, updates, types, stem)
         place = self._place()
         ref = part_file.write_updates(place.folder, updates, types, stem)
-        place.put(place.folder, ref.path)
+        place.upload(place.folder, ref.path)
         return ref
 
     def has(self, name: str) -> bool:
@@ -108,7 +108,7 @@ class StagingArea(NamedTuple):
     def _fetch(self, ref: PartRef) -> str:
         """The folder of this machine that has the file, which is fetched first if necessary."""
         place, key = self._place(), (self.url, ref)
-        if place.have(ref.path, ref.size_bytes) or key not in _verified:
+        if place.ensure_local(ref.path, ref.size_bytes) or key not in _verified:
             verified_file(place.folder, ref, self.url)
             if len(_verified) >= VERIFIED_MAX:
                 _verified.clear()

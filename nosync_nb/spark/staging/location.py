@@ -2,6 +2,9 @@
 
 A location is a folder that every machine has mounted, or a bucket of any kind that pyarrow
 supports. Files have plain names and are written once. The driver alone makes and clears locations.
+
+A location may hang, as mounts and object stores do. So each call to it is made under `STAGING`; see
+store/replication/remote_call.py.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from typing import Any, Protocol
@@ -19,8 +22,9 @@ import pyarrow as pa
 from pyarrow import fs
 
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
-from nosync_nb.files.filesystem import Files
+from nosync_nb.files.filesystem import File, Files
 from nosync_nb.files.safe_names import PART, checked_path_within
+from nosync_nb.store.replication.remote_call import Answer, Beat, Call, CallPolicy, call_remote
 
 FETCHED_BYTES = 4 << 30
 """The size of an executor machine's cache of a bucket; the oldest files are removed first."""
@@ -28,7 +32,10 @@ FETCHED_BYTES = 4 << 30
 PLACES_MAX = 16
 """The number of locations that a process caches: each session has one."""
 
-_CHUNK_BYTES = 8 << 20
+STAGING = CallPolicy(silent_s=30.0)
+"""The limits of a call to a location, which may transfer a piece of a file between two reports."""
+
+_CHUNK_BYTES = 1 << 20
 _FORM = "it is file:///absolute/folder, or s3://bucket/prefix or whatever else pyarrow.fs reaches"
 
 
@@ -47,22 +54,22 @@ class StagingLocation(Protocol):
     def ready(self) -> None:
         """Creates the folder of this machine if necessary."""
 
-    def have(self, name: str, size_bytes: int) -> bool:
-        """Makes sure that a file is in the folder. Returns True if it was fetched only now."""
+    def ensure_local(self, name: str, size_bytes: int) -> bool:
+        """Downloads a file unless the folder has it. Returns True if it was downloaded now."""
 
     def exists(self, name: str) -> bool:
         """Returns True if the location has this file."""
 
-    def put(self, folder: str, name: str) -> None:
+    def upload(self, folder: str, name: str) -> None:
         """Uploads a file of a folder."""
 
-    def get(self, name: str, folder: str) -> None:
+    def download(self, name: str, folder: str) -> None:
         """Downloads a file into a folder."""
 
     def delete(self, name: str) -> None:
         """Deletes a file; a missing file is no error."""
 
-    def beside(self) -> list[str]:
+    def siblings(self) -> list[str]:
         """The names of the other locations in the same parent."""
 
     def clear(self, name: str) -> None:
@@ -123,39 +130,47 @@ class SharedFolderLocation:
         self._files = Files()
 
     def make(self) -> None:
-        self._files.make_folder(self.folder)
+        self._ask(lambda _: self._files.make_folder(self.folder))
 
     def ready(self) -> None:
         """The folder exists on all machines."""
 
-    def have(self, name: str, size_bytes: int) -> bool:
+    def ensure_local(self, name: str, size_bytes: int) -> bool:
         return False
 
     def exists(self, name: str) -> bool:
-        return self._files.exists(os.path.join(self.folder, name))
+        return self._ask(lambda _: self._files.exists(os.path.join(self.folder, name)))
 
-    def put(self, folder: str, name: str) -> None:
+    def upload(self, folder: str, name: str) -> None:
         if folder != self.folder:
-            self._files.copy(
-                checked_path_within(folder, name, PART),
-                checked_path_within(self.folder, name, PART),
-            )
+            self._copy(folder, self.folder, name)
 
-    def get(self, name: str, folder: str) -> None:
-        self._files.copy(
-            checked_path_within(self.folder, name, PART), checked_path_within(folder, name, PART)
-        )
+    def download(self, name: str, folder: str) -> None:
+        self._copy(self.folder, folder, name)
 
     def delete(self, name: str) -> None:
-        self._files.unlink(checked_path_within(self.folder, name, PART))
+        self._ask(lambda _: self._files.unlink(checked_path_within(self.folder, name, PART)))
 
-    def beside(self) -> list[str]:
+    def siblings(self) -> list[str]:
         above, own = os.path.split(self.folder)
-        names = self._files.names(above) if self._files.exists(above) else []
+        names = self._ask(lambda _: self._files.names(above) if self._files.exists(above) else [])
         return [name for name in names if name != own]
 
     def clear(self, name: str) -> None:
-        self._files.remove_folder(os.path.join(os.path.dirname(self.folder), name))
+        path = os.path.join(os.path.dirname(self.folder), name)
+        self._ask(lambda _: self._files.remove_folder(path))
+
+    def _copy(self, source: str, target: str, name: str) -> None:
+        paths = checked_path_within(source, name, PART), checked_path_within(target, name, PART)
+
+        def copy(beat: Beat) -> None:
+            with closing(self._files.open(paths[0])) as old:
+                _write_synced(self._files, paths[1], _read_pieces(old), beat)
+
+        self._ask(copy)
+
+    def _ask(self, call: Call[Answer]) -> Answer:
+        return call_remote(f"bulk place '{self.folder}'", call, STAGING)
 
 
 class RemoteLocation:
@@ -176,63 +191,86 @@ class RemoteLocation:
 
     def make(self) -> None:
         """Creates the folder; a bucket has none."""
-        with self._translated_errors():
-            self._system.create_dir(self._path, recursive=True)
+        self._ask(lambda _: self._system.create_dir(self._path, recursive=True))
 
     def ready(self) -> None:
         self._files.make_folder(self.folder, sync=False)
 
-    def have(self, name: str, size_bytes: int) -> bool:
+    def ensure_local(self, name: str, size_bytes: int) -> bool:
         if self._files.exists(checked_path_within(self.folder, name, PART)):
             return False
         self._make_room(size_bytes)
-        self.get(name, self.folder)
+        self.download(name, self.folder)
         return True
 
     def exists(self, name: str) -> bool:
-        with self._translated_errors():
-            info = self._system.get_file_info(f"{self._path}/{name}")
+        info = self._ask(lambda _: self._system.get_file_info(f"{self._path}/{name}"))
         return bool(info.type == fs.FileType.File)
 
-    def put(self, folder: str, name: str) -> None:
-        with (
-            closing(self._files.open(checked_path_within(folder, name, PART))) as file,
-            self._translated_errors(),
-        ):
-            size = file.size()
-            with self._system.open_output_stream(f"{self._path}/{name}") as out:
-                for offset in range(0, size, _CHUNK_BYTES):
-                    out.write(file.read_at(offset, _CHUNK_BYTES))
+    def upload(self, folder: str, name: str) -> None:
+        path = checked_path_within(folder, name, PART)
+
+        def upload(beat: Beat) -> None:
+            with (
+                closing(self._files.open(path)) as file,
+                self._system.open_output_stream(f"{self._path}/{name}") as out,
+            ):
+                for piece in _read_pieces(file):
+                    out.write(piece)
+                    beat()
+
+        # The end of the stream waits for the pieces that are buffered.
+        self._ask(upload, self._files.status(path).st_size)
         if folder == self.folder:
             self._make_room(0)
 
-    def get(self, name: str, folder: str) -> None:
+    def download(self, name: str, folder: str) -> None:
         temporary = checked_path_within(folder, f"fetched-{uuid.uuid4().hex}{PART}", PART)
-        try:
-            with closing(self._files.create(temporary)) as file, self._translated_errors():
+        path = checked_path_within(folder, name, PART)
+
+        def download(beat: Beat) -> None:
+            try:
                 with self._system.open_input_stream(f"{self._path}/{name}") as stream:
-                    while piece := stream.read(_CHUNK_BYTES):
-                        file.append(piece)
-                file.sync()
-            self._files.rename(temporary, checked_path_within(folder, name, PART))
-        except BaseException:
-            with suppress(NosyncError):
-                self._files.unlink(temporary)
-            raise
+                    pieces = iter(lambda: stream.read(_CHUNK_BYTES), b"")
+                    _write_synced(self._files, temporary, pieces, beat)
+                beat()
+                self._files.rename(temporary, path)
+            except BaseException:
+                with suppress(NosyncError):
+                    self._files.unlink(temporary)
+                raise
+
+        self._ask(download)
 
     def delete(self, name: str) -> None:
-        with self._translated_errors(), suppress(FileNotFoundError):
-            self._system.delete_file(f"{self._path}/{name}")
+        def delete(_beat: Beat) -> None:
+            with suppress(FileNotFoundError):
+                self._system.delete_file(f"{self._path}/{name}")
 
-    def beside(self) -> list[str]:
+        self._ask(delete)
+
+    def siblings(self) -> list[str]:
         above, _, own = self._path.rpartition("/")
-        with self._translated_errors():
-            infos = self._system.get_file_info(fs.FileSelector(above, allow_not_found=True))
+        selector = fs.FileSelector(above, allow_not_found=True)
+        infos = self._ask(lambda _: self._system.get_file_info(selector))
         return sorted({info.base_name for info in infos} - {own})
 
     def clear(self, name: str) -> None:
-        with self._translated_errors(), suppress(FileNotFoundError):
-            self._system.delete_dir(f"{self._path.rpartition('/')[0]}/{name}")
+        def clear(_beat: Beat) -> None:
+            with suppress(FileNotFoundError):
+                self._system.delete_dir(f"{self._path.rpartition('/')[0]}/{name}")
+
+        self._ask(clear)
+
+    def _ask(self, call: Call[Answer], size_bytes: int = 0) -> Answer:
+        """Makes a call to the location, which transfers so many bytes at once."""
+
+        def translated(beat: Beat) -> Answer:
+            with self._translated_errors():
+                return call(beat)
+
+        policy = STAGING._replace(silent_s=STAGING.limit_s(size_bytes))
+        return call_remote(f"bulk place {self._url!r}", translated, policy)
 
     def _make_room(self, size_bytes: int) -> None:
         """Removes the oldest cached files until there is room; mapped files remain usable."""
@@ -261,3 +299,17 @@ class RemoteLocation:
                 f"bulk place {self._url!r}: {error}",
                 hint="see whether driver and executors reach it and may write there",
             ) from error
+
+
+def _read_pieces(file: File) -> Iterator[bytes]:
+    for offset in range(0, file.size(), _CHUNK_BYTES):
+        yield file.read_at(offset, _CHUNK_BYTES)
+
+
+def _write_synced(files: Files, path: str, pieces: Iterable[bytes], beat: Beat) -> None:
+    """Writes a new file and syncs it; an exception from `beat` stops that."""
+    with closing(files.create(path)) as file:
+        for piece in pieces:
+            file.append(piece)
+            beat()
+        file.sync()

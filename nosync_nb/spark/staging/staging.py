@@ -27,10 +27,10 @@ from nosync_nb.spark.spark_session import is_local
 from nosync_nb.spark.staging import location
 from nosync_nb.spark.staging.area import StagingArea, verified_file
 from nosync_nb.spark.workers import PROBES, check_workers, probe_error
-from nosync_nb.store import interruptible_wait
+from nosync_nb.store.replication.remote_call import CallPolicy, call_remote
 from nosync_nb.trace.parts.part_file import PartRef
 
-END_S = 10.0
+END = CallPolicy(silent_s=10.0)
 """How long closing a session waits until its staging location is cleared."""
 
 
@@ -113,7 +113,7 @@ class StagingService:
         wanted = {ref.path for ref in refs}
         missing = sorted(wanted - self._staged_names(depot))
         try:
-            self._files.at_once([partial(place.put, self.folder, name) for name in missing])
+            self._files.at_once([partial(place.upload, self.folder, name) for name in missing])
         except NosyncError as error:
             self.doubt(depot, error)
             raise
@@ -132,7 +132,7 @@ class StagingService:
         wanted = list(refs)
 
         def fetch(ref: PartRef) -> None:
-            place.get(ref.path, self.folder)
+            place.download(ref.path, self.folder)
             verified_file(self.folder, ref, depot.url)
 
         there = self._staged_names(depot, {ref.path for ref in wanted})
@@ -163,12 +163,11 @@ class StagingService:
         """Clears the location; the next owner clears any files that are left.
 
         Failure: the location hangs, as mounts and object stores do. So no caller waits longer than
-        `END_S`.
+        `END` allows.
         """
-        if self._current_url:
-            ending = threading.Thread(target=self._clear_location, name="nosync place", daemon=True)
-            ending.start()
-            interruptible_wait.join_thread(ending, END_S)
+        if url := self._current_url:
+            with suppress(NosyncError):
+                call_remote(f"the end of {url}", lambda _: self._clear_location(), END)
 
     def _staged_names(self, depot: StagingArea, more: Iterable[str] = ()) -> set[str]:
         """The names known to be in the area, to which `more` is added; empty if it was given up."""
@@ -193,7 +192,7 @@ class StagingService:
         url = location.url_below(self._url, *above, f"{own}-{self._locations_made}")
         place = location.location_of(url)
         place.make()
-        for name in place.beside():
+        for name in place.siblings():
             if not name.startswith(f"{own}-"):
                 place.clear(name)
         self._current_url, self._parent_url = url, self._url
@@ -272,7 +271,7 @@ def _workers_see_files(spark: Spark, depot: StagingArea) -> bool:
     files.create(path).close()
     try:
         if depot.url:
-            location.location_of(depot.url).put(depot.folder, name)
+            location.location_of(depot.url).upload(depot.folder, name)
         answers = spark.range(PROBES).mapInArrow(_file_check(depot, name), "seen boolean").collect()
     except NosyncError:
         raise
@@ -287,10 +286,10 @@ def _workers_see_files(spark: Spark, depot: StagingArea) -> bool:
 
 
 def _file_check(depot: StagingArea, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    def look(records: Iterator[Any]) -> Iterator[Any]:
+    def check(records: Iterator[Any]) -> Iterator[Any]:
 
         for _ in records:
             pass
         yield pa.RecordBatch.from_pydict({"seen": [depot.has(name)]})
 
-    return look
+    return check

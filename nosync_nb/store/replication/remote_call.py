@@ -1,30 +1,34 @@
-"""Calls to replicas that may hang: each runs in its own thread and is abandoned after a timeout.
+"""Calls to replicas, buckets and staging areas, which may hang: one policy and one way to wait.
+
+    CallPolicy     how long a call may be silent, and when a failed one is repeated
+    RemoteCall     one call: a thread runs it, and the caller waits for its progress
+    call_remote    runs a call in a thread of its own; `call_all`: several at once
+    copy_file      reads a file of a replica, piece by piece
 
 A mounted volume that is gone answers nothing, and no system call reports that. So the caller
-continues without an answer if there was no progress for some seconds. The abandoned thread ends
-with its call or with the process. While it hangs, the same replica is called at most once a minute:
-it may have returned under another mount, and repeated calls must not leave a thread each time.
+continues without an answer if there was no progress for some seconds. It also continues at Ctrl-C,
+and when the policy is cancelled. The next report of progress raises AbandonedCallError in the
+abandoned thread. Until then the thread hangs, at most until the process ends.
+
+While an abandoned call hangs, no new thread calls the same replica more than once a minute. It may
+have returned under another mount, and repeated calls must not leave a thread each time.
 """
 
 from __future__ import annotations
 
+import errno
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, warn
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store import interruptible_wait
 from nosync_nb.store.replication.protocol import ReadableCopy
 
-SILENT_S = 10.0
-"""Seconds without progress after which a call is abandoned."""
-
-TOLD_S = 3.0
-"""Seconds after which the user is told which replicas an opening waits for."""
-
-_RETRY_S = 60.0
+_HANGING_S = 60.0
 
 PIECE_BYTES, FIRST_BYTES = 1 << 20, 1 << 16
 """The largest and the first size of a request, in bytes.
@@ -39,10 +43,113 @@ Beat = Callable[..., None]
 Call = Callable[[Beat], Answer]
 
 
+def _warn_user(text: str) -> None:
+    warn(text, stacklevel=None)
+
+
+class CallPolicy(NamedTuple):
+    """The limits of a remote call.
+
+    Attributes:
+        silent_s: seconds without progress after which the caller continues without an answer.
+        bytes_per_s: a slower link counts as disconnected.
+        notice_s: seconds after which `report` receives the names of those that are waited for.
+        report: receives a message for the user.
+        retry_s: the first and the longest delay before a failed call is repeated.
+        give_up_s: seconds of failures in a row after which it is not repeated any more.
+        cancelled: once set, no call waits any more; None: it is never cancelled.
+    """
+
+    silent_s: float = 10.0
+    bytes_per_s: float = 32e3
+    notice_s: float = 3.0
+    report: Callable[[str], None] = _warn_user
+    retry_s: tuple[float, float] = (0.1, 5.0)
+    give_up_s: float = math.inf
+    cancelled: threading.Event | None = None
+
+    def limit_s(self, size_bytes: float) -> float:
+        """Returns the seconds that a call may take which transfers so many bytes at once."""
+        return self.silent_s + size_bytes / self.bytes_per_s
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True if no call waits any more."""
+        return self.cancelled is not None and self.cancelled.is_set()
+
+
+DEFAULT = CallPolicy()
+PROMISE = CallPolicy(silent_s=30.0)
+"""A promise at a bucket needs several requests in a row."""
+CATCH_UP = CallPolicy(silent_s=2.0)
+"""An opening asks for frames that its disk may have lost."""
+FETCH = CallPolicy(retry_s=(1.0, 60.0))
+"""A file of rows is fetched when it is read, or in the background."""
+LISTING = CallPolicy(silent_s=1.0)
+"""An opening asks which files a replica holds; without an answer it may hold any."""
+SHIPPING = CallPolicy(give_up_s=600.0)
+"""The keeper ships; `give_up_s` counts from the end of the owner."""
+SERVER = CallPolicy(silent_s=5.0)
+"""One request to a replica server."""
+BUCKET = CallPolicy(silent_s=6.0)
+"""One request to an object store."""
+
+
+class Backoff:
+    """The delays before a failed call is repeated: each failure in a row doubles the delay."""
+
+    def __init__(self, first_s: float, longest_s: float) -> None:
+        self._first_s, self._longest_s = first_s, longest_s
+        self._next_s = first_s
+
+    def reset(self) -> None:
+        """Starts over after a success."""
+        self._next_s = self._first_s
+
+    def next_s(self) -> float:
+        """Returns the delay after a failure."""
+        delay, self._next_s = self._next_s, min(2 * self._next_s, self._longest_s)
+        return delay
+
+
 class RemoteTimeoutError(DurabilityError):
     """A call to a replica made no progress for too long."""
 
     kind = "silent"
+
+
+class AbandonedCallError(Exception):
+    """Raised in the thread of a call: nothing waits for its result any more."""
+
+
+class Progress:
+    """When a site last made progress; several calls may share it. Any thread may call.
+
+    Attributes:
+        news: a condition that is notified when a call ends.
+    """
+
+    def __init__(self) -> None:
+        self.news = threading.Condition()
+        self._count = 0
+        self._last_s = time.monotonic()
+
+    @property
+    def last_s(self) -> float:
+        """The time of the last progress."""
+        return self._last_s
+
+    def beat(self) -> None:
+        """Notes progress now."""
+        with self.news:
+            self._last_s = time.monotonic()
+
+    def silent_s(self, count: int) -> float:
+        """Returns the seconds since a counter of the transferred bytes has changed."""
+        if count != self._count:
+            self._count = count
+            self.beat()
+        return time.monotonic() - self._last_s
 
 
 class _AbandonedCalls:
@@ -64,116 +171,143 @@ class _AbandonedCalls:
                 each: left for each, left in self._threads.items() if left[0].is_alive()
             }
             left = self._threads.get(what)
-            return left is not None and time.monotonic() - left[1] < _RETRY_S
+            return left is not None and time.monotonic() - left[1] < _HANGING_S
 
 
 _abandoned = _AbandonedCalls()
 
 
-class _ThreadCall(Generic[Answer]):
-    """One call in its thread."""
+class RemoteCall(Generic[Answer]):
+    """One call under a policy: a thread runs it, and another one waits for it.
 
-    def __init__(self, what: str, call: Call[Answer]) -> None:
-        self._what, self._call = what, call
-        self._news = threading.Condition()
-        self._progress_s = time.monotonic()  # time of the last progress
-        self._ended = False
+    Args:
+        what: name of the called site, for messages.
+        call: receives the function `beat`, which it calls whenever it has made progress.
+        progress: of the thread, if the call waits there for others.
+    """
+
+    def __init__(
+        self, what: str, call: Call[Answer], policy: CallPolicy, progress: Progress | None = None
+    ) -> None:
+        self.what, self._call, self._policy = what, call, policy
+        self._progress = progress or Progress()
+        self._begun_s = time.monotonic()
+        self._ended = self._left = False
         self._answer: Answer | None = None
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Starts the call, unless the previous call to the same replica still hangs."""
-        if _abandoned.holds(self._what):
+        """Runs the call in a thread of its own, unless an earlier call to the site hangs."""
+        if _abandoned.holds(self.what):
             self._ended = True
-            self._error = RemoteTimeoutError(
-                f"{self._what} has not answered what it was asked before",
-                hint="look whether its disk or its network is there",
-            )
+            self._error = self._silent_error("has not answered what it was asked before")
         else:
-            name = f"ask {self._what}"
-            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread = threading.Thread(target=self.run, name=f"ask {self.what}", daemon=True)
             self._thread.start()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Runs the call in this thread; its error is raised where it is waited for."""
         try:
-            self._answer = self._call(self._beat)
+            self._check_wanted()
+            self._answer = self._call(self.beat)
         except BaseException as error:
             self._error = error
-        with self._news:
+        with self._progress.news:
             self._ended = True
-            self._news.notify_all()
+            self._progress.news.notify_all()
 
-    def _beat(self, *_: object) -> None:
-        with self._news:
-            self._progress_s = time.monotonic()
+    def beat(self, *_: object) -> None:
+        """Notes progress of the call, in its thread.
 
-    def ended(self, wait_s: float) -> bool:
+        Raises:
+            AbandonedCallError: nothing waits for the call any more.
+        """
+        self._progress.beat()
+        self._check_wanted()
+
+    def _check_wanted(self) -> None:
+        if self._left or self._policy.is_cancelled:
+            raise AbandonedCallError
+
+    def has_ended(self, wait_s: float) -> bool:
         """Waits for the end of the call; returns True if it has ended."""
-        until = time.monotonic() + wait_s
-        with self._news:
-            while not self._ended and (left := until - time.monotonic()) > 0:
-                interruptible_wait.wait_event(self._news, left)
-            return self._ended
+        with self._progress.news:
+            return interruptible_wait.wait_until(
+                self._progress.news, lambda: self._ended, max(0.0, wait_s)
+            )
 
-    def wait(self, silent_s: float) -> Answer:
-        """Waits for the result as long as there is progress."""
-        with self._news:
-            while not self._ended:
-                left = self._progress_s + silent_s - time.monotonic()
-                if left <= 0:
-                    if self._thread is not None:
-                        _abandoned.add(self._what, self._thread)
-                    raise RemoteTimeoutError(
-                        f"{self._what} has not answered for {silent_s:g} s",
-                        hint="look whether its disk or its network is there",
-                    )
-                interruptible_wait.wait_event(self._news, left)
+    def wait(self) -> Answer:
+        """Waits for the result as long as there is progress.
+
+        Raises:
+            RemoteTimeoutError: the call was silent. Whatever it does later has no effect.
+            DurabilityError: the policy was cancelled. Or any error of the call.
+        """
+        news, silent_s = self._progress.news, self._policy.silent_s
+        try:
+            with news:
+                while not self._ended and not self._policy.is_cancelled:
+                    last_s = max(self._begun_s, self._progress.last_s)
+                    left = last_s + silent_s - time.monotonic()
+                    if left <= 0:
+                        if self._thread is not None:
+                            _abandoned.add(self.what, self._thread)
+                        raise self._silent_error(f"has not answered for {silent_s:g} s")
+                    interruptible_wait.wait_event(news, left)
+        finally:
+            self._left = not self._ended
+        if self._left or isinstance(self._error, AbandonedCallError):
+            raise DurabilityError(f"{self.what} is not asked any more", errno=errno.ECANCELED)
         if self._error is not None:
             raise self._error
         return self._answer  # type: ignore[return-value]
 
+    def _silent_error(self, why: str) -> RemoteTimeoutError:
+        return RemoteTimeoutError(
+            f"{self.what} {why}", hint="look whether its disk or its network is there"
+        )
 
-def call_remote(what: str, call: Call[Answer], *, silent_s: float | None = None) -> Answer:
+
+def call_remote(what: str, call: Call[Answer], policy: CallPolicy | None = None) -> Answer:
     """Runs a call in another thread and returns its result.
 
     Args:
-        what: name of the called replica, for messages.
+        what: name of the called site, for messages.
         call: receives a function that it calls whenever it has made progress.
-        silent_s: seconds without progress after which it is abandoned; default `SILENT_S`.
+        policy: its limits; None: `DEFAULT`.
 
     Raises:
         RemoteTimeoutError: the call was abandoned. Whatever it does later has no effect.
     """
-    running = _ThreadCall(what, call)
+    running = RemoteCall(what, call, policy or DEFAULT)
     running.start()
-    return running.wait(SILENT_S if silent_s is None else silent_s)
+    return running.wait()
 
 
 def call_all(
-    calls: Iterable[tuple[str, Call[Answer]]], *, silent_s: float | None = None
+    calls: Iterable[tuple[str, Call[Answer]]], policy: CallPolicy | None = None
 ) -> list[Answer | NosyncError]:
     """Runs several calls at once; returns their results or errors, in order. See `call_remote`.
 
-    After `TOLD_S` a warning lists the replicas that have not answered; the user can interrupt the
-    call.
+    After `notice_s` the policy's `report` receives the sites that have not answered; the user can
+    interrupt the call.
     """
-    running = [(what, _ThreadCall(what, call)) for what, call in calls]
-    for _, each in running:
+    policy = policy or DEFAULT
+    running = [RemoteCall(what, call, policy) for what, call in calls]
+    for each in running:
         each.start()
-    silent_s = SILENT_S if silent_s is None else silent_s
-    until = time.monotonic() + min(TOLD_S, silent_s)
-    slow = [what for what, each in running if not each.ended(max(0.0, until - time.monotonic()))]
-    if slow and silent_s > TOLD_S:
-        warn(
-            f"waiting for {', '.join(slow)}; without an answer it goes on after {silent_s:g} s,"
-            " interrupt to stop",
-            stacklevel=3,
+    until = time.monotonic() + min(policy.notice_s, policy.silent_s)
+    slow = [each.what for each in running if not each.has_ended(until - time.monotonic())]
+    if slow and policy.silent_s > policy.notice_s:
+        policy.report(
+            f"waiting for {', '.join(slow)}; without an answer it goes on after"
+            f" {policy.silent_s:g} s, interrupt to stop"
         )
     answers: list[Answer | NosyncError] = []
-    for _, each in running:
+    for each in running:
         try:
-            answers.append(each.wait(silent_s))
+            answers.append(each.wait())
         except NosyncError as error:
             answers.append(error)
     return answers

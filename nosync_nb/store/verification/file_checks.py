@@ -1,13 +1,12 @@
 """Checks the bytes of one file of a log, wherever they come from.
 
-    rows_damage          a file of rows: by its size and its digest in the log, and its checksums
-    checkpoint_damage    a checkpoint: by its own checksums
+    rows_damage             a file of rows: by its size and digest in the log, and its checksums
+    checkpoint_damage       a checkpoint: by its own checksums
     closed_segment_damage   a segment: its frames lead to the mark that its successor records
-    walk_frames          the frames of a segment, and the gaps between them
+    walk_frames             the frames of a segment, and the gaps between them
 
 This is the only verifier of the format. The owner verifies its log with it (survey.py, verify.py).
-The keeper verifies what it scrubs and every byte that it ships. A restore verifies what it fetches,
-and Spark what it takes from a staging area.
+The keeper verifies what it scrubs and every byte that it ships. A restore verifies what it fetches.
 
 Recovery stops at the first frame that does not follow its predecessor, because the lost bytes may
 have been anything. Verification reports which frames are lost, and reads all others. After a gap it

@@ -22,9 +22,17 @@ from internals import services_of
 from machines.other_host import run
 
 import nosync_nb
+from nosync_nb.errors import DurabilityError
 from nosync_nb.store.replication import remote_call
 from nosync_nb.store.replication.backends.folder import FolderReplica, FolderSite
-from nosync_nb.store.replication.remote_call import RemoteTimeoutError, call_all, call_remote
+from nosync_nb.store.replication.remote_call import (
+    AbandonedCallError,
+    Backoff,
+    CallPolicy,
+    RemoteTimeoutError,
+    call_all,
+    call_remote,
+)
 
 WAIT_S = 120.0
 
@@ -37,7 +45,7 @@ from nosync_nb.store.replication.agent import keeper
 
 FORBIDDEN, WAIT_S = 77, 120.0
 top = sys.argv[1]
-asking.SILENT_S, asking.TOLD_S = 1.0, 0.2
+asking.DEFAULT = asking.DEFAULT._replace(silent_s=1.0, notice_s=0.2)
 path = os.path.join(top, "x.nosync")
 urls = [f"file://{top}/replica-{i}" for i in range(3)]
 
@@ -174,8 +182,8 @@ def test_whatever_call_of_a_replica_hangs_a_lost_log_comes_back_without_it(
     owner: type,
     name: str,
 ) -> None:
-    monkeypatch.setattr(remote_call, "SILENT_S", 0.5)
-    monkeypatch.setattr("nosync_nb.store.replication.restore.restore._PROMISE_S", 0.5)
+    for policy in ("DEFAULT", "PROMISE"):
+        monkeypatch.setattr(remote_call, policy, CallPolicy(silent_s=0.5))
     hanging.at(owner, name)
     with nosync_nb.open(**lost) as session:
         assert hanging.asked.is_set()
@@ -192,8 +200,8 @@ def test_who_waits_for_a_replica_can_interrupt_it(
     owner: type,
     name: str,
 ) -> None:
-    monkeypatch.setattr(remote_call, "SILENT_S", WAIT_S)
-    monkeypatch.setattr("nosync_nb.store.replication.restore.restore._PROMISE_S", WAIT_S)
+    for policy in ("DEFAULT", "PROMISE"):
+        monkeypatch.setattr(remote_call, policy, CallPolicy(silent_s=WAIT_S))
     hanging.at(owner, name)
 
     def interrupt() -> None:
@@ -215,8 +223,8 @@ def test_an_interrupt_that_comes_just_before_the_wait_ends_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its flag is set, and no call of the system is interrupted: the wait has not begun."""
-    monkeypatch.setattr(remote_call, "SILENT_S", WAIT_S)
-    monkeypatch.setattr(remote_call, "TOLD_S", WAIT_S)
+    policy = CallPolicy(silent_s=WAIT_S, notice_s=WAIT_S)
+    monkeypatch.setattr(remote_call, "DEFAULT", policy)
     over, waits = threading.Event(), threading.Event()
 
     def call(_beat: Any) -> None:
@@ -256,13 +264,13 @@ def test_who_hangs_is_not_asked_again_and_again_and_is_when_he_is_back(
 
     for _ in range(3):
         with pytest.raises(RemoteTimeoutError):
-            call_remote("the one", call, silent_s=0.05)
+            call_remote("the one", call, CallPolicy(silent_s=0.05))
     assert calls == [1]
     over.set()
     for thread in threading.enumerate():
         if thread.name == "ask the one":
             thread.join(WAIT_S)
-    assert call_remote("the one", last, silent_s=WAIT_S) == 2
+    assert call_remote("the one", last, CallPolicy(silent_s=WAIT_S)) == 2
 
 
 def test_those_who_hang_are_waited_for_together() -> None:
@@ -274,6 +282,7 @@ def test_those_who_hang_are_waited_for_together() -> None:
         over.wait()
 
     names = [f"hangs {i}" for i in range(16)]
+    policy = CallPolicy(silent_s=0.5, notice_s=0.0)
     with pytest.MonkeyPatch.context() as patch:
         waited = threading.Condition.wait
 
@@ -283,9 +292,60 @@ def test_those_who_hang_are_waited_for_together() -> None:
             return waited(self, timeout)
 
         patch.setattr(threading.Condition, "wait", wait)
-        patch.setattr(remote_call, "TOLD_S", 0.0)
         with pytest.warns(UserWarning, match="waiting for hangs 0, hangs 1"):
-            said = call_all([(name, hang) for name in names], silent_s=0.5)
+            said = call_all([(name, hang) for name in names], policy)
     over.set()
     assert [type(each) for each in said] == [RemoteTimeoutError] * 16
     assert sum(moments) < 2 * 0.5
+
+
+# -- abandoned calls -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["silence", "cancelled"])
+def test_abandoned_call_ends_at_its_next_report_of_progress(end: str) -> None:
+    """A call that nothing waits for has no effect any more, as far as it reports progress."""
+    go_on, raised, cancelled = threading.Event(), threading.Event(), threading.Event()
+    policy = CallPolicy(silent_s=0.05 if end == "silence" else WAIT_S, cancelled=cancelled)
+
+    def call(beat: Any) -> None:
+        beat()
+        if end == "cancelled":
+            cancelled.set()
+        assert go_on.wait(WAIT_S)
+        try:
+            beat()
+        except AbandonedCallError:
+            raised.set()
+            raise
+
+    expected = RemoteTimeoutError if end == "silence" else DurabilityError
+    with pytest.raises(expected) as error:
+        call_remote(f"abandoned by {end}", call, policy)
+    assert error.value.kind == ("silent" if end == "silence" else DurabilityError.kind)
+    go_on.set()
+    assert raised.wait(WAIT_S)
+
+
+def test_call_that_makes_progress_is_waited_for_beyond_its_silence() -> None:
+    steps = 8
+
+    def call(beat: Any) -> int:
+        pause = threading.Event()
+        for _ in range(steps):
+            pause.wait(0.1)
+            beat()
+        return steps
+
+    assert call_remote("slow but there", call, CallPolicy(silent_s=0.5)) == steps
+
+
+def test_backoff_doubles_up_to_its_limit_and_starts_over_after_a_success() -> None:
+    backoff = Backoff(1.0, 5.0)
+    assert [backoff.next_s() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+    backoff.reset()
+    assert backoff.next_s() == 1.0
+
+
+def test_transfer_has_the_time_of_the_slowest_link() -> None:
+    assert CallPolicy(silent_s=5.0, bytes_per_s=32e3).limit_s(64e3) == 7.0

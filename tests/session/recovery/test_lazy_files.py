@@ -18,7 +18,9 @@ from nosync_nb import Session
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.records.file_references import FileReference
+from nosync_nb.store.replication import remote_call
 from nosync_nb.store.replication.address import ReplicaAddress, parse_address
+from nosync_nb.store.replication.remote_call import CallPolicy
 from nosync_nb.store.replication.restore import lazy_fetch
 from nosync_nb.store.replication.restore.lazy_fetch import FetchWorker
 
@@ -290,12 +292,12 @@ def test_who_brings_the_rest_waits_ever_longer_while_nobody_answers(
         Thread=threading.Thread,
     )
     monkeypatch.setattr(lazy_fetch, "threading", own)
-    for name, value in (("_GRACE_S", 1), ("_AGAIN_S", 2), ("_AGAIN_MOST_S", 10)):
-        monkeypatch.setattr(lazy_fetch, name, value)
+    monkeypatch.setattr(lazy_fetch, "_GRACE_S", 0.5)
+    monkeypatch.setattr(remote_call, "FETCH", CallPolicy(retry_s=(2, 10)))
     fetcher = lazy_fetch.LazyFetcher(Files(), str(tmp_path), bytes(16), replicas)
     assert fetcher.expect([FileReference(f"log1-1-g3-a{i}.arrow") for i in range(2)]) == frozenset()
     fetcher.start()
     for thread in threading.enumerate():
         if thread.name == "nosync fetching":
             thread.join(WAIT_S)
-    assert closing.waits == [1, 4, 8, 10, 10]
+    assert closing.waits == [0.5, 2, 4, 8, 10]

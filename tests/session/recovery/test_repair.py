@@ -40,6 +40,7 @@ from nosync_nb.store.replication.agent.shipper import Shipper
 from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.comparison import verified_local_files
 from nosync_nb.store.replication.protocol import LogName
+from nosync_nb.store.replication.remote_call import CallPolicy
 from nosync_nb.store.replication.restore import repair
 from nosync_nb.store.verification.survey import LogSurvey, survey_log
 
@@ -231,7 +232,7 @@ def test_who_reads_waits_no_longer_than_a_replica_says_anything_and_commits_go_o
         return read(replica, name, offset, size)
 
     monkeypatch.setattr(FolderReplica, "read", hang)
-    monkeypatch.setattr(remote_call, "SILENT_S", 0.3)
+    monkeypatch.setattr(remote_call, "DEFAULT", CallPolicy(silent_s=0.3))
     results: list[object] = []
     with nosync_nb.open(log) as again:
         thread = threading.Thread(target=lambda: results.append(everything(again)))
@@ -333,7 +334,7 @@ def test_a_replica_that_does_not_answer_is_unreachable(
         return held(replica)
 
     monkeypatch.setattr(FolderReplica, "held", hang)
-    monkeypatch.setattr(remote_call, "SILENT_S", 0.3)
+    monkeypatch.setattr(remote_call, "DEFAULT", CallPolicy(silent_s=0.3))
     first, second = session.verify().replicas
     never.set()
     assert (first.state, second.state) == ("unreachable", "level")
@@ -656,7 +657,8 @@ def test_a_keeper_ends_though_a_mount_hangs(
         return promise(replica, *args)
 
     monkeypatch.setattr(FolderReplica, "promise", hang)
-    for name, value in (("LINGER_S", 0.0), ("_GRACE_S", 0.1), ("_LOOK_S", 0.1)):
+    monkeypatch.setattr(remote_call, "SHIPPING", CallPolicy(give_up_s=0.0))
+    for name, value in (("_GRACE_S", 0.1), ("_LOOK_S", 0.1)):
         monkeypatch.setattr(keeper_, name, value)
     session.sync()
     heard = Heard(session)

@@ -15,6 +15,7 @@ import pytest
 from internals import log_of, parts_folder
 from machines.object_server import ObjectServer, with_bucket
 from machines.other_host import run
+from pyarrow import fs
 from pyspark.sql.datasource import InputPartition
 
 import nosync_nb
@@ -22,6 +23,7 @@ from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
 from nosync_nb.spark.staging import location, staging
 from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.store.replication.remote_call import CallPolicy, RemoteTimeoutError
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 from nosync_nb.trace.parts import part_file
 
@@ -360,22 +362,22 @@ def test_a_machine_keeps_no_more_of_a_bucket_than_it_may(
     place.make()
     for number in range(6):
         (tmp_path / f"f{number}.arrow").write_bytes(bytes(1000))
-        place.put(str(tmp_path), f"f{number}.arrow")
+        place.upload(str(tmp_path), f"f{number}.arrow")
         assert place.exists(f"f{number}.arrow")
     assert not place.exists("g.arrow")
     place.ready()
     for number in range(6):
-        assert place.have(f"f{number}.arrow", 1000)
-        assert not place.have(f"f{number}.arrow", 1000)
+        assert place.ensure_local(f"f{number}.arrow", 1000)
+        assert not place.ensure_local(f"f{number}.arrow", 1000)
         assert len(os.listdir(place.folder)) <= 3
     for number in range(6, 12):
         (Path(place.folder) / f"f{number}.arrow").write_bytes(bytes(1000))
-        place.put(place.folder, f"f{number}.arrow")
+        place.upload(place.folder, f"f{number}.arrow")
         assert len(os.listdir(place.folder)) <= 3
     assert place.folder.startswith(f"{tmp_path}/local/")
     assert stat.S_IMODE(os.stat(place.folder).st_mode) == 0o700
     with pytest.raises(DurabilityError, match="bulk place 's3://bucket/"):
-        place.have("g.arrow", 1)
+        place.ensure_local("g.arrow", 1)
     assert not [name for name in os.listdir(place.folder) if name.startswith("fetched")]
 
 
@@ -417,7 +419,7 @@ def test_a_place_that_hangs_keeps_no_session_from_being_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hangs = threading.Event()
-    monkeypatch.setattr(staging, "END_S", 0.5)
+    monkeypatch.setattr(staging, "END", CallPolicy(silent_s=0.5))
     with opened(f"file://{tmp_path}/place") as session:
         given, _ = counted(session)
         given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "id as x"))
@@ -436,7 +438,7 @@ def test_a_place_that_hangs_in_being_cleared_holds_up_no_later_run(
         hangs.wait(60)
         ended.set()
 
-    monkeypatch.setattr(staging, "END_S", 0.5)
+    monkeypatch.setattr(staging, "END", CallPolicy(silent_s=0.5))
     monkeypatch.setattr(location.SharedFolderLocation, "clear", clear)
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -471,3 +473,34 @@ def test_executors_in_a_name_space_without_the_log_write_through_a_folder(tmp_pa
     said = run("--mount", HIDDEN, str(tmp_path)).splitlines()
     assert "executors do not see the session's folder" in said[0]
     assert f"bulk='file://{tmp_path}/log/b': Spark's executors do not see" in said[1]
+
+
+@pytest.mark.parametrize("way", ["upload", "download"])
+def test_location_that_hangs_is_abandoned_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A pipe without another end hangs in the call of the system that opens it."""
+    monkeypatch.setattr(location, "STAGING", CallPolicy(silent_s=0.2))
+    local, remote = tmp_path / "local", tmp_path / "remote"
+    local.mkdir()
+    remote.mkdir()
+    pipe, rows = remote / "a.arrow", b"rows"
+    os.mkfifo(pipe)
+    place = location.RemoteLocation(f"pipe://{way}", fs.LocalFileSystem(), str(remote))
+    if way == "upload":
+        (local / pipe.name).write_bytes(rows)
+    before = os.listdir(local)
+    calls = {
+        "upload": lambda: place.upload(str(local), pipe.name),
+        "download": lambda: place.download(pipe.name, str(local)),
+    }
+    with pytest.raises(RemoteTimeoutError, match=f"bulk place 'pipe://{way}' has not answered"):
+        calls[way]()
+    if way == "upload":
+        pipe.read_bytes()
+    else:
+        pipe.write_bytes(rows)
+    for thread in threading.enumerate():
+        if thread.name == f"ask bulk place 'pipe://{way}'":
+            thread.join(60)
+    assert os.listdir(local) == before

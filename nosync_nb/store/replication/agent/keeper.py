@@ -29,7 +29,7 @@ from nosync_nb.errors import DurabilityError, FencedError, NosyncError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import owner
 from nosync_nb.store.log.owner import HostIdentity
-from nosync_nb.store.replication import config
+from nosync_nb.store.replication import config, remote_call
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.agent.log_source import LogSource, log_id
 from nosync_nb.store.replication.agent.offloaded_merges import KeeperMerger, MergeRequests
@@ -49,13 +49,10 @@ from nosync_nb.store.replication.agent.takeover import (
 from nosync_nb.store.replication.consistency import CopyClaims
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import LogName, Replica
-from nosync_nb.store.replication.remote_call import SILENT_S
-
-LINGER_S = 600.0
-"""How long a keeper without an owner retries a replica, or waits for one that hangs, in seconds."""
+from nosync_nb.store.replication.remote_call import Backoff, Progress
 
 _GRACE_S = 10.0
-_RETRY_S = 0.1, 5.0
+_WAKE_S = 5.0
 NICE = 10
 """Nice value of the keeper, because the work of the owner has priority."""
 _LOOK_S = 2.0
@@ -91,10 +88,7 @@ class ReplicaWorker:
         self._shipper: Shipper | None = None
         self._busy = False
         self._failing_since = ""  # time of the first failure in a row; empty: none
-        self._last_activity = (
-            0,
-            time.monotonic(),
-        )  # bytes that were sent at the last check, and since when
+        self._progress = Progress()
         self._thread = threading.Thread(
             target=self._run, name=f"ship to {address.url}", daemon=True
         )
@@ -122,39 +116,38 @@ class ReplicaWorker:
             self._owner_ended_s = time.monotonic()
             self._waiting = True
             self._news.notify()
-        self._last_activity = self._bytes_sent(), self._owner_ended_s
+        self._progress.beat()
 
     def watch(self) -> None:
         """Reports a call to the replica that has lasted for long without sending anything.
 
         Failure: a mount hangs, and a call never returns. The thread itself cannot report that.
         """
-        sent, now = self._bytes_sent(), time.monotonic()
+        silent_s, limit_s = (
+            self._progress.silent_s(self._bytes_sent()),
+            remote_call.SHIPPING.silent_s,
+        )
         with self._news:
-            if not self._busy or sent != self._last_activity[0]:
-                self._last_activity = sent, now
-            elif now - self._last_activity[1] > SILENT_S:
+            if self._busy and silent_s > limit_s:
                 self._report_failure(
-                    "failing", f"it has not answered for {SILENT_S:g} s, and is waited for"
+                    "failing", f"it has not answered for {limit_s:g} s, and is waited for"
                 )
 
     def works(self, wait_s: float) -> bool:
         """Waits for the thread's end; returns True if the keeper must wait longer.
 
-        It need not if nothing was sent for `LINGER_S`, because a call on a hanging mount never
-        returns.
+        It need not if nothing was sent for the policy's `give_up_s`, because a call on a hanging
+        mount never returns.
         """
         self._thread.join(wait_s)
-        sent, now = self._bytes_sent(), time.monotonic()
-        if sent != self._last_activity[0]:
-            self._last_activity = sent, now
-        return self._thread.is_alive() and now - self._last_activity[1] < LINGER_S + _GRACE_S
+        silent_s = self._progress.silent_s(self._bytes_sent())
+        return self._thread.is_alive() and silent_s < remote_call.SHIPPING.give_up_s + _GRACE_S
 
     def _bytes_sent(self) -> int:
         return self._shipper.bytes_sent if self._shipper is not None else 0
 
     def _run(self) -> None:
-        delay = _RETRY_S[0]
+        backoff = Backoff(*remote_call.SHIPPING.retry_s)
         source = shipper = replica = None
         while True:
             with self._news:
@@ -182,7 +175,7 @@ class ReplicaWorker:
                         pass
                 self._failing_since = ""
                 self._report_progress(shipper)
-                delay = _RETRY_S[0]
+                backoff.reset()
                 if written:
                     break
             except ReplicaAheadError as error:
@@ -193,14 +186,13 @@ class ReplicaWorker:
                 break
             except Exception as error:  # reported: it must not stop the other replicas
                 self._report_failure("failing", _with_hint(error))
-                if not self._wait_to_retry(delay):
+                if not self._wait_to_retry(backoff.next_s()):
                     break
-                delay = min(2 * delay, _RETRY_S[1])
                 continue
             with self._news:
                 # The control block is checked now and then, because a new owner sends no message.
                 if not self._waiting:
-                    self._news.wait(_RETRY_S[1])
+                    self._news.wait(_WAKE_S)
         if replica is not None:
             replica.close()
         if source is not None:
@@ -210,7 +202,8 @@ class ReplicaWorker:
     def _marked_busy(self) -> Iterator[None]:
         """A block in which the replica is called."""
         with self._news:
-            self._busy, self._last_activity = True, (self._bytes_sent(), time.monotonic())
+            self._busy = True
+        self._progress.beat()
         try:
             yield
         finally:
@@ -226,7 +219,7 @@ class ReplicaWorker:
             since = (
                 time.monotonic() - self._owner_ended_s if self._owner_ended_s is not None else 0.0
             )
-            if self._owner_ended_s is not None and (gone or since > LINGER_S):
+            if self._owner_ended_s is not None and (gone or since > remote_call.SHIPPING.give_up_s):
                 return False
             self._news.wait_for(lambda: False, delay)
             return True

@@ -17,7 +17,7 @@ from typing import Any
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication import fencing_grant
+from nosync_nb.store.replication import fencing_grant, remote_call
 from nosync_nb.store.replication.address import ReplicaAddress, is_loopback
 from nosync_nb.store.replication.backends import flight_protocol
 from nosync_nb.store.replication.backends.flight_protocol import (
@@ -29,12 +29,6 @@ from nosync_nb.store.replication.backends.flight_protocol import (
 from nosync_nb.store.replication.fencing_grant import FencingGrant
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHoldings
 from nosync_nb.store.replication.remote_call import Beat
-
-CALL_S = 5.0
-"""Seconds that a server may take to answer, plus the time to transfer the bytes."""
-
-SLOWEST_BYTES_PER_S = 32e3
-"""A slower link counts as disconnected."""
 
 _NAMES_BYTES = 1 << 20
 _DIGEST_BYTES_PER_S = 10e6
@@ -66,10 +60,13 @@ class ServerConnection:
         self._client: Any = None
         self._handshake: ClientHandshake | None = None
 
-    def call(self, header: dict[str, Any], data: bytes = b"", *, more_s: float = 0.0) -> bytes:
+    def call(
+        self, header: dict[str, Any], data: bytes = b"", *, more_bytes: int = 0, more_s: float = 0.0
+    ) -> bytes:
         """Returns the server's answer.
 
         Args:
+            more_bytes: size of the answer.
             more_s: additional seconds that it may take.
 
         Raises:
@@ -79,7 +76,7 @@ class ServerConnection:
         import pyarrow as pa
         import pyarrow.flight as flight
 
-        seconds = CALL_S + more_s + len(data) / SLOWEST_BYTES_PER_S
+        seconds = remote_call.SERVER.limit_s(len(data) + more_bytes) + more_s
         try:
             greeting = self._handshake or self._connect()
             body = greeting.call(header, data)
@@ -112,7 +109,7 @@ class ServerConnection:
             f"{kind}://{host}", tls_root_certs=roots, generic_options=options
         )
         greeting = ClientHandshake(token)
-        if not greeting.proved(self._action("hello", greeting.nonce, CALL_S)):
+        if not greeting.proved(self._action("hello", greeting.nonce, remote_call.SERVER.silent_s)):
             self.close()
             raise DurabilityError(
                 f"'{self._address.url}' has another token than this user",
@@ -214,13 +211,13 @@ class FlightReplica:
         """Rejects all writes of earlier terms from now on, durably."""
         self._buffered = None
         grant = fencing_grant.encode_grant(FencingGrant(term, "", name))
-        more_s = _NAMES_BYTES / SLOWEST_BYTES_PER_S  # the answer lists the files that it holds
-        return self._holdings(self._call("promise", grant, more_s=more_s))
+        # The answer lists the files that it holds.
+        return self._holdings(self._call("promise", grant, more_bytes=_NAMES_BYTES))
 
     def held(self) -> ReplicaHoldings:
         """Returns the files that the copy holds."""
         self._flush()
-        return self._holdings(self._call("held", more_s=_NAMES_BYTES / SLOWEST_BYTES_PER_S))
+        return self._holdings(self._call("held", more_bytes=_NAMES_BYTES))
 
     def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
         """Writes the next piece of a new file; the last piece makes the file appear, durably."""
@@ -266,9 +263,8 @@ class FlightReplica:
         whole = bytearray()
         while len(whole) < size:
             piece = min(PIECE_BYTES, size - len(whole))
-            more_s = piece / SLOWEST_BYTES_PER_S
             at = offset + len(whole)
-            data = self._call("read", name=name, offset=at, size=piece, more_s=more_s)
+            data = self._call("read", name=name, offset=at, size=piece, more_bytes=piece)
             if len(data) > piece:
                 raise malformed_reply_error(self._url)
             whole += data
@@ -294,11 +290,18 @@ class FlightReplica:
             (term, name, offset, data), self._buffered = self._buffered, None
             self._call("append", data, term=term, name=name, offset=offset)
 
-    def _call(self, what: str, data: bytes = b"", *, more_s: float = 0.0, **fields: Any) -> bytes:
+    def _call(
+        self,
+        what: str,
+        data: bytes = b"",
+        *,
+        more_bytes: int = 0,
+        more_s: float = 0.0,
+        **fields: Any,
+    ) -> bytes:
+        header = {"do": what, "log": self._log_hex, **fields}
         try:
-            return self._connection.call(
-                {"do": what, "log": self._log_hex, **fields}, data, more_s=more_s
-            )
+            return self._connection.call(header, data, more_bytes=more_bytes, more_s=more_s)
         except BaseException:
             self._buffered = None  # the shipper starts over
             raise

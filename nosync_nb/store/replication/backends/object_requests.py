@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from nosync_nb.errors import DurabilityError
+from nosync_nb.store.replication import remote_call
 
 if TYPE_CHECKING:
     from obstore import GetResult
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 
 _PARALLEL_MAX = 8
 _DELETED_AT_ONCE = 1000
-TIMEOUT_S, _CONNECT_S = 6, 3
-"""Seconds that a store may be silent, plus the time to transfer the bytes."""
+_CONNECT_S = 3
 
 _RETRIES = 2
 _LISTED_MAX = 1_000_000
@@ -37,9 +37,6 @@ _PAGE = 1000
 _AFTER_SLASH = "0"
 _CHUNK_BYTES = 1 << 16
 _LARGE_BYTES, _LARGEST_BYTES = 1 << 16, 8 << 20
-SLOWEST_BYTES_PER_S = 32_000
-"""A slower link counts as disconnected."""
-
 _ENVIRONMENT = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -253,7 +250,8 @@ class ObjectStoreClient:
 
     def _connect(self, *, large: bool) -> ObjectStore:
         """Creates a client; received bytes extend its timeout, sent bytes do not."""
-        silent_s = TIMEOUT_S + (_LARGEST_BYTES // SLOWEST_BYTES_PER_S if large else 0)
+        policy = remote_call.BUCKET
+        whole_s = policy.limit_s(_LARGEST_BYTES)
         try:
             from obstore import store
             from obstore.exceptions import BaseError
@@ -267,14 +265,14 @@ class ObjectStoreClient:
         options: Mapping[str, object] = {
             "prefix": self._prefix or None,
             "client_options": {
-                "read_timeout": timedelta(seconds=silent_s),
-                "timeout": timedelta(seconds=TIMEOUT_S + _LARGEST_BYTES // SLOWEST_BYTES_PER_S),
+                "read_timeout": timedelta(seconds=whole_s if large else policy.silent_s),
+                "timeout": timedelta(seconds=whole_s),
                 "connect_timeout": timedelta(seconds=_CONNECT_S),
                 "allow_http": plain and self._kind == "s3",
             },
             "retry_config": {
                 "max_retries": _RETRIES,
-                "retry_timeout": timedelta(seconds=TIMEOUT_S),
+                "retry_timeout": timedelta(seconds=policy.silent_s),
             },
         }
         try:
@@ -308,7 +306,7 @@ class ObjectStoreClient:
             )
         if answer:
             return DurabilityError(f"'{self.where}' answers {answer}")
-        late = f" within {TIMEOUT_S} s" if _TIMED_OUT.search(text) else ""
+        late = f" within {remote_call.BUCKET.silent_s:g} s" if _TIMED_OUT.search(text) else ""
         return DurabilityError(f"'{self.where}' cannot be reached{late}")
 
 

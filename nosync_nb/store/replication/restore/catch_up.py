@@ -3,9 +3,9 @@
 This runs while a log is opened, and only if its disk may lack frames (`store/log/catch_up.py`):
 after a power loss, or if the folder was restored from a copy. The keeper may have shipped frames
 that were written and never synced. All replicas are asked at once, and none is waited for longer
-than `WAIT_S` without progress. The log is then opened without the silent ones, as when no replica
-can be reached. If such a replica has more frames, the takeover vote finds them later, and the log
-does not continue (takeover.py).
+than `remote_call.CATCH_UP` allows. The log is then opened without the silent ones, as when no
+replica can be reached. If such a replica has more frames, the takeover vote finds them later, and
+the log does not continue (takeover.py).
 
 A copy is asked for acknowledged frames in segments of that owner, identified by its word, that lead
 back to the end of the log here. Files of rows are fetched when they are read (lazy_fetch.py).
@@ -29,16 +29,13 @@ from nosync_nb.store.log.catch_up import Ask, CaughtUpFrames
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment
 from nosync_nb.store.records import file_references, payloads
-from nosync_nb.store.replication import config, file_layout
+from nosync_nb.store.replication import config, file_layout, remote_call
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import Replica
 from nosync_nb.store.replication.remote_call import Beat, call_all
 from nosync_nb.store.safe_decoding import guarded_decoding
-
-WAIT_S = 2.0
-"""Seconds without progress after which an opening abandons a replica."""
 
 BYTES_MAX = 64 << 20
 """The most bytes that are taken; a checkpoint is due after much fewer."""
@@ -69,7 +66,7 @@ def furthest_replica(
         head: of the newest local segment.
     """
     calls = [(each.url, _FramesAfter(files, each, head, end)) for each in replicas]
-    answers = zip(replicas, call_all(calls, silent_s=WAIT_S), strict=True)
+    answers = zip(replicas, call_all(calls, remote_call.CATCH_UP), strict=True)
     results = [(each.url, reply) for each, reply in answers if isinstance(reply, bytes) and reply]
     if not results:
         return None

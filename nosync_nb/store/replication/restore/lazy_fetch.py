@@ -13,9 +13,9 @@ seconds, or sends a file that is not the written one, the next replica is tried.
 the read fails, and the next read starts over. Files that are not read arrive in the background, one
 at a time. After each piece they give way to files that a reader waits for.
 
-A call to a replica may hang as long as its mount does. So a reader waits for progress of the
-worker's thread, and goes to another replica without it. Whatever the thread does afterwards is
-ignored; at most it leaves a complete file.
+A call to a replica may hang as long as its mount does (remote_call.py). So a reader waits for
+progress of the worker's thread, and goes to another replica without it. Whatever the thread does
+afterwards is ignored; at most it leaves a complete file.
 
 A file is written under another name, compared with the size and the digest in the log and with its
 own checksums, synced, and renamed. So its name never leads to any other bytes than were written.
@@ -32,28 +32,28 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.store import interruptible_wait
 from nosync_nb.store.background_thread import SingleThread
 from nosync_nb.store.records.file_references import FileReference
-from nosync_nb.store.replication import file_layout
+from nosync_nb.store.replication import file_layout, remote_call
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import ReadableCopy, Replica
-from nosync_nb.store.replication.remote_call import copy_file
+from nosync_nb.store.replication.remote_call import (
+    Answer,
+    Backoff,
+    Beat,
+    CallPolicy,
+    Progress,
+    RemoteCall,
+    copy_file,
+)
 from nosync_nb.store.verification.file_checks import rows_damage
 
-Between = Callable[[int], None]
-
-STALL_S = 10.0
-"""Seconds without bytes after which the next replica is tried."""
-
-_LOOK_S = 1.0
 _GRACE_S = 0.5
-_AGAIN_S, _AGAIN_MOST_S = 1.0, 60.0
 
 
 class FileUnavailableError(CorruptLogError):
@@ -117,27 +117,13 @@ def unavailable_error(name: str, why: Iterable[str]) -> FileUnavailableError:
     )
 
 
-class _Task:
-    """A task of a worker; `error` is set if it is `done` and has failed.
-
-    Args:
-        work: receives the replica, and a function that it calls between two pieces of a file.
-    """
-
-    def __init__(self, work: Callable[[Replica, Between], None], *, urgent: bool) -> None:
-        self.work, self.urgent = work, urgent
-        self.done = self.abandoned = False
-        self.error: BaseException | None = None
-
-
-class _AbandonedError(Exception):
-    """No caller waits for this file any more."""
-
-
 class FetchWorker:
     """Fetches files from one replica; files that a reader waits for go first.
 
-    Owns, under `_news`, the queued tasks.
+    Owns, under the condition of its progress, the queued calls.
+
+    Args:
+        policy: of each call, with the event that ends the worker.
 
     Attributes:
         url: the replica's.
@@ -145,122 +131,91 @@ class FetchWorker:
         bytes_read, files_read: what it has sent.
     """
 
-    def __init__(self, address: ReplicaAddress, log_id: bytes, files: Files, folder: str) -> None:
+    def __init__(
+        self, address: ReplicaAddress, log_id: bytes, files: Files, folder: str, policy: CallPolicy
+    ) -> None:
         self._address, self._log_id = address, log_id
         self._files, self._folder = files, folder
-        self._news = threading.Condition()
-        self._urgent: deque[_Task] = deque()
-        self._background: deque[_Task] = deque()
+        self._policy, self._progress = policy, Progress()
+        self._urgent: deque[RemoteCall[Any]] = deque()
+        self._background: deque[RemoteCall[Any]] = deque()
         self._replica: Replica | None = None
         self._thread = SingleThread(f"nosync fetch from {address.url}")
-        self._closed = False
         self.url = address.url
         self.trouble = 0
         self.bytes_read = self.files_read = 0
 
-    def bring(self, wanted: FileReference, *, urgent: bool, stall_s: float) -> None:
+    def bring(self, wanted: FileReference, *, urgent: bool) -> None:
         """Fetches a file; waits as long as bytes arrive.
 
         Raises:
-            DurabilityError: nothing arrived for `stall_s` seconds; or as `fetch_file`.
+            DurabilityError: nothing arrived for too long; or as `fetch_file`.
             CorruptLogError: see `fetch_file`.
         """
 
-        def work(replica: Replica, between: Between) -> None:
-            fetch_file(self._files, self._folder, wanted, replica, between=between)
+        def fetch(replica: Replica, beat: Beat) -> None:
+            fetch_file(self._files, self._folder, wanted, replica, between=beat)
             self.files_read += 1
 
-        self._wait(self._queue_task(work, urgent=urgent), stall_s)
+        self._ask(fetch, self._policy, urgent=urgent)
 
-    def held(self, stall_s: float) -> Mapping[str, int]:
+    def holdings(self) -> Mapping[str, int]:
         """Returns the files that the replica holds; raises as `bring`."""
-        files: dict[str, int] = {}
+        policy = self._policy._replace(silent_s=remote_call.LISTING.silent_s)
+        return self._ask(lambda replica, _: replica.held().files, policy, urgent=True)
 
-        def work(replica: Replica, _between: Between) -> None:
-            files.update(replica.held().files)
+    def _ask(
+        self, work: Callable[[Replica, Beat], Answer], policy: CallPolicy, *, urgent: bool
+    ) -> Answer:
+        """Queues a call and waits for it; the first one starts the thread."""
 
-        self._wait(self._queue_task(work, urgent=True), stall_s)
-        return files
+        def call(beat: Beat) -> Answer:
+            def after_piece(size: int) -> None:
+                self.bytes_read += size
+                beat()
+                while not urgent and (other := self._next(background=False)) is not None:
+                    other.run()
 
-    def _queue_task(self, work: Callable[[Replica, Between], None], *, urgent: bool) -> _Task:
-        """Queues a task; the first one starts the thread."""
-        task = _Task(work, urgent=urgent)
-        with self._news:
-            if self._closed:
+            if self._replica is None:
+                self._replica = connect_site(self._address, self._files).replica(self._log_id)
+            return work(self._replica, after_piece)
+
+        queued = RemoteCall("it", call, policy, self._progress)
+        with self._progress.news:
+            if policy.is_cancelled:
                 raise closed_error()
             self._thread.start(self._run)
-            (self._urgent if urgent else self._background).append(task)
-            self._news.notify_all()
-        return task
-
-    def _wait(self, task: _Task, stall_s: float) -> None:
-        with self._news:
-            try:
-                seen = -1
-                while not task.done and not self._closed and seen != self.bytes_read:
-                    seen = self.bytes_read
-                    interruptible_wait.wait_until(
-                        self._news, lambda: task.done or self._closed, stall_s
-                    )
-            finally:
-                task.abandoned = not task.done
-        if task.abandoned and self._closed:
-            raise closed_error()
-        if task.abandoned:
-            self.trouble += 1
-            raise DurabilityError(f"it gave nothing for {stall_s:g} s")
-        if isinstance(task.error, _AbandonedError):
-            raise closed_error()
-        if task.error is not None:
-            self.trouble += 1
-            raise task.error
+            (self._urgent if urgent else self._background).append(queued)
+            self._progress.news.notify_all()
+        try:
+            return queued.wait()
+        except (NosyncError, OSError):
+            self.trouble += not policy.is_cancelled
+            raise
 
     def close(self) -> None:
-        """Ends the thread after the piece that it is reading."""
-        with self._news:
-            self._closed = True
-            for task in (*self._urgent, *self._background):
-                task.abandoned = True
-            self._news.notify_all()
+        """Ends the thread after the piece that it is reading; the policy is cancelled."""
+        with self._progress.news:
+            self._progress.news.notify_all()
+
+    def _next(self, *, background: bool = True) -> RemoteCall[Any] | None:
+        """Takes the next call from the queues; None: there is no call to take."""
+        with self._progress.news:
+            queue = self._urgent or (self._background if background else None)
+            return queue.popleft() if queue else None
 
     def _run(self) -> None:
         while True:
-            with self._news:
-                self._news.wait_for(lambda: self._closed or self._urgent or self._background)
-                if self._closed:
-                    break
-                task = (self._urgent or self._background).popleft()
-            self._serve(task)
+            with self._progress.news:
+                self._progress.news.wait_for(
+                    lambda: self._policy.is_cancelled or self._urgent or self._background
+                )
+            if self._policy.is_cancelled:
+                break
+            if (call := self._next()) is not None:
+                call.run()
         if self._replica is not None:
             self._replica.close()
-
-    def _serve(self, task: _Task) -> None:
-        """Runs a task, and records how it ended."""
-        error: BaseException | None = None
-        try:
-            if task.abandoned:
-                raise _AbandonedError
-            if self._replica is None:
-                self._replica = connect_site(self._address, self._files).replica(self._log_id)
-            task.work(self._replica, lambda size: self._after_piece(task, size))
-        except Exception as failed:  # raised in the waiting thread
-            error = failed
-        with self._news:
-            task.error, task.done = error, True
-            self._news.notify_all()
-
-    def _after_piece(self, task: _Task, size: int) -> None:
-        """After a piece of a file: stops abandoned tasks, and runs urgent ones first."""
-        with self._news:
-            self.bytes_read += size
-            if self._closed or task.abandoned:
-                raise _AbandonedError
-        while not task.urgent:
-            with self._news:
-                if not self._urgent:
-                    return
-                other = self._urgent.popleft()
-            self._serve(other)
 
 
 def closed_error() -> DurabilityError:
@@ -345,6 +300,7 @@ class LazyFetcher:
         self._file_locks: dict[str, threading.Lock] = {}
         self._last_error = ""
         self._closing = threading.Event()
+        self._policy = remote_call.FETCH._replace(cancelled=self._closing)
         self._workers: dict[ReplicaAddress, FetchWorker] = {}
         self._thread = SingleThread("nosync fetching")
 
@@ -360,7 +316,7 @@ class LazyFetcher:
             if not unavailable:
                 break
             try:
-                files = worker.held(_LOOK_S)
+                files = worker.holdings()
             except (NosyncError, OSError):
                 files = {}
             unavailable = unavailable - files.keys() if files else frozenset()
@@ -430,7 +386,7 @@ class LazyFetcher:
             if self._closing.is_set():
                 raise closed_error()
             try:
-                worker.bring(wanted, urgent=urgent, stall_s=STALL_S)
+                worker.bring(wanted, urgent=urgent)
             except (NosyncError, OSError) as error:
                 if self._closing.is_set():  # an interrupted fetch is no fault of the replica
                     raise closed_error() from error
@@ -452,7 +408,7 @@ class LazyFetcher:
             for address in self._replicas():
                 if address not in self._workers:
                     self._workers[address] = FetchWorker(
-                        address, self._log_id, self._files, self._folder
+                        address, self._log_id, self._files, self._folder, self._policy
                     )
             workers = [self._workers[address] for address in self._replicas()]
         return sorted(workers, key=lambda worker: worker.trouble)
@@ -479,7 +435,7 @@ class LazyFetcher:
     def _run_background(self) -> None:
         """The background thread: fetches file by file, and retries failed ones later."""
         self._closing.wait(_GRACE_S)
-        again = _AGAIN_S
+        backoff = Backoff(*self._policy.retry_s)
         while not self._closing.is_set():
             with self._lock:
                 names = list(self._missing)
@@ -495,16 +451,17 @@ class LazyFetcher:
                     failed += 1
                     with self._lock:
                         self._last_error = str(error)
-            again = _AGAIN_S if failed < len(names) else min(2 * again, _AGAIN_MOST_S)
+            if failed < len(names):
+                backoff.reset()
             if failed:
-                self._closing.wait(again)
+                self._closing.wait(backoff.next_s())
 
     def close(self) -> None:
         """Stops all fetches; the next opening of the log starts them over."""
         self._closing.set()
         for worker in self._started_workers():
             worker.close()
-        self._thread.join(STALL_S)
+        self._thread.join(self._policy.silent_s)
 
 
 def is_complete(files: Files) -> None:

@@ -52,10 +52,7 @@ def damage_reason(
     files: Files, folder: str, item: ImmutableFile, counted: Callable[[int], None]
 ) -> str:
     """Returns the damage of a file of a log; empty: none."""
-    try:
-        return item.prove(files, file_layout.file_path(folder, item.name), counted)
-    except NosyncError as error:
-        return str(error)
+    return damage_at(files, file_layout.file_path(folder, item.name), item, counted)
 
 
 def repair_file(
@@ -98,10 +95,15 @@ def repair_file(
     return None
 
 
-def damage_at(files: Files, path: str, item: ImmutableFile) -> str:
-    """Returns the damage of a copy of a file at a path; empty: none."""
+def damage_at(
+    files: Files,
+    path: str,
+    item: ImmutableFile,
+    counted: Callable[[int], None] = lambda count: None,
+) -> str:
+    """Returns the damage of a file of a log that is at a path, under any name; empty: none."""
     try:
-        return item.prove(files, path, lambda count: None)
+        return item.prove(files, path, counted)
     except NosyncError as error:
         return str(error)
 

@@ -40,7 +40,7 @@ from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, Nosy
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import fencing
 from nosync_nb.store.records.file_references import FileReference
-from nosync_nb.store.replication import file_layout, registry
+from nosync_nb.store.replication import file_layout, registry, remote_call
 from nosync_nb.store.replication.address import ReplicaAddress, parse_address
 from nosync_nb.store.replication.config import (
     ReplicaConfig,
@@ -91,9 +91,6 @@ class QuorumUnavailableError(DurabilityError):
 
     kind = "missing"
 
-
-_PROMISE_S = 30.0
-"""Seconds that a promise may take, because a bucket needs several requests in a row."""
 
 Answers = list[tuple[ReplicaAddress, dict[bytes, LogName]]]
 """The replicas that answer, each with the names of the logs that it holds, by log id."""
@@ -464,7 +461,7 @@ def _promise_all(
     terms = [each for each in accepted if isinstance(each, OwnerTerm)]
     term = OwnerTerm(max((each.generation for each in terms), default=0) + 1, secrets.token_hex(16))
     calls = [(each.url, lambda _, each=each: each.inner.promise(term, name)) for each in replicas]
-    for replica, each in zip(replicas, call_all(calls, silent_s=_PROMISE_S), strict=True):
+    for replica, each in zip(replicas, call_all(calls, remote_call.PROMISE), strict=True):
         if isinstance(each, NosyncError):
             replica.leave(each)
             why.append(f"{replica.url}: {each}")

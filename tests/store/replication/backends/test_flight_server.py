@@ -31,7 +31,7 @@ from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError, SchemaError, TrustError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import segments
-from nosync_nb.store.replication import consistency, fencing_grant
+from nosync_nb.store.replication import consistency, fencing_grant, remote_call
 from nosync_nb.store.replication.address import parse_address
 from nosync_nb.store.replication.backends import (
     flight_client,
@@ -48,6 +48,7 @@ from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.fencing_grant import FencingGrant
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm
+from nosync_nb.store.replication.remote_call import CallPolicy
 
 WAIT_S = 120.0
 NAME = LogName("/logs/x.nosync", "me")
@@ -83,7 +84,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ReplicaServ
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients in this process wait for half a second."""
-    monkeypatch.setattr(flight_client, "CALL_S", 0.5)
+    monkeypatch.setattr(remote_call, "SERVER", CallPolicy(silent_s=0.5))
 
 
 def replica_at(url: str, log_id: bytes | None = None) -> FlightReplica:

@@ -26,7 +26,7 @@ from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, Sche
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.durability import replication as replicating
 from nosync_nb.store.log import segments
-from nosync_nb.store.replication import address
+from nosync_nb.store.replication import address, remote_call
 from nosync_nb.store.replication.backends import object_manifest, object_requests
 from nosync_nb.store.replication.backends.object_requests import ObjectStoreClient
 from nosync_nb.store.replication.backends.object_store import (
@@ -36,6 +36,7 @@ from nosync_nb.store.replication.backends.object_store import (
 )
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm
+from nosync_nb.store.replication.remote_call import CallPolicy
 
 ID = bytes(range(16))
 NAME = LogName("/logs/x.nosync", "me")
@@ -903,7 +904,7 @@ def test_much_is_given_the_time_that_it_takes_on_a_slow_link(
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
-        monkeypatch.setattr(object_requests, "TIMEOUT_S", 1)
+        monkeypatch.setattr(remote_call, "BUCKET", CallPolicy(silent_s=1))
         bucket = ObjectStoreClient("s3", "bucket", "logs")
         ended: list[BaseException | None] = []
 
