@@ -196,7 +196,7 @@ def test_what_an_owner_that_was_killed_left_the_next_one_clears(
         left = location.location_of(location.url_below(url, own, "0"))
         left.make()
         (path,) = _files(session, 1)
-        left.put(parts_folder(session), path)
+        left.upload(parts_folder(session), path)
         assert path in names(url)
         given, counts = counted(session)
         given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "id as x"))
