@@ -57,7 +57,6 @@ OFFERED = {
     "replay_rows": "likewise",
     "backlog_bytes": "likewise",
     "retain": "likewise",
-    "budget": "likewise",
     "spark_off": "likewise",
     "__cause__": "of exceptions: the language has no other way than `raise`",
     "__context__": "likewise",
@@ -93,7 +92,6 @@ NOTEBOOK_ASSIGNED = {
     "backlog_bytes": "likewise",
     "budget": "likewise",
     "retain": "likewise",
-    "budget": "likewise",
     "spark_off": "likewise",
 }
 """The attributes of others that magics and widgets assign."""
