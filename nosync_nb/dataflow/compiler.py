@@ -608,3 +608,64 @@ def _with_memo(linear: Linear, types: tuple[str, ...], purpose: CompilePurpose) 
             hint="define the stage --nondeterministic: it keeps what came out",
         )
     return linear
+
+
+def compile_catalog(
+    catalog: Mapping[str, Stage],
+    old: Graph,
+    types: Types | None,
+    *,
+    now: int,
+    extended: AbstractSet[str],
+    refused: AbstractSet[int] = frozenset(),
+    bare: AbstractSet[int] = frozenset(),
+    tables: TableSizes | None = None,
+    later: bool = False,
+) -> Graph:
+    """Compiles the graph of a new catalog; see `Compiler`.
+
+    An unnamed node that no operator looks up only passes changes on, and has no trace. If a new
+    node reads it, it is recomputed, because its earlier output is unknown. So is a node that was in
+    memory only and is to be written from now on.
+    """
+    while True:
+        compiler = Compiler(
+            old,
+            types,
+            now=now,
+            extended=extended,
+            refused=refused,
+            bare=bare,
+            tables=tables,
+            later=later,
+        )
+        graph = compiler.compile(catalog)
+        incomplete = _nodes_without_rows(graph, old) | _newly_written(graph, old)
+        if not incomplete:
+            return graph
+        refused |= incomplete
+
+
+def _nodes_without_rows(graph: Graph, old: Graph) -> set[int]:
+    """Returns the existing nodes that store no rows and whose rows are now needed."""
+    hollow: set[int] = set()
+    for node in graph.since(old).fresh:
+        if node.id not in old.nodes:
+            hollow.update(i for i in node.inputs if _has_no_rows(old.nodes.get(i)))
+        elif node.log is not None and old.nodes[node.id].log is None:
+            hollow.add(node.id)
+    return hollow
+
+
+def _newly_written(graph: Graph, old: Graph) -> set[int]:
+    """Returns the nodes that were in memory only and are to be written from now on.
+
+    A node that has only stopped is not among them: it is not written before or after.
+    """
+    unwritten = graph.unwritten
+    written = (graph.nodes[i] for i in old.hidden() & graph.nodes.keys())
+    return {node.id for node in written if unwritten.isdisjoint((node.log, *node.state))}
+
+
+def _has_no_rows(node: Node | None) -> bool:
+    return node is not None and (node.log is None or (node.name is None and node.plan == UNMADE))

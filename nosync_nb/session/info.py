@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.dataflow.runtime.activity import Activity
+from nosync_nb.session.backfill.plan import first_unread_epoch
 from nosync_nb.session.durability.replication_lag import ReplicaStatus, demotion_text
 from nosync_nb.session.feeds.folder_watch import WatchStatus
 from nosync_nb.session.maintenance.disk_usage import (
@@ -21,7 +22,6 @@ from nosync_nb.session.maintenance.disk_usage import (
     over_budget,
 )
 from nosync_nb.session.overview import Overview, OverviewMark, build_overview, overview_mark
-from nosync_nb.session.planning.replay import first_unread_epoch
 from nosync_nb.session.trust_report import TrustReport, trust_report
 from nosync_nb.spark.spark_session import RunningJobs, conf_of
 from nosync_nb.store.replication.agent.scrub import ScrubReport

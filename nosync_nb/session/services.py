@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 
 from nosync_nb.errors import NosyncError
-from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
 from nosync_nb.session.backfill.background import BackgroundRebuild
 from nosync_nb.session.backfill.execute import BackfillExecutor
 from nosync_nb.session.definitions.define import DefinitionService, InputDeclarations
@@ -33,6 +32,7 @@ from nosync_nb.session.reads.reader import SnapshotReader
 from nosync_nb.session.recovery import recover
 from nosync_nb.session.recovery.recover import RecoveryState
 from nosync_nb.session.recovery.repair_and_retry import RepairService
+from nosync_nb.session.recovery.stage_recovery import StageRecovery
 from nosync_nb.session.state.definition_names import DefinitionNames
 from nosync_nb.session.state.file_gc import FileCollector
 from nosync_nb.session.state.metrics import WorkMetrics
@@ -79,9 +79,6 @@ class Services:
         self.replication = replication = ReplicationService(publisher, settings, *tell)
         self.fetching = LazyFiles(store, lambda: replication.settings.replicas)
         self.frontiers = frontiers = FrontierService(publisher, replication, self.fetching)
-        self.repairs = repairs = RepairService(
-            store, replication, listeners, lambda name, stop: self.healing.meet(name, stop=stop)
-        )
         self.verification = VerificationService(publisher, replication)
         self.signer = signer = CatalogSigner(store.log.id)
         self.branching = BranchService(gate, publisher, signer, replication, opens)
@@ -96,6 +93,9 @@ class Services:
         signer.believe(recovered)
         self.report, self.behind = report, opening.behind or opening.lacking
         self.upkeep = Maintenance(gate, publisher, signer, self.worker, limits, replication.merges)
+        executor = BackfillExecutor(gate, publisher, link, types, signer, self.upkeep, limits)
+        self.stages = StageRecovery(gate, publisher, executor, self.upkeep, types, report)
+        self.repairs = repairs = RepairService(store, replication, listeners, self.stages)
         followed = recovered if store.log.mode == "r" else None
         self.follower = follower = LogFollower(gate, publisher, signer, repairs, followed)
         reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
@@ -104,15 +104,13 @@ class Services:
         self.host = SessionHost(gate, *readers, names, listeners, types, limits)
         self.comparing = CompareService(publisher, self.host)
         self.paging = PagingService(publisher, reader, follower, names, types, self.comparing)
-        installation = CatalogInstaller(gate, publisher, link, types, signer, self.upkeep, limits)
-        self.retaining = RetentionService(gate, publisher, installation, self.upkeep)
+        self.retaining = RetentionService(gate, publisher, executor, self.upkeep)
         self.scaling = BacklogPolicy(
-            gate, publisher, installation, replication, frontiers, self.upkeep, self.worker, limits
+            gate, publisher, executor, replication, frontiers, self.upkeep, self.worker, limits
         )
-        self.healing = BackfillExecutor(gate, publisher, installation, self.upkeep, report)
-        self.declarations = InputDeclarations(gate, publisher, installation, link)
+        self.declarations = InputDeclarations(gate, publisher, executor, link)
         self.definitions = DefinitionService(
-            gate, publisher, installation, names, transactions, listeners, link, types,
+            gate, publisher, executor, names, transactions, listeners, link, types,
             self.host, report, repairs, replication,
         )  # fmt: skip
         self.audits = DeterminismChecks(publisher, self.definitions, link)
@@ -129,7 +127,7 @@ class Services:
             FolderWatches(*feeds),
             StreamFeeds(*feeds, commits=self.commits),
         )
-        self._complete_opening(opening, transactions, installation)
+        self._complete_opening(opening, transactions, executor)
 
     def _evaluate_backlog(self) -> None:
         """Re-evaluates the replication requirement after a message from the keeper."""
@@ -142,7 +140,7 @@ class Services:
         )
 
     def _complete_opening(
-        self, opening: RecoveryState, transactions: Transactions, installation: CatalogInstaller
+        self, opening: RecoveryState, transactions: Transactions, executor: BackfillExecutor
     ) -> None:
         """Builds the rebuild and rewind services, and completes the opening.
 
@@ -150,7 +148,7 @@ class Services:
         """
         report, publisher, repeats = opening.report, self.publisher, self.repeats
         self.rebuilding = BackgroundRebuild(
-            self.gate, publisher, installation, self.upkeep, self.worker, self.link.types, report
+            self.gate, publisher, executor, self.upkeep, self.worker
         )
         self.rewinding = RewindService(
             self.gate, publisher, transactions, self.link, self.signer, self.upkeep,
@@ -165,10 +163,10 @@ class Services:
                 self.branching.finish_backups()
             publisher.garbage.expire(publisher.store.retired)
         if opening.recovered.said is not None:
-            heal, resume, lack = self.healing.heal, self.definitions.resume, self.rebuilding.plan
             completion = recover.RecoveryCompletion(
-                self.gate, publisher, self.upkeep, self.link, heal, report, resume, lack
-            )
+                self.gate, publisher, self.upkeep, self.link, report, self.stages,
+                self.rebuilding,
+            )  # fmt: skip
             completion.schedule(opening)
 
 

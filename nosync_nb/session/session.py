@@ -27,9 +27,9 @@ from nosync_nb.collections.comparison import Comparison
 from nosync_nb.collections.definition import check_name, reference_to
 from nosync_nb.collections.session_protocol import session_of
 from nosync_nb.errors import FencedError, StageError, one_line
+from nosync_nb.session.backfill.plan import earliest_replay_epoch
 from nosync_nb.session.feeds.stream import StreamFeed
 from nosync_nb.session.info import Replicas, SessionInfo, SparkControl
-from nosync_nb.session.planning.replay import earliest_replay_epoch
 from nosync_nb.session.reads.paging import Cursor
 from nosync_nb.session.report import StageReport
 from nosync_nb.session.services import Services

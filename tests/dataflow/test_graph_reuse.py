@@ -16,7 +16,7 @@ from nosync_nb import Collection, NosyncError, Session
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow import compiler
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.session.planning import replay
+from nosync_nb.session.backfill import execute
 from nosync_nb.store.records import json_text
 
 ROWS = [(i % 10, i) for i in range(100)]
@@ -192,7 +192,7 @@ class Compared:
 
     def __init__(self) -> None:
         self.count = 0
-        self.compiled = replay.compile_catalog
+        self.compiled = execute.compile_catalog
 
     def __call__(self, catalog: Any, old: Graph, types: Any, **how: Any) -> Graph:
         before = [(node, dict(vars(node)), dict(node.traces)) for node in old]
@@ -213,7 +213,7 @@ class Compared:
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> Compared:
     made = Compared()
-    monkeypatch.setattr(replay, "compile_catalog", made)
+    monkeypatch.setattr(execute, "compile_catalog", made)
     return made
 
 

@@ -10,6 +10,9 @@ A commit in the meantime waits until the state is adopted, and releases the lock
 Other callers can then close the session or rewind it again, which cancels the rebuild. A cancelled
 rebuild stops between two operators and deletes the files that it has written.
 
+The files of the snapshot stay readable, because only the worker deletes files. The rebuild is a
+task of the worker, so deletions come after it.
+
 The state is adopted if the session still has the planned graph, catalog and epoch; merges in
 between do not matter. If it was not adopted, or failed, the next caller that needs it computes it
 and gets any error.
@@ -20,47 +23,107 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
+from nosync_nb.dataflow.runtime.activity import ActivityMonitor
+from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import NosyncError
-from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
-from nosync_nb.session.backfill.off_lock import OffLockCompute
+from nosync_nb.session.backfill.definition_diff import unchanged_decision
+from nosync_nb.session.backfill.execute import (
+    BackfillExecutor,
+    BackfillResult,
+    Prepared,
+    first_names,
+)
+from nosync_nb.session.backfill.plan import missing_nodes
 from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.planning import definition_diff
-from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.state.writer_lock import WriterLock
-from nosync_nb.spark.sql_settings import SparkTypes
 
 WAIT_S = 1.0
 """Seconds after which a waiting commit checks again: a worker without memory may not notify."""
 
 
-class BackgroundRebuild:
-    """Rebuilds missing operator state; owns the rebuild in progress, guarded by the writer's lock.
+class CancelledError(Exception):
+    """The run was cancelled, because no caller waits for its result."""
 
-    Args:
-        report: records which stages resume.
+
+class _OffLockRun:
+    """One run of missing operator state from a snapshot, without the writer's lock.
+
+    Attributes:
+        ended: True if the run has ended and its result cannot change any more.
     """
+
+    def __init__(self, executor: BackfillExecutor, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self.ended = False
+        self._executor = executor
+        self._cancelled = self._adopted = False
+        self._result: BackfillResult | None = None
+
+    def compute(self, doing: ActivityMonitor) -> None:
+        """Runs the missing nodes; without the lock.
+
+        Raises:
+            CancelledError: it was cancelled meanwhile.
+        """
+        graph = self.prepared.runner.graph
+        new = missing_nodes(graph, self.prepared.old)
+        stages = dict.fromkeys(node.stage for node in graph if node.id in new)
+        what = f"makes what is remembered for {first_names([*stages])}"
+        with doing.record(what, len(new)) as progress:
+
+            def step() -> None:
+                if self._cancelled:
+                    raise CancelledError
+                progress.step()
+
+            self._result = self._executor.run(self.prepared, step, _keep_files)
+
+    def fits(self, now: Snapshot) -> bool:
+        """Returns True if the result applies to a snapshot; the rows may be in other layers."""
+        snapshot = self.prepared.snapshot
+        same = now.graph is snapshot.graph and now.catalog is snapshot.catalog
+        return same and now.epoch == snapshot.epoch and self._result is not None
+
+    def over(self, now: Snapshot) -> BackfillResult:
+        """Returns the result over the current layers; from here on the log owns its files.
+
+        IMPORTANT: this is called before a frame names the files, because after an error it is
+        unknown whether the frame was written.
+        """
+        assert self._result is not None
+        self._adopted = True
+        self._result.draft.over(now.version, self.prepared.snapshot.version)
+        return self._result
+
+    def cancel(self) -> None:
+        """Cancels the run: it stops before its next operator."""
+        self._cancelled = True
+
+    def clear(self) -> None:
+        """Deletes the files that the log does not own, after the end of the run."""
+        self.prepared.files.end(failed=not self._adopted)
+
+
+class BackgroundRebuild:
+    """Rebuilds missing operator state; owns the run in progress, guarded by the writer's lock."""
 
     def __init__(
         self,
         gate: WriterLock,
         publisher: Publisher,
-        installation: CatalogInstaller,
+        executor: BackfillExecutor,
         upkeep: Maintenance,
         worker: BackgroundWorker,
-        types: SparkTypes,
-        report: RecoveryReport,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
-        self._installation = installation
+        self._executor = executor
         self._maintenance = upkeep
         self._worker = worker
-        self._types = types
-        self._report = report
         self._ended = threading.Condition(gate.lock)
-        self._in_progress: OffLockCompute | None = None
+        self._in_progress: _OffLockRun | None = None
 
     def plan(self) -> None:
         """Requests the rebuild before the next write that needs it; with the lock."""
@@ -75,7 +138,8 @@ class BackgroundRebuild:
         if self._in_progress is not None and not self._in_progress.ended:
             self._ended.wait(WAIT_S)
         else:
-            self._install(None)
+            self._executor.install_stages({})
+            self._gate.set_rebuild(None)
 
     def cancel(self) -> None:
         """Cancels the rebuild in progress; with the lock."""
@@ -94,14 +158,14 @@ class BackgroundRebuild:
                 rebuild.compute(self._publisher.works.doing)
             self._adopt(rebuild)
         finally:
-            rebuild.end()
+            rebuild.ended = True
             with self._gate.lock:
                 if self._in_progress is rebuild:
                     self._in_progress = None
                 self._ended.notify_all()
             rebuild.clear()
 
-    def _plan_run(self) -> OffLockCompute | None:
+    def _plan_run(self) -> _OffLockRun | None:
         """Returns the run to compute; None if no state is missing, or planning failed."""
         with self._gate.lock, suppress(NosyncError):  # the caller that needs it gets the error
             self._gate.finish()
@@ -111,24 +175,23 @@ class BackgroundRebuild:
             if self._gate.is_state_missing and (
                 self._in_progress is None or self._in_progress.ended
             ):
-                self._in_progress = self._installation.ahead(self._decision())
+                unchanged = unchanged_decision(dict(self._publisher.snapshot.catalog))
+                prepared = self._executor.prepare(unchanged)
+                self._in_progress = _OffLockRun(self._executor, prepared)
                 return self._in_progress
         return None
 
-    def _adopt(self, rebuild: OffLockCompute) -> None:
+    def _adopt(self, rebuild: _OffLockRun) -> None:
         with self._gate.lock:
             self._gate.finish()
             if self._in_progress is not rebuild or not rebuild.fits(self._publisher.snapshot):
                 return
-            self._install(rebuild)
+            prepared = rebuild.prepared
+            computed = prepared, rebuild.over(self._publisher.snapshot)
+            self._executor.install(prepared.decision, computed=computed)
+            self._gate.set_rebuild(None)
         self._maintenance.plan_checkpoint()
 
-    def _install(self, ahead: OffLockCompute | None) -> None:
-        """Writes that the stages resume with complete operator state."""
-        decision = self._decision() if ahead is None else ahead.decision
-        missed = self._installation.install(decision, ahead=ahead)
-        self._report.resumed(decision.extended, decision.lost, [draft.work for draft in missed])
-        self._gate.set_rebuild(None)
 
-    def _decision(self) -> definition_diff.DefinitionDecision:
-        return definition_diff.resume_decision(self._publisher.snapshot, self._types, extend=False)
+def _keep_files(*, failed: bool) -> None:
+    """Leaves the files of a run to the caller that adopts it."""

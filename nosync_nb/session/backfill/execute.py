@@ -1,380 +1,572 @@
-"""Repairs stages with missing files, as `backfill_plan` decides.
+"""Brings the stages of a catalog up to date by a backfill plan, completely or not at all.
 
-Each stage is repaired by a definition of its own that changes no meaning. Its frame names the
-rebuilt traces, and a new log if the stage was run. An interrupted repair continues with the stages
-that are still damaged.
+Every definition, drop, rename, repair and recovery installs a catalog here: `BackfillExecutor`
+compiles it, runs what is missing, writes the frame and publishes it. `run_backfill` runs the nodes,
+either here with the writer's lock, or in the background without it; see `background`.
 
-IMPORTANT: repairs come before merges and checkpoints are planned, because these would read the
-missing files. A checkpoint follows, after which no frame that is replayed names a lost file.
+Everything that can fail comes before the frame is written: compiling, running nodes, signing,
+writing large batches to files, and reading packs to drop a stage's history. After the frame there
+are only assignments of values that were computed before; see `publisher`.
+
+Failure: 1. The epochs of a replay are written before the definition that uses them. 2. The
+definition never follows. Hence such epochs are changes of logs that no catalog names, and the
+numbers of these logs are not allocated again.
+
+Failure: 1. The epochs of a catch-up are in frames before that of the definition that ends the lag.
+2. A crash between the two leaves changes of a log that is already in the catalog. 3. The next
+catch-up adds them a second time. Hence these epochs are in the frame of the definition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
 
-from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import RefutedState, Stage
-from nosync_nb.errors import CorruptLogError, NosyncError
-from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
+from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.cardinality import TableSizes
+from nosync_nb.dataflow.compiler import compile_catalog
+from nosync_nb.dataflow.graph import Graph, GraphDiff, Node
+from nosync_nb.dataflow.runtime.activity import ActivityMonitor
+from nosync_nb.dataflow.runtime.delta import ArrangedChange
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, StageWork, VersionState
+from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
+from nosync_nb.dataflow.runtime.runner import Runner
+from nosync_nb.dataflow.snapshot import Snapshot, hidden_columns, named_logs, visible_columns
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.session.backfill.definition_diff import DefinitionDecision, unchanged_decision
+from nosync_nb.session.backfill.plan import (
+    CURRENT,
+    BackfillPlan,
+    Base,
+    Run,
+    missing_nodes,
+    next_run,
+)
+from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.planning import backfill_plan, definition_diff, replay
-from nosync_nb.session.planning.backfill_plan import StageDamage
-from nosync_nb.session.planning.replay import RecomputedState
-from nosync_nb.session.report import READ, RECOMPUTE, STALE, RecoveryReport
-from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.writer_lock import WriterLock
-from nosync_nb.trace import Trace
-from nosync_nb.trace.batch import Batch, arrange
+from nosync_nb.session.report import EXTEND
+from nosync_nb.session.state.publisher import Publisher, files_of, record_history
+from nosync_nb.session.state.redo_records import DefinitionRedo
+from nosync_nb.session.state.signer import CatalogSigner
+from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
+from nosync_nb.spark.connection import SparkConnection
+from nosync_nb.spark.execution.placement import Placement
+from nosync_nb.spark.sql_settings import SparkTypes
+from nosync_nb.store.retention_policy import Retention
+from nosync_nb.store.spill_files import RunFiles
+from nosync_nb.trace import Layer, Trace, adopt_merged, plan_merges
+from nosync_nb.trace.batch import Batch, Layout, arrange
 from nosync_nb.trace.history.archive import total_of
+from nosync_nb.trace.history.history import History
+from nosync_nb.trace.merge import merge_ranges
 
-FILES_MAX = 3
-"""Files that one message names; the others are counted."""
+
+class BackfillResult(NamedTuple):
+    """The epochs that were computed, not yet written.
+
+    Attributes:
+        missed: the past epochs of stages that had stopped.
+        replayed: the past epochs of new logs.
+        draft: the current epoch.
+        past: the history that was read, with the gaps of the logs that were computed.
+        begins: the first epochs of the stages with new logs.
+    """
+
+    missed: list[EpochResult]
+    replayed: list[EpochResult]
+    draft: EpochResult
+    past: HistoricalInputs
+    begins: Mapping[str, int]
+
+    def count(self, name: str) -> int:
+        """Returns how many new or current epochs of a stage were computed."""
+        return sum(name in draft.work for draft in (*self.replayed, self.draft))
+
+
+def run_backfill(
+    runner: Runner,
+    base: Base,
+    plan: BackfillPlan,
+    catalog: Mapping[str, Stage],
+    rows_max: int,
+    doing: ActivityMonitor,
+    step: Callable[[], None] | None = None,
+) -> BackfillResult:
+    """Runs a graph for past epochs as planned, and all that is still missing at the current epoch.
+
+    Nothing is written or published.
+
+    Args:
+        runner: the runner of the new graph.
+        base: the previous graph.
+        rows_max: up to so many rows are run epoch by epoch.
+        doing: receives the progress.
+        step: called before each node that runs at the current epoch; may end the run by an error.
+    """
+    previous, graph = base.graph, runner.graph
+    missed: list[EpochResult] = []
+    replayed: list[EpochResult] = []
+    begins: dict[str, int] = {}
+    # No run repeats, because the base of the next one has the nodes of this one.
+    while (run := next_run(graph, base, plan, catalog, rows_max)) is not None:
+        drafts, base = _run_past(run, runner, base, doing)
+        if run.outcome == EXTEND:
+            missed += drafts
+            continue
+        replayed += drafts
+        if plan.outcome == EXTEND:
+            old, new = previous.named[plan.name], graph.named[plan.name]
+            replayed = _with_previous_log(base.past, old, new, plan.begin, replayed)
+        else:
+            names = (graph.nodes[i].name for i in run.span.new)
+            begins.update((name, run.first) for name in names if name is not None)
+    missing = missing_nodes(graph, base.graph)
+    if step is not None:
+        draft = runner.first_run(base.version, base.graph, step=step)
+    else:
+        with doing.record(_first_run_text(graph, missing)):
+            draft = runner.first_run(base.version, base.graph)
+    return BackfillResult(missed, replayed, draft, base.past, begins)
+
+
+def _run_past(
+    run: Run, runner: Runner, base: Base, doing: ActivityMonitor
+) -> tuple[list[EpochResult], Base]:
+    """Runs nodes for past epochs.
+
+    Args:
+        runner: the runner of the whole graph.
+
+    Returns:
+        a draft for each epoch in which something changed, and the base that includes them.
+    """
+    past, span, first = base.past, run.span, run.first
+    logs, wanted = span.logs, span.traces
+    continued = [span.graph.nodes[i] for i in span.new] if run.outcome == EXTEND else []
+    traces: dict[int, Trace] = {}
+    for node in span.sources:
+        traces.update(_source_traces(run, node, base))
+    for node in continued:
+        traces.update(_continued_traces(node, first, base))
+    part = Runner(span.graph, runner.evaluate, runner.bulk)
+    drafts: list[EpochResult] = []
+    with doing.record(_run_text(run, base.version.epoch), len(run.epochs)) as progress:
+        existing = Graph([*span.sources, *continued], span.graph.numbers)
+        draft = part.first_run(VersionState(first, traces), existing)
+        if run.outcome != EXTEND:
+            drafts.append(draft.of_logs(logs))
+        if len(run.epochs) > 1:
+            part = Runner(span.graph, runner.evaluate)
+        for before, epoch in pairwise([first, *run.epochs]):
+            deltas = {node.id: past.delta(node, before, epoch) for node in span.sources}
+            inputs = {i: delta for i, delta in deltas.items() if delta is not None}
+            if inputs:
+                draft = part.epoch(draft.version(), inputs, epoch)
+                drafts.append(draft.of_logs(logs))
+                _compact_merged(draft)
+            progress.step()
+    past.skip(logs, first, run.epochs)
+    for each in drafts if run.outcome == EXTEND else ():  # stages that stopped earlier read them
+        past.add(each)
+    computed = {n: trace for n, trace in draft.traces.items() if n in wanted}
+    return drafts, _base_after(run, runner.graph, base, computed)
+
+
+def _base_after(run: Run, graph: Graph, base: Base, traces: Mapping[int, Trace]) -> Base:
+    """Returns a base with the nodes that a run has brought up to date."""
+    old = base.graph
+    nodes = {**old.nodes, **{i: graph.nodes[i] for i in run.span.new}}
+    numbers = max(old.numbers, graph.numbers)
+    after = Graph(nodes.values(), numbers, memory=old.memory, unwritten=old.unwritten)
+    version = VersionState(base.version.epoch, {**base.version.traces, **traces})
+    return Base(after, version, base.past)
+
+
+def _source_traces(run: Run, node: Node, base: Base) -> dict[int, Trace]:
+    """Returns the traces of a named collection at the first epoch of a run.
+
+    For nodes that continue they are the current ones minus the later changes.
+
+    Cost: in the missed changes; for new arrangements and new nodes, in the rows of the collection.
+    """
+    result = {}
+    existing = set(base.graph.nodes[node.id].traces.values()) if run.outcome == EXTEND else set()
+    for layout, number in node.traces.items():
+        if number not in existing:
+            result[number] = _trace_of(layout, base.past.state(node, run.first), run.first)
+            continue
+        layers = [*base.version.traces[number].layers] if number in base.version.traces else []
+        missed = run.missed[node.id]
+        if len(missed):
+            undo = arrange(layout, missed.updates.negated())
+            layers.append(Layer(run.first, run.first + 1, (undo,)))
+        # All layers get the interval of `first`, because appended changes must come after it.
+        at_first = (Layer(run.first, run.first + 1, each.parts, each.files) for each in layers)
+        result[number] = Trace(layout, tuple(at_first))
+    return result
+
+
+def _continued_traces(node: Node, first: int, base: Base) -> dict[int, Trace]:
+    """Returns the traces that a stopped node had, and newly requested arrangements."""
+    traces, old = base.version.traces, base.graph.nodes[node.id]
+    result = {n: traces[n] for n in (*node.state, *old.traces.values()) if n in traces}
+    existing = next((traces[n] for n in old.traces.values() if n in traces), None)
+    for layout, number in node.traces.items():
+        if number not in old.traces.values() and existing is not None:
+            result[number] = _trace_of(layout, existing.consolidated(), first)
+    return result
+
+
+def _trace_of(layout: Layout, batch: Batch, epoch: int) -> Trace:
+    """Returns the contents of a collection at an epoch as a trace of one layer."""
+    arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
+    return Trace.of(arranged, epoch)
+
+
+def _with_previous_log(
+    past: HistoricalInputs, before: Node, after: Node, begin: int, replayed: list[EpochResult]
+) -> list[EpochResult]:
+    """Prepends the epochs from `begin` on in the previous log to the epochs that were run.
+
+    Args:
+        before: the previous node; its log is complete up to the first epoch that was run.
+        after: the node that replaces it.
+    """
+    assert after.log is not None
+    first = replayed[0]
+    steps = [e for e in past.readable([before]) if begin <= e <= first.epoch]
+    if not steps or steps[-1] <= begin:
+        return replayed
+    drafts = []
+    for last, epoch in pairwise([-1, *steps]):
+        batch = past.state(before, epoch) if last < 0 else past.changes(before, last, epoch)
+        draft = EpochResult(VersionState(epoch, {}), epoch)
+        if len(batch):
+            draft.logged.append((after.log, after.log_layout, ArrangedChange((batch,))))
+        drafts.append(draft)
+    first.unlog(after.log)
+    past.skip([after.log], begin, steps)
+    return [*drafts, *replayed]
+
+
+def _compact_merged(draft: EpochResult) -> None:
+    """Merges the layers that an epoch left to merge, in this thread."""
+    for number in draft.due:
+        draft.traces[number] = _compact(draft.traces[number])
+
+
+def _compact(trace: Trace) -> Trace:
+    while (planned := plan_merges(trace)) is not None:
+        inputs = trace.layers[planned.start : planned.stop]
+        parts = merge_ranges(trace.layout, [layer.parts for layer in inputs])
+        output = Layer(inputs[0].lower, inputs[-1].upper, tuple(parts))
+        adopted = adopt_merged(trace, inputs, output)
+        assert adopted is not None
+        trace = adopted
+    return trace
+
+
+def _run_text(run: Run, now: int) -> str:
+    if run.outcome == EXTEND:
+        return "runs what stages have missed"
+    return f"replays epochs {run.first} to {now}"
+
+
+def _first_run_text(graph: Graph, new: Container[int]) -> str:
+    """Returns the text for the first run of some nodes, with the names of their stages."""
+    return f"first run of {first_names([n.name for n in graph if n.id in new and n.name])}"
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Returns the first of some names as a text."""
+    return f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''}"
+
+
+class Prepared(NamedTuple):
+    """A compiled catalog that is to be run without the writer's lock.
+
+    Attributes:
+        old, runner: the previous graph, and the runner of the new one.
+        files: the files that the run writes.
+    """
+
+    snapshot: Snapshot
+    decision: DefinitionDecision
+    old: Graph
+    runner: Runner
+    files: RunFiles
 
 
 class BackfillExecutor:
-    """Repairs damaged stages; has no state of its own. The caller holds the writer's lock."""
+    """Installs catalogs; has no state of its own. The caller holds the writer's lock."""
 
     def __init__(
         self,
         gate: WriterLock,
         publisher: Publisher,
-        installation: CatalogInstaller,
+        link: SparkConnection,
+        types: SparkTypes,
+        signer: CatalogSigner,
         upkeep: Maintenance,
-        report: RecoveryReport,
+        limits: UserLimits,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
-        self._installation = installation
+        self._link = link
+        self._types = types
+        self._signer = signer
         self._maintenance = upkeep
-        self._report = report
+        self._limits = limits
 
-    def heal(self, missing: AbstractSet[str], anew: AbstractSet[str] = frozenset()) -> bool:
-        """Recomputes stages that were in memory only, lack files, or are refuted.
+    def install(
+        self,
+        decision: DefinitionDecision,
+        plan: BackfillPlan = CURRENT,
+        *,
+        renamed: Graph | None = None,
+        work: Mapping[str, StageWork] | None = None,
+        names: Mapping[Definition, str | None] | None = None,
+        outcome: DefinitionOutcome | None = None,
+        retention: Retention | None = None,
+        computed: tuple[Prepared, BackfillResult] | None = None,
+    ) -> BackfillResult:
+        """Compiles a catalog, runs its plan, writes the definition and publishes it.
 
         Args:
-            anew: stages without rows, because they were defined after the epoch at which the log
-                begins. They are computed together with the stages in memory, because either may
-                read the other.
-
-        Returns:
-            True if all of them are complete now.
+            renamed: the graph with the new names of a rename.
+            work: the last work of each stage after a rename or a drop.
+            names: the names of definitions after it.
+            outcome: is notified when the frame is committed.
+            computed: a run without the lock, and its result over the current version; then nothing
+                is run.
         """
         publisher = self._publisher
-        doubtful = backfill_plan.awaits_recheck(publisher.snapshot.catalog)
-        doubted = doubtful or bool(missing or publisher.store.clocks.wrong)
-        absent = self._stages_without_rows(anew)
-        if self._compute(absent, last=not doubted):
-            return self._repair_missing(missing) if doubted else True
-        if not doubted:
-            return False
-        remembered = self._compute_in_turns(missing, absent)
-        complete = self._repair_missing(missing)
-        if complete:  # stages computed in turns need a checkpoint even if no stage is left
-            self._maintenance.plan_checkpoint()
-        return complete and remembered
+        snapshot, catalog = publisher.snapshot, dict(decision.catalog)
+        rebuilt = self._rebuilt_traces(plan)
+        if computed is None:
+            old, runner = self._compile(decision, renamed or snapshot.graph, plan)
+            result = self._run(runner, old, catalog, plan)
+            result.draft.traces.update(rebuilt)
+        else:
+            prepared, result = computed
+            old, runner = prepared.old, self._runner_of(prepared.runner)
+        graph, change, draft = runner.graph, runner.graph.since(old), result.draft
+        written = sum(publisher.store.write_replay(past, graph) for past in result.replayed)
+        for name, first in result.begins.items():
+            catalog[name] = replace(catalog[name], begin=first)
+        _record_gaps(catalog, graph, result.past)
+        _drop_unused_traces(draft, graph, change)
+        sealed = self._signer.sealed(catalog, graph, draft.epoch, retention or publisher.retention)
+        base = _version_without(snapshot.version, rebuilt)
+        payload = publisher.store.definition(
+            draft, base, graph, sealed.meta, result.missed, written
+        )
+        past = [*result.missed, *result.replayed, draft]
+        logs = _logs_after(publisher.logs, graph, change)
+        history = self._history_after(change, logs, catalog, past)
+        version = VersionState(snapshot.epoch, draft.traces)
+        only_dropped = not (result.missed or rebuilt or publisher.logs.keys() - logs.keys())
+        retired = _spilled_files(past) | self._unused_files(
+            version, history, change if only_dropped else None
+        )
+        works = [item for each in past for item in each.work.items()]
+        record = DefinitionRedo(
+            publisher,
+            publisher.next(),
+            Snapshot(version, graph, catalog, visible_columns(history)),
+            logs,
+            history,
+            runner,
+            sealed.catalog,
+            sealed.digest,
+            publisher.redefined(sealed.catalog),
+            retired,
+            {**(publisher.works.stages if work is None else work), **dict(works)},
+            publisher.works.after_runs(each for _, each in works),
+            names or {},
+            outcome or DefinitionOutcome(),
+        )
+        publisher.definition(record, payload)
+        self._plan_background_work(draft)
+        return result
 
-    def meet(self, name: str, *, stop: bool) -> bool:
-        """Rebuilds the data of a damaged file found during a call.
+    def install_stages(
+        self, stages: Mapping[str, Stage], plan: BackfillPlan = CURRENT
+    ) -> BackfillResult:
+        """Installs the current catalog with some changed stages; their meaning is the same."""
+        catalog = {**self._publisher.snapshot.catalog, **stages}
+        return self.install(unchanged_decision(catalog), plan)
 
-        The caller holds no lock, and retries the call that found the file.
+    def prepare(self, decision: DefinitionDecision) -> Prepared:
+        """Compiles a decision that changes no stage, to be run without the writer's lock."""
+        snapshot, bulk = self._publisher.snapshot, self._link.bulk().apart()
+        old, runner = self._compile(decision, snapshot.graph, CURRENT)
+        return Prepared(snapshot, decision, old, self._runner_of(runner, bulk), bulk.files)
 
-        Args:
-            stop: True: stages that cannot be rebuilt stop; False: if there are some, nothing is
-                done.
+    def run(
+        self, prepared: Prepared, step: Callable[[], None], cleanup: Callable[..., None]
+    ) -> BackfillResult:
+        """Runs a prepared catalog, without the writer's lock."""
+        snapshot, rows_max = prepared.snapshot, self._limits.replay_rows
+        past = HistoricalInputs(snapshot.history, snapshot.epoch)
+        base, doing = Base(prepared.old, snapshot.version, past), self._publisher.works.doing
+        catalog = prepared.decision.catalog
+        return self._gate.run(
+            lambda: run_backfill(prepared.runner, base, CURRENT, catalog, rows_max, doing, step),
+            cleanup,
+        )
 
-        Returns:
-            True if nothing references the file any more.
-        """
-        with self._gate.lock:
-            self._gate.begin_change("to have lost rows again")
-            return self._repair_missing({name}, stop=stop)
-
-    def _can_rebuild(self, missing: AbstractSet[str]) -> bool:
-        """Returns True if the data of some files can probably be rebuilt without them."""
-        planned = self._plan(missing)
-        return not any(loss.action == STALE or not _rebuilds(loss) for loss in planned)
-
-    def _compute_in_turns(self, missing: AbstractSet[str], absent: AbstractSet[str]) -> bool:
-        """Computes stages without rows and stages with missing files, inputs before their readers.
-
-        Failure: 1. A stage in memory reads a stage that lacks a file, which in turn reads a stage
-        in memory. 2. Neither all stages in memory nor all damaged stages can be computed first.
-        Hence they are computed in turns, as their inputs become complete.
-
-        Returns:
-            True if all stages without rows are computed now.
-        """
-        remaining, complete = set(absent), True
-        while remaining:
-            self._repair_missing(missing, self._readers(remaining))
-            ready = remaining - self._readers(loss.name for loss in self._plan(missing))
-            complete &= self._compute(ready or remaining, last=True)
-            remaining -= ready or remaining
-        return complete
-
-    def _readers(self, names: Iterable[str]) -> set[str]:
-        """Returns the readers of some stages; they cannot be computed before these."""
-        graph = self._publisher.snapshot.graph
-        return {reader for name in names for reader in graph.dependants(name)}
-
-    def _plan(self, missing: AbstractSet[str]) -> list[StageDamage]:
-        """Returns the planned repairs; changes nothing."""
-        publisher = self._publisher
-        lost = publisher.store.history.copied(()).remove_missing(missing)
-        doubts = backfill_plan.refuted_stages(publisher.snapshot, publisher.store.clocks.wrong)
-        return backfill_plan.plan_repairs(publisher.snapshot, lost, missing, doubts)
-
-    def _repair_missing(
-        self, missing: AbstractSet[str], apart: AbstractSet[str] = frozenset(), *, stop: bool = True
-    ) -> bool:
-        """Rebuilds the data of missing files. Returns True if no stage lacks a file now.
-
-        A repair may read another damaged file: then it is planned again, without that file. In a
-        log that another key has signed, damage is only reported.
-
-        Args:
-            apart: stages that are left out; then no checkpoint follows.
-            stop: see `meet`.
-        """
-        if self._publisher.store.foreign:
-            return False
-        damaged = {*missing}
-        while True:
-            if not (stop or self._can_rebuild(damaged)):
-                return False
-            try:
-                return self._repair_all(damaged, apart, stop=stop)
-            except CorruptLogError as error:
-                if error.file is None or error.file in damaged:
-                    raise
-                damaged.add(error.file)
-
-    def _repair_all(
-        self, missing: AbstractSet[str], apart: AbstractSet[str], *, stop: bool
-    ) -> bool:
-        publisher = self._publisher
-        wrong = publisher.store.clocks.wrong
-        lost = publisher.store.history.remove_missing(missing)
-        publisher.repacked()
-        doubts = backfill_plan.refuted_stages(publisher.snapshot, wrong)
-        self._record_refuted(doubts)
-        planned = backfill_plan.plan_repairs(publisher.snapshot, lost, missing, doubts, apart)
-        complete = True
-        for loss in planned:
-            complete &= self._repair(loss, missing, stop=stop)
-        if planned and complete and not apart:
-            self._maintenance.plan_checkpoint()
-        return complete
-
-    def _record_refuted(self, doubts: Mapping[int, RefutedState]) -> None:
-        """Records the refuted stages in the catalog before the first of them is recomputed.
-
-        Failure: 1. A stage is recomputed into another log. 2. After a crash no clock contradicts
-        any more. 3. Its reader continues, although it was computed from the refuted rows.
-        """
-        snapshot = self._publisher.snapshot
-        catalog = dict(snapshot.catalog)
-        for name, node in snapshot.graph.named.items():
-            refuted = doubts.get(node.log or 0)
-            if refuted is not None and catalog[name].refuted is None:
-                catalog[name] = replace(catalog[name], refuted=refuted)
-        if catalog != snapshot.catalog:
-            self._installation.install(definition_diff.unchanged_decision(catalog))
-
-    def _stages_without_rows(self, anew: AbstractSet[str]) -> set[str]:
-        """Returns the live stages without rows: those in memory, and the given ones."""
-        catalog = self._publisher.snapshot.catalog
-        return {n for n, s in catalog.items() if s.live and (s.in_memory or n in anew)}
-
-    def _compute(self, names: AbstractSet[str], *, last: bool) -> bool:
-        """Computes stages that have no rows; returns True if it succeeded.
-
-        If one of them is kept in memory they are computed over all epochs, if that is cheap.
-
-        Args:
-            last: there is no further attempt: if it fails, the stages become stale.
-        """
-        snapshot = self._publisher.snapshot
-        stages = {n: stage for n, stage in snapshot.catalog.items() if n in names and stage.live}
-        named = {snapshot.graph.named[name].id for name in stages}
-        nodes = named | (snapshot.graph.hidden() & replay.below(snapshot.graph, named))
-        if not nodes:
-            return True
-        restarted = {n: replace(s, begin=snapshot.epoch, gaps=()) for n, s in stages.items()}
-        decision = definition_diff.unchanged_decision({**snapshot.catalog, **restarted})
-        memory = any(stage.in_memory for stage in stages.values())
-        afresh = RecomputedState(refused=nodes, replayed=memory)
+    def _run(
+        self, runner: Runner, old: Graph, catalog: Mapping[str, Stage], plan: BackfillPlan
+    ) -> BackfillResult:
+        """Runs a plan with the writer's lock; operator placement sees the new stages meanwhile."""
+        publisher, rows_max = self._publisher, self._limits.replay_rows
+        snapshot, doing = publisher.snapshot, publisher.works.doing
+        past = HistoricalInputs(publisher.store.history, snapshot.epoch)
+        base = Base(old, snapshot.version, past)
+        publisher.describe(catalog)
         try:
-            past = self._installation.install(decision, afresh=afresh)
-        except NosyncError as error:
-            if last:
-                self._stop_without_rows(stages, str(error))
-            return False
-        for name, stage in stages.items():
-            begin = self._publisher.snapshot.catalog[name].begin
-            what = "in memory alone" if stage.in_memory else f"not there at epoch {snapshot.epoch}"
-            self._report.came_back(
-                name, RECOMPUTE, f"it was {what}, and is computed from epoch {begin} on"
+            return self._gate.run(
+                lambda: run_backfill(runner, base, plan, catalog, rows_max, doing),
+                self._link.bulk().files.end,
             )
-            self._report.regained(sum(name in draft.work for draft in past))
-        return True
+        finally:
+            publisher.describe(snapshot.catalog)
 
-    def _stop_without_rows(self, stages: Mapping[str, Stage], why: str) -> None:
-        """Stops stages whose rows are all lost, and their readers."""
-        snapshot = self._publisher.snapshot
-        catalog = dict(snapshot.catalog)
-        for name, stage in stages.items():
-            catalog[name] = stage.forgotten(why, snapshot.epoch)
-            self._report.came_back(name, STALE, why)
-            for reader in snapshot.graph.dependants(name):
-                if catalog[reader].live and reader not in stages:
-                    reason = f"it reads '{name}', which is stale"
-                    catalog[reader] = catalog[reader].as_stale(reason, snapshot.epoch)
-                    self._report.came_back(reader, STALE, reason)
-        self._installation.install(definition_diff.unchanged_decision(catalog))
-
-    def _repair(self, loss: StageDamage, missing: AbstractSet[str], *, stop: bool) -> bool:
-        """Repairs one stage. Returns True if it is complete now.
-
-        Raises:
-            CorruptLogError: a file that the repair reads is damaged.
-        """
-        if loss.action != STALE and not _rebuilds(loss):
-            self._report_repair(loss)
-            return False
-        stage = self._publisher.snapshot.catalog[loss.name]
-        if (loss.refused or loss.bare) and stage.reason is not None:
-            # Because the repair of an input failed after this one was planned.
-            loss = loss._replace(action=STALE, why=stage.reason)
-        if loss.action != STALE:
-            try:
-                self._install_repair(loss)
-            except NosyncError as error:
-                if isinstance(error, CorruptLogError) and error.file not in (None, *missing):
-                    raise
-                if not stop:
-                    return False
-                why = str(error) if stage.refuted is None else f"{stage.refuted.why}; {error}"
-                loss = loss._replace(action=STALE, why=why)
-            else:
-                self._report_repair(loss)
-                return True
-        self._stop_damaged(loss)
-        self._report_repair(loss)
-        return False
-
-    def _install_repair(self, loss: StageDamage) -> None:
-        catalog = dict(self._publisher.snapshot.catalog)
-        stage = catalog[loss.name]
-        catalog[loss.name] = replace(stage, begin=loss.begin, refuted=None)
-        afresh = RecomputedState(
-            loss.name, loss.refused, loss.bare, self._rebuilt_traces(loss), loss.first
-        )
-        past = self._installation.install(
-            definition_diff.unchanged_decision(catalog), afresh=afresh
-        )
-        self._report.regained(sum(loss.name in draft.work for draft in past))
-
-    def _rebuilt_traces(self, loss: StageDamage) -> Mapping[int, Trace]:
+    def _rebuilt_traces(self, plan: BackfillPlan) -> Mapping[int, Trace]:
         """Returns the lost traces of a collection, rebuilt from another trace or from its log."""
-        if not loss.arranged:
+        if not plan.arranged:
             return {}
         snapshot, store = self._publisher.snapshot, self._publisher.store
-        node = snapshot.graph.named[loss.name]
-        batch = _contents(snapshot, loss)
+        node = snapshot.graph.named[plan.name]
+        batch = _contents_without(snapshot, plan)
         rebuilt = {}
         for layout, number in node.traces.items():
-            if number in loss.arranged:
+            if number in plan.arranged:
                 arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
-                rebuilt[number] = Trace(
-                    layout, (store.write_layer(number, layout, arranged, snapshot.epoch),)
-                )
+                layer = store.write_layer(number, layout, arranged, snapshot.epoch)
+                rebuilt[number] = Trace(layout, (layer,))
         return rebuilt
 
-    def _stop_damaged(self, loss: StageDamage) -> None:
-        """Stops a stage that cannot be repaired, and its readers.
+    def _runner_of(self, runner: Runner, bulk: Placement | None = None) -> Runner:
+        """Returns a runner of the same graph that writes to the session's files, or to others."""
+        bulk = bulk or self._link.bulk()
+        return Runner(runner.graph, self._link.evaluate, bulk, spill=bulk.files, before=runner)
 
-        Failure: 1. The rows of an input are lost; an input cannot be stopped. 2. A reader continues
-        and looks up these rows, so no commit succeeds. Hence such readers stop, and wait while the
-        input is held. Readers that only take its changes continue.
+    def _plan_background_work(self, draft: EpochResult) -> None:
+        self._maintenance.plan_due(draft)
+        if any(change.refs for _, _, change in draft.logged):
+            self._maintenance.plan_giving_back()
+
+    def _unused_files(
+        self, version: VersionState, history: History, change: GraphDiff | None
+    ) -> frozenset[str]:
+        """Returns the files that no trace and no pack needs after a definition.
+
+        Args:
+            version, history: as they are after it.
+            change: of the graph, if only dropped traces may have lost files; None: any trace may
+                have.
         """
-        snapshot = self._publisher.snapshot
-        catalog, stage = dict(snapshot.catalog), snapshot.catalog[loss.name]
-        not_computed = stage.is_input or stage.frozen
-        if not_computed:
-            catalog[loss.name] = replace(stage, held=_reason_text(loss))
-        elif stage.refuted is not None:
-            catalog[loss.name] = stage.as_stale(_reason_text(loss), snapshot.epoch)
-        elif stage.live:
-            catalog[loss.name] = replace(
-                stage.as_stale(_reason_text(loss), snapshot.epoch), held=_reason_text(loss)
-            )
+        previous = self._publisher.snapshot.version
+        if change is None or change.is_all_new:
+            needed = files_of(previous) | self._publisher.store.history.files()
         else:
-            return
-        why = f"it reads '{loss.name}', which is {'lost' if not_computed else 'stale'}"
-        readers = (
-            _lookup_readers(snapshot.graph, loss.name)
-            if not_computed
-            else snapshot.graph.dependants(loss.name)
+            dropped = {
+                n: trace for n in change.dropped if (trace := previous.traces.get(n)) is not None
+            }
+            needed = files_of(VersionState(previous.epoch, dropped))
+        return frozenset(needed - files_of(version) - history.files() if needed else ())
+
+    def _history_after(
+        self,
+        change: GraphDiff,
+        logs: Mapping[int, str],
+        catalog: Mapping[str, Stage],
+        past: Sequence[EpochResult],
+    ) -> History:
+        """Returns the history after a definition. It may read packs, to drop a stage's history."""
+        history = self._publisher.store.history.copied(n for each in past for n, *_ in each.logged)
+        hidden_columns(history, named_logs(change.fresh), catalog)
+        for each in past:
+            record_history(history, logs.keys(), each)
+        for number in self._publisher.logs.keys() - logs.keys():
+            history.drop(number)
+        return history
+
+    def _compile(
+        self, decision: DefinitionDecision, old: Graph, plan: BackfillPlan
+    ) -> tuple[Graph, Runner]:
+        """Returns the previous graph and the runner of a catalog."""
+        old, snapshot = self._publisher.numbered(old), self._publisher.snapshot
+        graph = compile_catalog(
+            decision.catalog,
+            old,
+            self._types,
+            now=self._publisher.last_epoch,
+            extended=decision.extended,
+            refused=plan.refused,
+            bare=plan.bare,
+            tables=TableSizes(snapshot.graph, snapshot.version.traces),
+            later=bool(plan.names),
         )
-        for name in readers:
-            if catalog[name].live:
-                catalog[name] = catalog[name].as_stale(why, snapshot.epoch)
-                self._report.came_back(name, STALE, why)
-        if catalog != snapshot.catalog:
-            self._installation.install(definition_diff.unchanged_decision(catalog))
-
-    def _report_repair(self, loss: StageDamage) -> None:
-        stage = self._publisher.snapshot.catalog[loss.name]
-        if stage.is_input or stage.frozen or loss.action == READ:
-            kind = "input" if stage.is_input else "stage"
-            rebuilt = f"{_missing_text(loss.files)}: its rows were arranged again out of its log"
-            text = rebuilt if loss.arranged else _reason_text(loss)
-            self._report.note(f"{kind} '{loss.name}': {text}")
-        else:
-            self._report.came_back(loss.name, loss.action, _reason_text(loss))
+        self._publisher.take_numbers(graph.numbers)
+        bulk, previous = self._link.bulk(), self._publisher.runner
+        runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files, before=previous)
+        return old, runner
 
 
-def _rebuilds(loss: StageDamage) -> bool:
-    """Returns True if the plan rebuilds or recomputes something."""
-    return bool(loss.arranged or loss.refused or loss.bare)
+def _drop_unused_traces(draft: EpochResult, graph: Graph, change: GraphDiff) -> None:
+    """Drops the traces that no node has any more."""
+    if change.is_all_new:
+        draft.keep(number for number, _ in graph.layouts())
+    else:
+        draft.forget(change.dropped)
 
 
-def _contents(snapshot: Snapshot, loss: StageDamage) -> Batch:
+def _logs_after(previous: Mapping[int, str], graph: Graph, change: GraphDiff) -> dict[int, str]:
+    """Returns the logs of named collections after a definition."""
+    if change.is_all_new:
+        return named_logs(graph)
+    logs = {**previous, **named_logs(change.fresh)}
+    for number in named_logs(change.gone).keys() - named_logs(change.fresh).keys():
+        del logs[number]
+    return logs
+
+
+def _spilled_files(past: Iterable[EpochResult]) -> frozenset[str]:
+    """Returns the files of spilled epochs; a checkpoint deletes those that no trace keeps."""
+    return frozenset(
+        ref.path for each in past for _, _, change in each.logged for ref in change.refs
+    )
+
+
+def _version_without(version: VersionState, traces: Mapping[int, Trace]) -> VersionState:
+    """Returns a version without some traces, so that these are written completely."""
+    if not traces:
+        return version
+    remaining = {number: trace for number, trace in version.traces.items() if number not in traces}
+    return VersionState(version.epoch, remaining)
+
+
+def _record_gaps(catalog: dict[str, Stage], graph: Graph, past: HistoricalInputs) -> None:
+    """Records in the catalog which epochs of its stages can no longer be read separately."""
+    for node in graph if past.gaps else ():
+        spans = past.gaps.get(node.log) if node.name and node.log is not None else None
+        if node.name and spans:
+            stage = catalog[node.name]
+            gaps = {*stage.gaps, *((lower, upper) for lower, upper in spans)}
+            catalog[node.name] = replace(stage, gaps=tuple(sorted(gaps)))
+
+
+def _contents_without(snapshot: Snapshot, plan: BackfillPlan) -> Batch:
     """Returns the current contents of a collection without its lost traces."""
-    node, last = snapshot.graph.named[loss.name], snapshot.last(snapshot.catalog[loss.name])
+    node, last = snapshot.graph.named[plan.name], snapshot.last(snapshot.catalog[plan.name])
     assert node.log is not None
     for number in node.traces.values():
         trace = snapshot.version.traces.get(number)
-        if number not in loss.arranged and trace is not None:
+        if number not in plan.arranged and trace is not None:
             return trace.consolidated()
     return total_of(snapshot.history.state(node.log, last), node.log_layout)
-
-
-def _lookup_readers(graph: Graph, name: str) -> list[str]:
-    """Returns the stages that look up the rows of a named collection, and their readers."""
-    lost, reached, names = graph.named[name].id, set[int](), []
-    for node in graph:
-        layouts = node.operator.layouts if node.operator else (None,) * len(node.inputs)
-        ports = zip(node.inputs, layouts, strict=True)
-        if any(i in reached or (i == lost and layout is not None) for i, layout in ports):
-            reached.add(node.id)
-            if node.name is not None:
-                names.append(node.name)
-    return names
-
-
-def _reason_text(loss: StageDamage) -> str:
-    return ": ".join(filter(None, (_missing_text(loss.files) if loss.files else "", loss.why)))
-
-
-def _missing_text(files: Iterable[str]) -> str:
-    """Returns a message that files are missing."""
-    names = sorted(files)
-    shown = ", ".join(f"'{name}'" for name in names[:FILES_MAX])
-    rest = len(names) - FILES_MAX
-    more = f" and {rest} more" if rest > 0 else ""
-    return f"{shown}{more} {'is' if len(names) == 1 else 'are'} missing"

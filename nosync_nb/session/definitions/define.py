@@ -33,12 +33,11 @@ from nosync_nb.dataflow.stage import Stage, StageOptions
 from nosync_nb.dataflow.state_reader import rows_count
 from nosync_nb.errors import CorruptLogError, SchemaError, StageError, enough_memory
 from nosync_nb.rows import Schema, infer_schema
-from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
+from nosync_nb.session.backfill import definition_diff, plan
+from nosync_nb.session.backfill.execute import BackfillExecutor
 from nosync_nb.session.definitions import rename as renaming
 from nosync_nb.session.durability import levels
 from nosync_nb.session.durability.replication import ReplicationService
-from nosync_nb.session.planning import definition_diff, replay
-from nosync_nb.session.planning.replay import RecomputedState
 from nosync_nb.session.recovery.repair_and_retry import RepairService
 from nosync_nb.session.report import RecoveryReport, StageReport
 from nosync_nb.session.state.definition_names import DefinitionNames
@@ -61,7 +60,7 @@ class DefinitionService:
         self,
         gate: WriterLock,
         publisher: Publisher,
-        installation: CatalogInstaller,
+        executor: BackfillExecutor,
         names: DefinitionNames,
         transactions: Transactions,
         listeners: Subscriptions,
@@ -74,7 +73,7 @@ class DefinitionService:
     ) -> None:
         self._gate = gate
         self._publisher = publisher
-        self._installation = installation
+        self._executor = executor
         self._names = names
         self._transactions = transactions
         self._listeners = listeners
@@ -173,7 +172,7 @@ class DefinitionService:
             trees = self._ordered_definitions(snapshot.catalog, described)
             redone = set(trees) if again else set()
             if first is not None and not again:
-                redone = replay.stages_lacking_history(snapshot, trees, first)
+                redone = plan.stages_lacking_history(snapshot, trees, first)
             decision = self._decision(trees, options, redone)
             copied = bool(self._replication.settings.replicas)
             moved = levels.stages_changing_level(snapshot.catalog, decision, copied=copied)
@@ -214,44 +213,19 @@ class DefinitionService:
             for name, stage in risen.items():
                 catalog = dict(self._publisher.snapshot.catalog)
                 catalog[name] = replace(catalog[name], options=stage.options)
-                recomputed = RecomputedState(name, first=stage.begin)
-                self._installation.install(
+                self._executor.install(
                     definition_diff.unchanged_decision(catalog),
-                    afresh=recomputed,
+                    plan.level_plan(self._publisher.snapshot, name),
                     outcome=rose[name],
                 )
 
-    def resume(self, *, extend: bool, differs: bool) -> None:
-        """Writes which stages resume after a recovery.
-
-        Args:
-            extend: catches up the stages that missed epochs, if their inputs can be read.
-            differs: the running stages differ from those in the log.
-        """
-        decision = definition_diff.resume_decision(
-            self._publisher.snapshot, self._types, extend=extend
-        )
-        if decision.extended or differs:
-            self._install_decision(decision, None)
-            self._notify(decision.notices)
-        while (
-            extend
-            and (woken := levels.resumable_memory_stages(self._publisher.snapshot, self._types))
-            is not None
-        ):
-            self._installation.install(woken.decision, afresh=woken.afresh)
-            self._report.remembered(woken.names, "what it reads has what it missed")
-            decision = definition_diff.resume_decision(
-                self._publisher.snapshot, self._types, extend=True
-            )
-            self._install_decision(decision, None)
-
     def _install_decision(
-        self, decision: definition_diff.DefinitionDecision, replay_from: int | None, **more: Any
+        self, decision: definition_diff.DefinitionDecision, first: int | None, **more: Any
     ) -> None:
         """Installs a decision, and records which stopped stages resumed."""
-        missed = self._installation.install(decision, replay_from=replay_from, **more)
-        work = [draft.work for draft in missed]
+        planned = plan.definition_plan(decision.status.values(), first)
+        result = self._executor.install(decision, planned, **more)
+        work = [draft.work for draft in result.missed]
         self._report.resumed(decision.extended, decision.lost, work)
 
     def _notify(self, notices: Iterable[str]) -> None:
@@ -306,7 +280,7 @@ class DefinitionService:
         stage = snapshot.stage(name)
         last = snapshot.last(stage)
         work = publisher.works.last(name)
-        hint = replay.replay_message(snapshot, stage, status, named, replay_from)
+        hint = plan.replay_message(snapshot, stage, status, named, replay_from)
         if stage.reason:
             hint = f"stale: {stage.reason}"
         computed = status in ("new", "changed", "followed", "extended")
@@ -355,7 +329,7 @@ class DefinitionService:
             dropped |= {n for n in catalog if n.partition("@")[0] in dropped}
             self._refuse_pending(dropped, "drop")
             works = self._publisher.works.stages
-            self._installation.install(
+            self._executor.install(
                 definition_diff.unchanged_decision(
                     {n: s for n, s in catalog.items() if n not in dropped}
                 ),
@@ -386,7 +360,7 @@ class DefinitionService:
                 raise StageError(f"'{new}' is there already", hint="drop it first")
             self._refuse_pending({old}, "rename")
             works = self._publisher.works.stages
-            self._installation.install(
+            self._executor.install(
                 definition_diff.unchanged_decision(
                     renaming.renamed_catalog(snapshot.catalog, old, new)
                 ),
@@ -447,12 +421,12 @@ class InputDeclarations:
         self,
         gate: WriterLock,
         publisher: Publisher,
-        installation: CatalogInstaller,
+        executor: BackfillExecutor,
         link: SparkConnection,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
-        self._installation = installation
+        self._executor = executor
         self._link = link
         self._from_data: list[str] = []
 
@@ -516,7 +490,7 @@ class InputDeclarations:
             now, catalog = self._publisher.last_epoch, self._publisher.snapshot.catalog
             uid = self._unused_identity(name)
             stage = Stage(name, columns, key=key_positions, begin=now, uid=uid).identified({})
-            self._installation.install(
+            self._executor.install(
                 definition_diff.unchanged_decision({**catalog, name: stage}), outcome=outcome
             )
 

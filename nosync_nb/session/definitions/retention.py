@@ -12,10 +12,10 @@ from typing import Any
 
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import SchemaError, TimeError
-from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
+from nosync_nb.session.backfill.definition_diff import unchanged_decision
+from nosync_nb.session.backfill.execute import BackfillExecutor
 from nosync_nb.session.maintenance import disk_usage
 from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.planning.definition_diff import unchanged_decision
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
 from nosync_nb.store import retention_policy
@@ -31,12 +31,12 @@ class RetentionService:
         self,
         gate: WriterLock,
         publisher: Publisher,
-        installation: CatalogInstaller,
+        executor: BackfillExecutor,
         upkeep: Maintenance,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
-        self._installation = installation
+        self._executor = executor
         self._maintenance = upkeep
 
     @property
@@ -159,7 +159,7 @@ class RetentionService:
                 if updated == current and not self._publisher.removed_limits:
                     return
                 decision = unchanged_decision(dict(self._publisher.snapshot.catalog))
-                self._installation.install(decision, retention=updated, outcome=outcome)
+                self._executor.install(decision, retention=updated, outcome=outcome)
                 self._maintenance.plan_checkpoint()
         except BaseException as error:
             self._gate.complete_interrupted(error, outcome, done)

@@ -38,14 +38,14 @@ from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import DurabilityError
-from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
+from nosync_nb.session.backfill.definition_diff import Catalog, unchanged_decision
+from nosync_nb.session.backfill.execute import BackfillExecutor
+from nosync_nb.session.backfill.plan import span_of
 from nosync_nb.session.durability.frontiers import FrontierService
 from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.durability.replication_lag import ReplicationBacklog, demoted_stages
 from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.planning import replay
-from nosync_nb.session.planning.definition_diff import Catalog, unchanged_decision
 from nosync_nb.session.state.publisher import Publisher, files_of
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.state.writer_lock import WriterLock
@@ -63,7 +63,7 @@ class BacklogPolicy:
         self,
         gate: WriterLock,
         publisher: Publisher,
-        installation: CatalogInstaller,
+        executor: BackfillExecutor,
         replication: ReplicationService,
         frontiers: FrontierService,
         upkeep: Maintenance,
@@ -73,7 +73,7 @@ class BacklogPolicy:
         self._gate = gate
         self._maintenance = upkeep
         self._publisher = publisher
-        self._installation = installation
+        self._executor = executor
         self._replication = replication
         self._frontiers = frontiers
         self._worker = worker
@@ -175,7 +175,7 @@ class BacklogPolicy:
     def _install(self, catalog: Catalog) -> None:
         """Writes a catalog; the next writer reports a disk error."""
         try:
-            self._installation.install(unchanged_decision(catalog))
+            self._executor.install(unchanged_decision(catalog))
         except DurabilityError:
             self._gate.finish()
         self._changed_at = self._publisher.store.log.head.offset - 1
@@ -229,7 +229,7 @@ def _recomputation_of(
 ) -> _Recomputation | None:
     """Returns the recomputation of a stage; None if replicas may lack one of its inputs."""
     rows, epochs = 0, EpochRanges.of(range(snapshot.epoch + 1))
-    for source in replay.replay_span(snapshot.graph, {node.id}).sources:
+    for source in span_of(snapshot.graph, {node.id}).sources:
         assert source.name is not None
         stage, of_source = snapshot.catalog[source.name], recomputations.get(source.name)
         if stage.in_memory or (stage.on_disk and of_source is None):

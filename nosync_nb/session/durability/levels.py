@@ -33,22 +33,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
 
-from nosync_nb.dataflow.schema_adaptation import adapted_to_schemas
-from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import DISK, MEMORY, Stage, StageOptions
 from nosync_nb.errors import StageError
+from nosync_nb.session.backfill.definition_diff import KEPT, DefinitionDecision
 from nosync_nb.session.durability.replication import ReplicationService
-from nosync_nb.session.planning.definition_diff import (
-    KEPT,
-    DefinitionDecision,
-    halt_reason,
-    unchanged_decision,
-)
-from nosync_nb.session.planning.replay import RecomputedState
 from nosync_nb.session.state.writer_lock import DefinitionOutcome
-from nosync_nb.spark.sql_settings import SparkTypes
 
 LEVELS = (MEMORY, DISK, "replicas")
 
@@ -146,42 +136,3 @@ def leaving_memory(names: Iterable[str]) -> Iterator[dict[str, DefinitionOutcome
                 f"{remaining}: kept in memory alone, as before, until the cell is run again"
             )
         raise
-
-
-class ResumedMemoryStages(NamedTuple):
-    """Resuming stages in memory: their names, a catalog with them, and the nodes to recompute."""
-
-    names: frozenset[str]
-    decision: DefinitionDecision
-    afresh: RecomputedState
-
-
-def resumable_memory_stages(snapshot: Snapshot, types: SparkTypes) -> ResumedMemoryStages | None:
-    """Returns the stopped stages in memory that can be recomputed at the current epoch.
-
-    Failure: 1. An input of a stage in memory has stopped, so the stage cannot be computed when the
-    log is opened. 2. The input catches up and resumes. 3. The stage is stale until the next
-    opening. Hence it is recomputed after its inputs have caught up.
-
-    Returns:
-        None if there are no such stages.
-    """
-    catalog, names = dict(snapshot.catalog), set[str]()
-    for name, stage in snapshot.catalog.items():
-        if stage.in_memory and stage.reason is not None and stage.definition is not None:
-            fresh, why = adapted_to_schemas(stage.resumed(), catalog, types)
-            if (
-                why is None
-                and halt_reason(fresh, catalog) is None
-                and not stage.options.nondeterministic
-            ):
-                catalog[name] = replace(fresh, begin=snapshot.epoch, gaps=())
-                names.add(name)
-    if not names:
-        return None
-    parts = frozenset(
-        node.id for node in snapshot.graph if node.stage in names or node.name in names
-    )
-    return ResumedMemoryStages(
-        frozenset(names), unchanged_decision(catalog), RecomputedState(refused=parts, replayed=True)
-    )

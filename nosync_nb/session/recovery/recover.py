@@ -13,13 +13,13 @@ function, and checks no signature.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from nosync_nb.collections.functions import signing
-from nosync_nb.dataflow.compiler import Compiler
+from nosync_nb.dataflow.compiler import Compiler, compile_catalog
 from nosync_nb.dataflow.graph import UNMADE, Graph
 from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
@@ -29,12 +29,13 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import disallowed_reason
 from nosync_nb.operators.registry import expressions_of
-from nosync_nb.session.backfill import lost_memos
-from nosync_nb.session.backfill.lost_memos import Compiled
+from nosync_nb.session.backfill import definition_diff
+from nosync_nb.session.backfill.background import BackgroundRebuild
+from nosync_nb.session.backfill.damage import Compiled, awaits_recheck, stop_without_memos
 from nosync_nb.session.durability import replication_lag as behind
 from nosync_nb.session.durability.lazy_files import LazyFiles
 from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.planning import backfill_plan, definition_diff, replay
+from nosync_nb.session.recovery.stage_recovery import StageRecovery
 from nosync_nb.session.report import READ, STALE, RecoveryReport
 from nosync_nb.session.state.publisher import Publisher, files_of
 from nosync_nb.session.state.writer_lock import WriterLock
@@ -64,7 +65,7 @@ class RecoveryState(NamedTuple):
         behind: some stages have missed epochs and may catch up.
         missing: files that are referenced and missing.
         memory: some stages were in memory only.
-        anew: live stages without rows, because the log begins at an epoch before their definition.
+        without_rows: live stages that were defined after the epoch at which the log begins.
     """
 
     recovered: RecoveredState
@@ -73,13 +74,13 @@ class RecoveryState(NamedTuple):
     behind: bool = False
     missing: frozenset[str] = frozenset()
     memory: bool = False
-    anew: frozenset[str] = frozenset()
+    without_rows: frozenset[str] = frozenset()
 
     @property
     def lacking(self) -> bool:
         """True if some stages must be repaired or recomputed."""
-        doubtful = backfill_plan.awaits_recheck(self.recovered.snapshot.catalog)
-        lost = self.missing or self.anew or self.recovered.store.clocks.wrong
+        doubtful = awaits_recheck(self.recovered.snapshot.catalog)
+        lost = self.missing or self.without_rows or self.recovered.store.clocks.wrong
         return self.memory or doubtful or bool(lost)
 
 
@@ -113,9 +114,9 @@ def recover(store: Store, types: SparkTypes, fetching: LazyFiles) -> RecoverySta
         (each["life"]["is"] == "stale") != (catalog[each["name"]].reason is not None)
         for each in stages
     )
-    anew = frozenset(describe.anew)
+    without_rows = frozenset(describe.without_rows)
     return RecoveryState(
-        recovered, report, differs, describe.behind, lacking.missing, describe.memory, anew
+        recovered, report, differs, describe.behind, lacking.missing, describe.memory, without_rows
     )
 
 
@@ -149,13 +150,13 @@ class _Describer:
     Attributes:
         behind: True if some stages could resume if they had the epochs that they missed.
         memory: True if some stages were in memory only.
-        anew: the stages that resume and have no rows.
+        without_rows: the stages that resume and have no rows.
     """
 
     def __init__(self, log_id: bytes, types: SparkTypes) -> None:
         self._log_id, self._types = log_id, types
         self.behind = self.memory = False
-        self.anew: set[str] = set()
+        self.without_rows: set[str] = set()
 
     def __call__(self, written: WrittenCatalog, trust: CatalogTrust, epoch: int) -> Described:
         """Decodes a catalog; marks the stages with the signer if another key has signed it."""
@@ -195,7 +196,7 @@ class _Describer:
                 stage, self.memory = replace(stage.resumed(), gaps=()), True
             elif lacks:
                 stage = replace(stage.resumed(), begin=epoch, gaps=())
-                self.anew.add(name)
+                self.without_rows.add(name)
             elif stage.last(epoch) == epoch:
                 stage = stage.resumed()
             else:
@@ -224,26 +225,13 @@ def _unrecoverable_reason(stage: Stage) -> str | None:
     return None
 
 
-class ResumeStages(Protocol):
-    """Writes which stages resume after a recovery; see `DefinitionService.resume`."""
-
-    def __call__(self, *, extend: bool, differs: bool) -> None: ...
-
-
-class HealStages(Protocol):
-    """Rebuilds the data of missing files; see `BackfillExecutor.heal`."""
-
-    def __call__(self, missing: AbstractSet[str], anew: AbstractSet[str]) -> bool: ...
-
-
 class RecoveryCompletion:
     """Compiles the stages of an opened session before its first write.
 
     Args:
-        heal: rebuilds the data of missing files.
         report: records which stages could not be recovered.
-        resume: writes which stages resume.
-        lack: requests the rebuild of missing operator state before the next write that needs it.
+        stages: repairs and resumes stages.
+        rebuilding: rebuilds missing operator state before the next write that needs it.
     """
 
     def __init__(
@@ -252,19 +240,17 @@ class RecoveryCompletion:
         publisher: Publisher,
         upkeep: Maintenance,
         link: SparkConnection,
-        heal: HealStages,
         report: RecoveryReport,
-        resume: ResumeStages,
-        lack: Callable[[], None],
+        stages: StageRecovery,
+        rebuilding: BackgroundRebuild,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
         self._maintenance = upkeep
         self._link = link
-        self._heal = heal
         self._recovery_report = report
-        self._write_resumed = resume
-        self._request_rebuild = lack
+        self._stages = stages
+        self._rebuilding = rebuilding
 
     def schedule(self, opening: RecoveryState) -> None:
         """Schedules the compilation before the first write."""
@@ -286,7 +272,7 @@ class RecoveryCompletion:
         types, runner = self._link.types, None
         graph = Compiler(old, types, now=version.epoch).compile(catalog)
         if not graph.nodes.keys() <= old.nodes.keys():
-            graph = self._without_lost(catalog, old, version, opening.anew)
+            graph = self._without_lost(catalog, old, version, opening.without_rows)
         if graph.nodes.keys() <= old.nodes.keys():
             bulk = self._link.bulk()
             runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
@@ -300,17 +286,21 @@ class RecoveryCompletion:
         self._gate.run_pre_write_tasks(rebuilt=False)
 
     def _without_lost(
-        self, catalog: dict[str, Stage], old: Graph, version: VersionState, anew: AbstractSet[str]
+        self,
+        catalog: dict[str, Stage],
+        old: Graph,
+        version: VersionState,
+        without_rows: AbstractSet[str],
     ) -> Graph:
         """Compiles a catalog; stops the stages that cannot be run again."""
 
         def compiled(stages: Mapping[str, Stage]) -> Compiled:
             types, now, none = self._link.types, version.epoch, frozenset[str]()
-            return Compiled(old, replay.compile_catalog(stages, old, types, now=now, extended=none))
+            return Compiled(old, compile_catalog(stages, old, types, now=now, extended=none))
 
         memory = {name for name, stage in catalog.items() if stage.in_memory and stage.live}
         original = dict(catalog)
-        _, graph = lost_memos.stop(catalog, compiled, version, anew | memory)
+        _, graph = stop_without_memos(catalog, compiled, version, without_rows | memory)
         if catalog != original:
             hidden_columns(self._publisher.store.history, named_logs(old), catalog)
             self._recovery_report.restored(*_stage_statuses(catalog))
@@ -329,20 +319,19 @@ class RecoveryCompletion:
             publisher.garbage.retire(publisher.store.named - live)
         publisher.store.release()
         if opening.lacking:
-            self._heal(opening.missing, opening.anew)
+            self._stages.repair(opening.missing, opening.without_rows)
         traces = self._publisher.snapshot.version.traces
         self._maintenance.plan_merges(
             n for n, t in traces.items() if not files_needed(t) & opening.missing
         )
-        if not behind:
-            if differs:
-                self._request_rebuild()
-            return
-        try:
-            self._write_resumed(extend=True, differs=differs)
-        except NosyncError as error:
-            self._recovery_report.note(f"a stage has missed epochs and stays stale: {error}")
-            self._write_resumed(extend=False, differs=differs)
+        if behind:
+            try:
+                self._stages.resume(differs=differs)
+                return
+            except NosyncError as error:
+                self._recovery_report.note(f"a stage has missed epochs and stays stale: {error}")
+        if differs:
+            self._rebuilding.plan()
 
 
 def _limited_to_log(graph: Graph, old: Graph) -> Graph:

@@ -20,6 +20,7 @@ from typing import TypeVar
 from nosync_nb.errors import CorruptLogError, NosyncError, StageError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.durability.replication import ReplicationService
+from nosync_nb.session.recovery.stage_recovery import StageRecovery
 from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.replication.address import ReplicaAddress
@@ -44,8 +45,7 @@ class RepairService:
     Its `_lock` serialises repairs: if two threads miss a file, it is fetched once.
 
     Args:
-        regain: rebuilds the data of a file that no replica has; returns True if nothing references
-            the file any more. Its second argument allows it to stop stages that cannot be rebuilt.
+        stages: rebuilds the data of a file that no replica has.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class RepairService:
         store: Store,
         replication: ReplicationService,
         listeners: Subscriptions,
-        regain: Callable[[str, bool], bool],
+        stages: StageRecovery,
     ) -> None:
         self._store = store
         self._replication = replication
         self._say = listeners.add_notice
-        self._regain = regain
+        self._stages = stages
         self._lock = threading.Lock()
 
     def repairing(self, call: Callable[[], Result]) -> Result:
@@ -89,7 +89,7 @@ class RepairService:
         if self._store.log.mode == "r":
             return False
         try:
-            done = self._regain(name, self._all_replicas_answer())
+            done = self._stages.repair_file(name, stop=self._all_replicas_answer())
         except StageError:  # inside an epoch, which must fail with its own error
             return False
         if done:

@@ -22,17 +22,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from nosync_nb.dataflow.compiler import compile_catalog
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot, hidden_columns, named_logs, visible_columns
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError, StageError, TimeError
-from nosync_nb.session.backfill import lost_memos
 from nosync_nb.session.backfill.background import BackgroundRebuild
-from nosync_nb.session.backfill.lost_memos import Compiled
+from nosync_nb.session.backfill.damage import Compiled, stop_without_memos
 from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.planning import replay
 from nosync_nb.session.state.publisher import (
     Publisher,
     files_of,
@@ -232,7 +231,7 @@ class RewindService:
             return self._compile(self._publisher.numbered(graph_at), stages, earlier.epoch)
 
         version = VersionState(earlier.epoch, earlier.traces)
-        graph_at, compiled = lost_memos.stop(catalog, compile_at, version, earlier.unread)
+        graph_at, compiled = stop_without_memos(catalog, compile_at, version, earlier.unread)
         point = _StateAtEpoch(
             earlier.epoch, catalog, graph_at, _traces_of(graph_at, earlier.traces)
         )
@@ -250,7 +249,7 @@ class RewindService:
     def _compile(self, graph_at: Graph, catalog: Mapping[str, Stage], epoch: int) -> Compiled:
         """Compiles the continuing stages over the graph at that epoch."""
         types, none = self._link.types, frozenset[str]()
-        graph = replay.compile_catalog(catalog, graph_at, types, now=epoch, extended=none)
+        graph = compile_catalog(catalog, graph_at, types, now=epoch, extended=none)
         return Compiled(graph_at, graph)
 
     def _redo_record(
@@ -313,7 +312,7 @@ class RewindService:
         now = publisher.snapshot
         catalog = dict(now.catalog)
         over = partial(self._compile, now.graph, epoch=now.epoch)
-        lost_memos.stop(catalog, over, now.version, frozenset())
+        stop_without_memos(catalog, over, now.version, frozenset())
         if catalog != now.catalog:
             publisher.compiled(None, now.version, now.graph, catalog)
         self._rebuilding.plan()

@@ -25,10 +25,9 @@ from internals import (
 
 import nosync_nb
 from nosync_nb import CorruptLogError, Session, StageError
-from nosync_nb.dataflow.runtime.epoch_result import EpochResult
-from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
-from nosync_nb.session.planning.definition_diff import DefinitionDecision
-from nosync_nb.session.planning.replay import RecomputedState
+from nosync_nb.session.backfill.definition_diff import DefinitionDecision
+from nosync_nb.session.backfill.execute import BackfillExecutor, BackfillResult
+from nosync_nb.session.backfill.plan import BackfillPlan
 from nosync_nb.store.lazy_layer import files_needed
 
 pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
@@ -308,6 +307,35 @@ def test_what_functions_gave_is_not_made_up_and_says_what_to_do(
     assert session["count"].rows() == [(41,)]
 
 
+def test_a_stage_over_downsampled_history_is_readable_where_it_was(
+    opened: Callable[..., Session],
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("even", numbers.filter("x % 2 = 0"))
+    for epoch in range(40):
+        numbers.insert([(x,) for x in range(100 * epoch, 100 * epoch + 40)])
+        session.commit()
+    session.retain = 4
+    checkpoint_now(session)
+    settle_background(session)
+    numbers.insert([(x,) for x in range(40)])
+    session.commit()
+    expected = rows(session)
+    assert 0 not in expected["even"]
+    history, log = history_of(session), graph_of(session).named["even"].log
+    assert log is not None
+    latest = {
+        file
+        for file in files_of_log(history, log)
+        if history.copied(()).remove_missing({file}).first_missing(log) == (session.now, {file})
+    }
+    lose(session, (latest | files_of(session, "even", log=False)) - files_of(session, "numbers"))
+    session = opened()
+    assert session.recovery.stages == {"even": "extend"}
+    assert rows(session) == expected
+
+
 def test_a_stage_over_a_past_that_is_lost_too_begins_now(opened: Callable[..., Session]) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
@@ -395,19 +423,19 @@ def test_what_interrupts_a_recovery_is_followed_by_the_rest_of_it(
     gone = files_of(session, "named") | files_of(session, "totals")
     shared = files_of(session, "orders") | files_of(session, "people") | files_of(session, "rich")
     lose(session, gone - shared)
-    install = CatalogInstaller.install
+    install = BackfillExecutor.install
     done: list[str] = []
 
     def once(
-        installation: CatalogInstaller, decision: DefinitionDecision, *, afresh: RecomputedState
-    ) -> list[EpochResult]:
+        executor: BackfillExecutor, decision: DefinitionDecision, plan: BackfillPlan
+    ) -> BackfillResult:
         if done:
             raise KeyboardInterrupt
-        done.append(afresh.name)
-        return install(installation, decision, afresh=afresh)
+        done.append(plan.name)
+        return install(executor, decision, plan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(CatalogInstaller, "install", once)
+        patch.setattr(BackfillExecutor, "install", once)
         with pytest.raises(KeyboardInterrupt):
             opened()
     session = opened()

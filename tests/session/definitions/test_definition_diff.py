@@ -17,7 +17,7 @@ from nosync_nb import Collection, CorruptLogError, Session, StageError
 from nosync_nb.collections.definition import reference_to
 from nosync_nb.dataflow.stage import FrozenState, Stage, StageOptions, StaleState
 from nosync_nb.rows import Schema
-from nosync_nb.session.planning.definition_diff import stage_transition
+from nosync_nb.session.backfill.definition_diff import stage_transition
 from nosync_nb.store.catalog.validation import check_catalog
 from nosync_nb.store.records import json_text, payloads
 

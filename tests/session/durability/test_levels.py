@@ -131,12 +131,33 @@ def test_where_the_past_is_too_large_it_is_computed_as_of_now(
     feed(session)
     expected = past(session, "totals")
     session.close()
-    monkeypatch.setattr("nosync_nb.session.planning.replay.EPOCHS_MAX", 2)
+    monkeypatch.setattr("nosync_nb.session.backfill.plan.EPOCHS_MAX", 2)
     session = opened()
     assert [*session["totals"].history()] == [range(6, 7)]
     assert past(session, "totals") == {6: expected[6]}
     with pytest.raises(TimeError):
         session["totals"].rows(at=3)
+
+
+def test_a_stage_in_memory_over_downsampled_history_leaves_memory(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("totals", totals, persist="memory")
+    for epoch in range(40):
+        orders.insert([(epoch % 3, epoch)])
+        session.commit()
+    session.retain = 4
+    checkpoint_now(session)
+    settle_background(session)
+    expected = past(session, "totals")
+    assert 0 not in expected
+    session.stage("totals", totals, persist="disk")
+    assert past(session, "totals") == expected
+    session.close()
+    session = opened()
+    assert session.recovery.stages == {"totals": "read"}
+    assert past(session, "totals") == expected
 
 
 def test_a_stage_on_disk_may_read_one_in_memory_and_stays_as_it_is(opened: Opened) -> None:

@@ -13,7 +13,8 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.collections.functions import signing
 from nosync_nb.errors import TrustError
-from nosync_nb.session.backfill.apply_catalog import CatalogInstaller
+from nosync_nb.session.backfill.execute import BackfillExecutor
+from nosync_nb.session.backfill.plan import CURRENT, BackfillPlan
 from nosync_nb.store.log import batch_codec
 from nosync_nb.store.provenance import check
 from nosync_nb.store.provenance.clocks import LABEL, LABEL_BYTES, SIZE_BYTES, clocks_in_entries
@@ -259,18 +260,19 @@ def test_what_read_a_stage_that_was_made_anew_is_not_believed_after_a_crash(
     written: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The crash comes when `labels` is made anew, and `large` that reads it is not yet."""
-    install = CatalogInstaller.install
+    install = BackfillExecutor.install
     installed: list[str] = []
 
-    def stopped(own: CatalogInstaller, decision: Any, **options: Any) -> Any:
-        name = getattr(options.get("afresh"), "name", "")
-        if name == "large":
+    def stopped(
+        own: BackfillExecutor, decision: Any, plan: BackfillPlan = CURRENT, **options: Any
+    ) -> Any:
+        if "large" in plan.names:
             raise KeyboardInterrupt
-        installed.append(name)
-        return install(own, decision, **options)
+        installed.extend(plan.names)
+        return install(own, decision, plan, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(CatalogInstaller, "install", stopped)
+        patch.setattr(BackfillExecutor, "install", stopped)
         with pytest.raises(KeyboardInterrupt):
             written(flipped(2, 1))
     assert "labels" in installed

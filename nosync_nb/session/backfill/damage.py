@@ -1,11 +1,11 @@
-"""Plans repairs of damaged stages, and catches up stages that stopped at an earlier epoch.
+"""Plans the repair of stages with missing or refuted data. Pure: reads history, writes nothing.
 
-A repair is planned purely. Each stage with missing files gets one of these actions:
+Each stage with missing files gets a plan with one of these outcomes:
 
-    read        rebuild an arrangement of its rows from its log, which is complete
-    extend      its log is complete up to an epoch: run it from there on
-    recompute   run it from its first epoch over the logs of its inputs; if its log is complete,
-                rebuild only its operator state at the current epoch
+    read        an arrangement of its rows is rebuilt from its log, which is complete
+    extend      its log is complete up to an epoch: it runs from there on
+    replay      it runs from its first epoch over the logs of its inputs
+    recompute   its log is complete: only its operator state is rebuilt, at the current epoch
     stale       it cannot be recomputed, because it memoises results
 
 All other stages keep their logs, files and rows. Inputs are not computed, so the rows of an input
@@ -15,70 +15,48 @@ Failure: 1. A stage and one of its inputs both lack files; the input is recomput
 plan was made from the state of both before that. Hence stages are planned in the order of the
 graph, and the plan for a stage counts for its readers.
 
-A catch-up keeps the log, the traces and the operator state of a stage. It runs the changes of the
-inputs since the last epoch of the stage: epoch by epoch if that is cheap. Otherwise it runs all of
-them as one change at the current epoch, and the epochs between become a gap. Rows up to its last
-epoch are not recomputed. Recovery catches stages up at opening; a definition does so when a cell
-is run.
+An operator that memoises results of functions cannot be run again: it would give other results than
+the stage has logged, and retract rows that the stage never had. All other operators are recomputed
+from their inputs. No result is lost if such an operator has no input rows at that epoch, or if its
+stage is computed from scratch. `stop_without_memos` stops the stages that have lost such results.
 
-Nodes stop at different epochs, so they run in groups, the latest stop first, because nodes that
-stopped earlier read them. An unnamed node that another stage kept current has no history. It is
-computed at the group's epoch from the named collections below it, and discarded afterwards.
+Failure: 1. Two stages of one cell share an unnamed node that memoises. 2. Its results are lost, and
+the stage that it is compiled for stops. 3. The node is compiled for the other stage, and run again.
+Hence every stage that a lost node feeds stops.
 
-Failure: 1. The missed epochs are in frames before that of the definition that ends the lag. 2. A
-crash between the two leaves changes of a log that is already in the catalog. 3. The next catch-up
-adds them a second time. Hence the epochs are in the frame of the definition.
+Failure: 1. A stage is computed from scratch on a branch, because it was defined later. 2. An input
+has lost its results, so the stage stops before it has any row. 3. It is read at its last epoch, as
+empty. Hence a stage that stops without rows is marked as unreadable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import UNMADE, Graph, Node
-from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
+from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
-from nosync_nb.dataflow.runtime.runner import Runner
+from nosync_nb.dataflow.schema_adaptation import adapted_to_schemas
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import RefutedState, Stage
-from nosync_nb.dataflow.state_reader import has_lost_state
-from nosync_nb.session.planning import replay
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.expressions import Types
+from nosync_nb.session.backfill.definition_diff import halt_reason
+from nosync_nb.session.backfill.plan import (
+    NOBODY,
+    REPLAY,
+    BackfillPlan,
+    below,
+    span_of,
+)
 from nosync_nb.session.report import EXTEND, READ, RECOMPUTE, STALE, counted_noun
 from nosync_nb.store import lazy_layer
 from nosync_nb.store.provenance.check import ClockContradiction
-from nosync_nb.trace import Layer, Trace
-from nosync_nb.trace.batch import Batch, arrange
 from nosync_nb.trace.epoch_ranges import EpochRanges
-from nosync_nb.trace.history.history import History
 from nosync_nb.trace.history.missing_files import MissingHistory
-
-NOBODY: frozenset[int] = frozenset()
-
-
-class StageDamage(NamedTuple):
-    """The planned repair of one stage or input.
-
-    Attributes:
-        files: the missing files.
-        arranged: traces to rebuild from its log.
-        refused: nodes to recompute with all their traces.
-        bare: nodes that keep their rows and get only their operator state recomputed.
-        first: the first epoch to run; None: only the current one.
-        begin: its first readable epoch after the repair.
-        why: the text for the report: why the repair is impossible, or which epochs it runs.
-    """
-
-    name: str
-    action: str
-    files: frozenset[str]
-    arranged: frozenset[int] = NOBODY
-    refused: frozenset[int] = NOBODY
-    bare: frozenset[int] = NOBODY
-    first: int | None = None
-    begin: int = 0
-    why: str = ""
 
 
 def awaits_recheck(catalog: Mapping[str, Stage]) -> bool:
@@ -132,7 +110,7 @@ def plan_repairs(
     missing: AbstractSet[str],
     doubts: Mapping[int, RefutedState] | None = None,
     apart: AbstractSet[str] = frozenset(),
-) -> list[StageDamage]:
+) -> list[BackfillPlan]:
     """Plans the repair of every stage with missing or refuted data, inputs before their readers.
 
     Args:
@@ -143,7 +121,7 @@ def plan_repairs(
         apart: stages that are planned later, because their inputs have no rows yet, together with
             their readers.
     """
-    return [*_RepairPlanner(snapshot, lost, missing, doubts or {}).losses(apart)]
+    return [*_RepairPlanner(snapshot, lost, missing, doubts or {}).plans(apart)]
 
 
 class _RepairPlanner:
@@ -172,7 +150,7 @@ class _RepairPlanner:
         self.lost_names: set[str] = set()
         self.planned_parts: set[int] = set()  # unnamed nodes whose repair is planned
 
-    def losses(self, apart: AbstractSet[str]) -> Iterator[StageDamage]:
+    def plans(self, apart: AbstractSet[str]) -> Iterator[BackfillPlan]:
         for node in self.snapshot.graph:
             if node.name is None or node.name in apart:
                 continue
@@ -180,7 +158,7 @@ class _RepairPlanner:
             if loss is not None:
                 yield loss
 
-    def _plan_stage(self, node: Node, stage: Stage) -> StageDamage | None:
+    def _plan_stage(self, node: Node, stage: Stage) -> BackfillPlan | None:
         """Plans the repair of one stage; None if it has all its data."""
         assert node.log is not None
         broken, doubt = self.lost.first_missing(node.log, stage.begin), self.doubts.get(node.log)
@@ -196,7 +174,9 @@ class _RepairPlanner:
         files = frozenset(self._missing_files(node, parts)).union(
             () if broken is None else broken[1]
         )
-        loss = StageDamage(stage.name, READ, files, arranged=frozenset(damaged), begin=stage.begin)
+        loss = BackfillPlan(
+            READ, frozenset([stage.name]), files, arranged=frozenset(damaged), begin=stage.begin
+        )
         if broken is not None:
             return self._plan_broken(node, stage, loss, broken[0], parts)
         if not parts and not state:
@@ -206,25 +186,25 @@ class _RepairPlanner:
         if why is not None:
             return self._as_stale(loss, why)
         self.planned_parts |= parts
-        return loss._replace(action=RECOMPUTE, refused=frozenset(parts), bare=bare)
+        return loss._replace(outcome=RECOMPUTE, refused=frozenset(parts), bare=bare)
 
     def _plan_refuted(
         self, node: Node, stage: Stage, doubt: RefutedState, broken: tuple[int, set[str]] | None
-    ) -> StageDamage:
+    ) -> BackfillPlan:
         """Plans the repair of a stage whose log is refuted from an epoch on."""
         epoch, files = (doubt.epoch, set[str]()) if broken is None else broken
-        loss = StageDamage(stage.name, STALE, frozenset(files), begin=stage.begin)
+        loss = BackfillPlan(STALE, frozenset([stage.name]), frozenset(files), begin=stage.begin)
         why = self._refusal(node, stage) if stage.live else "run its cell"
         if why is not None:
             return self._as_stale(loss, f"{doubt.why}; {why}")
-        span = replay.replay_span(self.snapshot.graph, {node.id})
+        span = span_of(self.snapshot.graph, {node.id})
         parts = {part.id for part in span.graph if part.name is None} - self.planned_parts
         damage = self._plan_broken(node, stage, loss, min(epoch, doubt.epoch), parts)
         return damage._replace(why=f"{doubt.why}: {damage.why}")
 
     def _plan_broken(
-        self, node: Node, stage: Stage, loss: StageDamage, epoch: int, parts: AbstractSet[int]
-    ) -> StageDamage:
+        self, node: Node, stage: Stage, loss: BackfillPlan, epoch: int, parts: AbstractSet[int]
+    ) -> BackfillPlan:
         """Plans the repair of a stage whose log cannot be read from an epoch on."""
         now = self.snapshot.epoch
         rebuildable = len(loss.arranged) < len(node.traces)
@@ -252,13 +232,13 @@ class _RepairPlanner:
         self.planned_parts |= parts
         if last is not None and last > stage.begin and self._is_readable(node, last):
             return loss._replace(
-                action=EXTEND, first=last, begin=stage.begin, why=_epochs_text(last + 1, now)
+                outcome=EXTEND, first=last, begin=stage.begin, why=_epochs_text(last + 1, now)
             )
         if begin > stage.begin:
             self._limit_readable(stage, begin)
             why = f"{_epochs_text(begin, now)}; before that what it reads cannot be read any more"
-            return loss._replace(action=RECOMPUTE, first=begin, why=why)
-        return loss._replace(action=RECOMPUTE, first=begin, why=_epochs_text(begin, now))
+            return loss._replace(outcome=REPLAY, first=begin, why=why)
+        return loss._replace(outcome=REPLAY, first=begin, why=_epochs_text(begin, now))
 
     def _is_readable(self, node: Node, epoch: int) -> bool:
         return epoch in self.past.readable([node])
@@ -293,9 +273,9 @@ class _RepairPlanner:
                     reached.add(i)
         return False
 
-    def _as_stale(self, loss: StageDamage, why: str) -> StageDamage:
-        self.lost_names.add(loss.name)
-        return loss._replace(action=STALE, arranged=NOBODY, why=why)
+    def _as_stale(self, loss: BackfillPlan, why: str) -> BackfillPlan:
+        self.lost_names |= loss.names
+        return loss._replace(outcome=STALE, arranged=NOBODY, why=why)
 
     def _limit_readable(self, stage: Stage, first: int) -> None:
         """Records that a collection cannot be read before an epoch, whatever its log contains."""
@@ -311,12 +291,12 @@ class _RepairPlanner:
 
     def _source_names(self, node: Node) -> list[str]:
         """Returns the named collections that a node is computed from."""
-        sources = replay.replay_span(self.snapshot.graph, {node.id}).sources
+        sources = span_of(self.snapshot.graph, {node.id}).sources
         return [each.name for each in sources if each.name is not None]
 
     def _damaged_parts(self, node: Node) -> set[int]:
         """Returns the unnamed nodes that a stage is computed with and that lack files."""
-        span = replay.replay_span(self.snapshot.graph, {node.id})
+        span = span_of(self.snapshot.graph, {node.id})
         damaged = set()
         for part in span.graph:
             if part.name is None and part.id not in self.planned_parts:
@@ -341,189 +321,184 @@ def _epochs_text(first: int, last: int) -> str:
     return f"{counted_noun(last - first + 1, 'epoch')} from {first} on"
 
 
-class CatchUpResult(NamedTuple):
-    """The past epochs that a catch-up has run, not yet written, and the base that includes them."""
+class StagesWithoutRows(NamedTuple):
+    """Live stages without rows, as they are before they are computed, and the plan to do so."""
 
-    drafts: list[EpochResult]
-    base: replay.ReplayBase
+    stages: Mapping[str, Stage]
+    plan: BackfillPlan
 
 
-def catch_up_refusal(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> str | None:
-    """Returns why a stage cannot be caught up from its last epoch; None if it can.
+def plan_without_rows(snapshot: Snapshot, names: AbstractSet[str]) -> StagesWithoutRows | None:
+    """Plans stages that have no rows in the log; None if all stages have theirs.
+
+    If one of them is kept in memory they are computed over all epochs, if that is cheap.
+    """
+    stages = {n: stage for n, stage in snapshot.catalog.items() if n in names and stage.live}
+    named = {snapshot.graph.named[name].id for name in stages}
+    nodes = named | (snapshot.graph.hidden() & below(snapshot.graph, named))
+    if not nodes:
+        return None
+    restarted = {n: replace(s, begin=snapshot.epoch, gaps=()) for n, s in stages.items()}
+    outcome = REPLAY if any(stage.in_memory for stage in stages.values()) else RECOMPUTE
+    plan = BackfillPlan(outcome, frozenset(stages), refused=frozenset(nodes), begin=snapshot.epoch)
+    return StagesWithoutRows(restarted, plan)
+
+
+def plan_resumed_memory(snapshot: Snapshot, types: Types | None) -> StagesWithoutRows | None:
+    """Plans the stopped stages in memory whose inputs are current again; None if no stage is.
+
+    Failure: 1. An input of a stage in memory has stopped, so the stage cannot be computed when the
+    log is opened. 2. The input catches up and resumes. 3. The stage is stale until the next
+    opening. Hence it is recomputed after its inputs have caught up.
+    """
+    catalog, names = dict(snapshot.catalog), set[str]()
+    for name, stage in snapshot.catalog.items():
+        if stage.in_memory and stage.reason is not None and stage.definition is not None:
+            fresh, why = adapted_to_schemas(stage.resumed(), catalog, types)
+            halted = why or halt_reason(fresh, catalog)
+            if halted is None and not stage.options.nondeterministic:
+                catalog[name] = replace(fresh, begin=snapshot.epoch, gaps=())
+                names.add(name)
+    if not names:
+        return None
+    nodes = frozenset(n.id for n in snapshot.graph if n.stage in names or n.name in names)
+    plan = BackfillPlan(REPLAY, frozenset(names), refused=nodes, begin=snapshot.epoch)
+    return StagesWithoutRows({name: catalog[name] for name in names}, plan)
+
+
+def stopped_readers(
+    catalog: Mapping[str, Stage], graph: Graph, name: str, epoch: int, *, lost: bool = False
+) -> Iterator[Stage]:
+    """Yields the live readers of a collection that has stopped, as they stop with it.
 
     Args:
-        same: the stages in the catalog that are unchanged.
+        lost: the collection is not computed, and its rows are lost: only the readers stop that look
+            these rows up.
     """
-    assert stage.definition is not None
-    graph, last = snapshot.graph, snapshot.last(stage)
-    node = graph.named[stage.name]
-    if node.operator is None:
-        return "its state was not kept"
-    parts = [
-        part
-        for part in replay.replay_span(graph, {node.id}).graph
-        if part.name in (None, stage.name)
-    ]
-    if any(part.plan == UNMADE for part in parts):
-        return "its state was not kept"
-    if any(p.operator and p.operator.memoises and p.stopped != last for p in parts):
-        return "it shares memoised results with a stage that went on"
-    if stage.is_distrusted:
-        return "its rows are not believed"
-    if has_lost_state(stage, last):
-        return "it was in memory alone"
-    for name in stage.definition.references:
-        if name not in same:
-            return f"'{name}' is not what it was"
-        log = graph.named[name].log
-        assert log is not None
-        if not any(last in epochs for epochs in snapshot.history.epochs(log, snapshot.epoch)):
-            return f"'{name}' cannot be read at epoch {last} any more"
-    return None
+    why = f"it reads '{name}', which is {'lost' if lost else 'stale'}"
+    for reader in _lookup_readers(graph, name) if lost else graph.dependants(name):
+        if catalog[reader].live:
+            yield catalog[reader].as_stale(why, epoch)
 
 
-def catch_up(
-    runner: Runner, old: Graph, version: VersionState, history: History, rows_max: int
-) -> CatchUpResult:
-    """Catches up every node that stopped at an earlier epoch and is not frozen.
+def _lookup_readers(graph: Graph, name: str) -> list[str]:
+    """Returns the stages that look up the rows of a named collection, and their readers."""
+    lost, reached, names = graph.named[name].id, set[int](), []
+    for node in graph:
+        layouts = node.operator.layouts if node.operator else (None,) * len(node.inputs)
+        ports = zip(node.inputs, layouts, strict=True)
+        if any(i in reached or (i == lost and layout is not None) for i, layout in ports):
+            reached.add(node.id)
+            if node.name is not None:
+                names.append(node.name)
+    return names
 
-    Nothing is written or published.
+
+class Compiled(NamedTuple):
+    """The graph of a log, and the one that is compiled over it."""
+
+    old: Graph
+    graph: Graph
+
+
+Compile = Callable[[Mapping[str, Stage]], Compiled]
+"""Compiles a catalog. It is called again after a stage was stopped."""
+
+
+def stop_without_memos(
+    catalog: dict[str, Stage], compiled: Compile, version: VersionState, absent: AbstractSet[str]
+) -> Compiled:
+    """Stops the stages that have lost memoised results, and their readers.
 
     Args:
-        runner: the runner of the new graph.
-        rows_max: up to so many missed rows are run epoch by epoch.
+        catalog: is changed.
+        version: the traces of the old graph that the log contains.
+        absent: the stages without rows in the log: they are computed from scratch.
+
+    Returns:
+        the graphs of the changed catalog; no node of the new one has lost a result.
     """
-    groups: dict[int, set[int]] = {}
-    for node in runner.graph.since(old).fresh:
-        old_node = old.nodes.get(node.id)
-        if old_node is None or old_node.stopped is None or node.frozen:
-            continue
-        if old_node.stopped < version.epoch:
-            groups.setdefault(old_node.stopped, set()).add(node.id)
-    past = HistoricalInputs(history, version.epoch)
-    if not groups:
-        return CatchUpResult([], replay.ReplayBase(old, version, past))
-    traces = dict(version.traces)
-    drafts: list[EpochResult] = []
-    for stop in sorted(groups, reverse=True):
-        lagging = _StoppedGroup(
-            past, replay.replay_span(runner.graph, groups[stop]), old, stop, version.epoch
-        )
-        ran, new_traces = lagging.run(runner, traces, rows_max)
-        traces.update(new_traces)
-        for draft in ran:
-            past.add(draft)
-        drafts += ran
-    moved = set().union(*groups.values())
-    nodes = [runner.graph.nodes[n.id] if n.id in moved else n for n in old]
-    caught_up = Graph(nodes, old.numbers, memory=old.memory, unwritten=old.unwritten)
-    return CatchUpResult(
-        drafts, replay.ReplayBase(caught_up, VersionState(version.epoch, traces), past)
-    )
+    while True:
+        graphs = compiled(catalog)
+        lost = _LostResults(catalog, graphs, version, absent).stages()
+        for name, why in lost.items():
+            stage = catalog[name].as_stale(why, version.epoch)
+            catalog[name] = replace(stage, held=why)
+        for name in lost:
+            for reader in stopped_readers(catalog, graphs.graph, name, version.epoch):
+                if reader.name in absent:
+                    reader = replace(reader, begin=0).forgotten(reader.reason or "", version.epoch)
+                catalog[reader.name] = reader
+        if not lost:
+            return graphs
 
 
-class _StoppedGroup:
-    """The nodes that stopped at one epoch.
-
-    Args:
-        span: these nodes, and the nodes that must run with them.
-        stop: their last epoch, before `now`.
-    """
+class _LostResults:
+    """Finds the stages that have lost results, for one compilation."""
 
     def __init__(
-        self, past: HistoricalInputs, span: replay.ReplaySpan, old: Graph, stop: int, now: int
+        self,
+        catalog: Mapping[str, Stage],
+        graphs: Compiled,
+        version: VersionState,
+        absent: AbstractSet[str],
     ) -> None:
-        self.past, self.span, self.old, self.stop, self.now = past, span, old, stop, now
+        self.catalog, self.version, self.absent = catalog, version, absent
+        self.old, self.graph = graphs
+        self._empty_nodes: dict[int, bool] = {}
 
-    def run(
-        self, full: Runner, traces: Mapping[int, Trace], rows_max: int
-    ) -> tuple[list[EpochResult], dict[int, Trace]]:
-        """Runs the missed epochs.
-
-        Args:
-            full: the runner of the whole graph.
-            traces: the current traces; those of the group are at `stop`.
-
-        Returns:
-            a draft for each step in which something changed, and the group's traces at the current
-            epoch.
-        """
-        past, span, stop = self.past, self.span, self.stop
-        missed = {n.id: past.changes(n, stop, self.now) for n in span.sources}
-        steps = self._epochs_to_run(missed, rows_max)
-        start: dict[int, Trace] = {}
-        for node in span.sources:
-            start.update(self._traces_at_stop(node, traces, missed[node.id]))
-        for i in span.new:
-            start.update(self._group_traces(span.graph.nodes[i], traces))
-        sources = Graph([*span.sources, *(span.graph.nodes[i] for i in span.new)])
-        runner = Runner(span.graph, full.evaluate, full.bulk)
-        draft = runner.first_run(VersionState(stop, start), sources)
-        if len(steps) > 1:
-            runner = Runner(span.graph, full.evaluate)
-        drafts = []
-        before = stop
-        for epoch in steps:
-            deltas = {node.id: past.delta(node, before, epoch) for node in span.sources}
-            inputs = {i: delta for i, delta in deltas.items() if delta is not None}
-            if inputs:
-                draft = runner.epoch(draft.version(), inputs, epoch)
-                drafts.append(draft.of_logs(span.logs))
-                replay.compact_replayed(draft)
-            before = epoch
-        past.skip(span.logs, stop, steps)
-        wanted = span.traces
-        return drafts, {n: t for n, t in draft.traces.items() if n in wanted}
-
-    def _epochs_to_run(self, missed: Mapping[int, Batch], rows_max: int) -> list[int]:
-        """Returns the epochs to run: all readable ones if that is cheap, else the current one."""
-        rows = sum(map(len, missed.values()))
-        if rows > rows_max or self.now - self.stop > replay.EPOCHS_MAX:
-            return [self.now]
-        return [e for e in self.past.readable(self.span.sources) if e > self.stop]
-
-    def _traces_at_stop(
-        self, node: Node, traces: Mapping[int, Trace], missed: Batch
-    ) -> dict[int, Trace]:
-        """Returns the traces of a collection at `stop`: the current ones minus the later changes.
-
-        Cost: in the missed changes; for an arrangement that is new, in all rows of the collection.
-        """
-        result = {}
-        existing = set(self.old.nodes[node.id].traces.values())
-        for layout, number in node.traces.items():
-            if number not in existing:
-                result[number] = replay.state_at(
-                    layout, self.past.state(node, self.stop), self.stop
-                )
+    def stages(self) -> dict[str, str]:
+        """Returns why each of these stages stops."""
+        stages: dict[str, str] = {}
+        for node in self.graph:
+            if node.id in self.old.nodes or not node.state or node.operator is None:
                 continue
-            layers = list(traces[number].layers) if number in traces else []
-            if len(missed):
-                undo = arrange(layout, missed.updates.negated())
-                layers.append(Layer(self.stop, self.stop + 1, (undo,)))
-            # All layers get the interval of `stop`, because appended changes must come after it.
-            result[number] = Trace(
-                layout,
-                tuple(Layer(self.stop, self.stop + 1, each.parts, each.files) for each in layers),
-            )
-        return result
+            if node.operator.memoises and self.catalog[node.stage].live:
+                fed = [name for name in self._fed_stages(node) if name not in self.absent]
+                if fed and not all(self._is_empty(self.graph.nodes[i]) for i in node.inputs):
+                    stages.update((name, self._loss_reason(node)) for name in fed)
+        return stages
 
-    def _group_traces(self, node: Node, traces: Mapping[int, Trace]) -> dict[int, Trace]:
-        """Returns the traces that a node of the group had, and newly requested arrangements."""
-        old_node = self.old.nodes[node.id]
-        result = {n: traces[n] for n in (*node.state, *old_node.traces.values()) if n in traces}
-        existing = next((traces[n] for n in old_node.traces.values() if n in traces), None)
-        for layout, number in node.traces.items():
-            if number not in old_node.traces.values() and existing is not None:
-                result[number] = replay.state_at(layout, existing.consolidated(), self.stop)
-        return result
+    def _loss_reason(self, node: Node) -> str:
+        """Returns why a node has lost its results: another release's plan, or a past epoch."""
+        same = (each for each in self.old if each.fingerprint == node.fingerprint)
+        old_node = next((each for each in same if each.name == node.name), None)
+        if old_node is not None and old_node.plan not in ("", UNMADE, node.plan):
+            return "its memoised results are not in the form of this release: run the stage's cell"
+        epoch = self.version.epoch
+        return f"its memoised results are not known at epoch {epoch}: run the stage's cell"
 
+    def _fed_stages(self, node: Node) -> list[str]:
+        """Returns the stages that a node is a part of."""
+        if node.name is not None:
+            return [node.name]
+        reached, names = {node.id}, []
+        for reader in self.graph:
+            if not reached.isdisjoint(reader.inputs):
+                if reader.name is None:
+                    reached.add(reader.id)
+                else:
+                    names.append(reader.name)
+        return names
 
-def with_recorded_gaps(catalog: dict[str, Stage], graph: Graph, past: HistoricalInputs) -> None:
-    """Records in the catalog which epochs of its stages can no longer be read separately."""
-    for node in graph if past.gaps else ():
-        spans = past.gaps.get(node.log) if node.name and node.log is not None else None
-        if node.name and spans:
-            stage = catalog[node.name]
-            gaps = {*stage.gaps, *((lower, upper) for lower, upper in spans)}
-            catalog[node.name] = replace(stage, gaps=tuple(sorted(gaps)))
+    def _is_empty(self, node: Node) -> bool:
+        """Returns True if a node has no rows at the epoch."""
+        if node.id not in self._empty_nodes:
+            self._empty_nodes[node.id] = self._check_empty(node)
+        return self._empty_nodes[node.id]
+
+    def _check_empty(self, node: Node) -> bool:
+        if node.name is None:
+            old_node = self.old.nodes.get(node.id)
+        else:
+            old_node = None if node.name in self.absent else self.old.named.get(node.name)
+        if old_node is not None and old_node.traces:
+            traces = (self.version.traces.get(number) for number in old_node.traces.values())
+            trace = next((each for each in traces if each is not None), None)
+            try:
+                return trace is None or not (trace.rows_count and len(trace.consolidated()))
+            except CorruptLogError:  # a file is missing, so there were rows
+                return False
+        if node.operator is None or node.operator.global_row:
+            return False
+        return all(self._is_empty(self.graph.nodes[i]) for i in node.inputs)

@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.closure import UnavailableFunction
-from nosync_nb.dataflow.graph import changed_items
+from nosync_nb.dataflow.graph import UNMADE, changed_items
 from nosync_nb.dataflow.schema_adaptation import adapted_to_schemas, columns_kept
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import MEMORY, FrozenState, Stage, StageOptions, StaleState
 from nosync_nb.dataflow.state_reader import has_lost_state
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
-from nosync_nb.session.planning import backfill_plan
+from nosync_nb.session.backfill.plan import span_of
 
 Catalog = dict[str, Stage]
 
@@ -106,18 +106,16 @@ def stage_transition(before: Stage | None, *, equal: bool, missing: str | None, 
             return "unchanged"
 
 
-def resume_decision(snapshot: Snapshot, types: Types | None, *, extend: bool) -> DefinitionDecision:
+def resume_decision(snapshot: Snapshot, types: Types | None) -> DefinitionDecision:
     """Decides which stopped stages resume after a recovery.
 
-    Args:
-        extend: True: stages resume if the epochs that they missed can be run; the others wait for
-            their cells. False: none resumes.
+    Stages resume if the epochs that they missed can be run. The others wait for their cells.
     """
     prints = {name: stage.fingerprint for name, stage in snapshot.catalog.items()}
     decision = unchanged_decision({})
     for name, stage in snapshot.catalog.items():
         decision.catalog[name] = stage
-        if stage.definition is None or stage.reason is None or not extend or stage.held is not None:
+        if stage.definition is None or stage.reason is None or stage.held is not None:
             continue
         fresh, why = adapted_to_schemas(stage.resumed(), decision.catalog, types)
         if (
@@ -126,10 +124,40 @@ def resume_decision(snapshot: Snapshot, types: Types | None, *, extend: bool) ->
             or fresh.current_fingerprint(prints) != prints[name]
         ):
             continue
-        if backfill_plan.catch_up_refusal(snapshot, stage, decision.catalog) is None:
+        if catch_up_refusal(snapshot, stage, decision.catalog) is None:
             decision.catalog[name] = fresh
             decision.status[name] = "extended"
     return decision
+
+
+def catch_up_refusal(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> str | None:
+    """Returns why a stage cannot be caught up from its last epoch; None if it can.
+
+    Args:
+        same: the stages in the catalog that are unchanged.
+    """
+    assert stage.definition is not None
+    graph, last = snapshot.graph, snapshot.last(stage)
+    node = graph.named[stage.name]
+    if node.operator is None:
+        return "its state was not kept"
+    parts = [part for part in span_of(graph, {node.id}).graph if part.name in (None, stage.name)]
+    if any(part.plan == UNMADE for part in parts):
+        return "its state was not kept"
+    if any(p.operator and p.operator.memoises and p.stopped != last for p in parts):
+        return "it shares memoised results with a stage that went on"
+    if stage.is_distrusted:
+        return "its rows are not believed"
+    if has_lost_state(stage, last):
+        return "it was in memory alone"
+    for name in stage.definition.references:
+        if name not in same:
+            return f"'{name}' is not what it was"
+        log = graph.named[name].log
+        assert log is not None
+        if not any(last in epochs for epochs in snapshot.history.epochs(log, snapshot.epoch)):
+            return f"'{name}' cannot be read at epoch {last} any more"
+    return None
 
 
 def requested_catalog(
@@ -313,7 +341,7 @@ def _decide_computable(
     # The rows of a stage that another key signed are not reused.
     equal = same and not again and before is not None and before.signer is None
     if equal and before is not None and not before.live:
-        missing = backfill_plan.catch_up_refusal(snapshot, before, decision.same)
+        missing = catch_up_refusal(snapshot, before, decision.same)
     status = stage_transition(before, equal=equal, missing=missing, now=snapshot.epoch)
     if before is not None and status == "changed":
         if missing is not None:

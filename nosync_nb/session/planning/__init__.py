@@ -1,1 +1,0 @@
-"""Pure decisions: what a definition changes, and how stages are repaired or caught up."""

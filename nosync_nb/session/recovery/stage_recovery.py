@@ -1,0 +1,344 @@
+"""Resumes stopped stages, computes stages without rows, and repairs damaged ones.
+
+The plans are made by `backfill/damage.py` and `backfill/definition_diff.py`. They are carried out
+when a log is opened, and when a call finds a damaged file.
+
+Each stage is repaired by a definition of its own that changes no meaning. Its frame names the
+rebuilt traces, and a new log if the stage was run. An interrupted repair continues with the stages
+that are still damaged.
+
+IMPORTANT: repairs come before merges and checkpoints are planned, because these would read the
+missing files. A checkpoint follows, after which no frame that is replayed names a lost file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from nosync_nb.dataflow.stage import RefutedState, Stage
+from nosync_nb.errors import CorruptLogError, NosyncError
+from nosync_nb.session.backfill import damage, definition_diff
+from nosync_nb.session.backfill.execute import BackfillExecutor
+from nosync_nb.session.backfill.plan import REPLAY, BackfillPlan
+from nosync_nb.session.maintenance.maintenance import Maintenance
+from nosync_nb.session.report import READ, RECOMPUTE, STALE, RecoveryReport
+from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.writer_lock import WriterLock
+from nosync_nb.spark.sql_settings import SparkTypes
+
+FILES_MAX = 3
+"""Files that one message names; the others are counted."""
+
+
+class StageRecovery:
+    """Resumes and repairs stages; has no state of its own. The caller holds the writer's lock."""
+
+    def __init__(
+        self,
+        gate: WriterLock,
+        publisher: Publisher,
+        executor: BackfillExecutor,
+        upkeep: Maintenance,
+        types: SparkTypes,
+        report: RecoveryReport,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._executor = executor
+        self._maintenance = upkeep
+        self._types = types
+        self._report = report
+
+    def resume(self, *, differs: bool) -> None:
+        """Resumes the stages that can run the epochs that they missed.
+
+        Args:
+            differs: the running stages differ from those in the log, which must record that.
+        """
+        self._resume_stopped(differs=differs)
+        while True:
+            planned = damage.plan_resumed_memory(self._publisher.snapshot, self._types)
+            if planned is None:
+                return
+            self._executor.install_stages(*planned)
+            self._report.remembered(planned.stages, "what it reads has what it missed")
+            self._resume_stopped(differs=True)
+
+    def _resume_stopped(self, *, differs: bool) -> None:
+        decision = definition_diff.resume_decision(self._publisher.snapshot, self._types)
+        if decision.extended or differs:
+            result = self._executor.install(decision)
+            work = [draft.work for draft in result.missed]
+            self._report.resumed(decision.extended, decision.lost, work)
+
+    def repair(
+        self, missing: AbstractSet[str], without_rows: AbstractSet[str] = frozenset()
+    ) -> bool:
+        """Recomputes stages that were in memory only, lack files, or are refuted.
+
+        Args:
+            without_rows: stages that were defined after the epoch at which the log begins. They are
+                computed together with the stages in memory, because either may read the other.
+
+        Returns:
+            True if all of them are complete now.
+        """
+        publisher = self._publisher
+        doubtful = damage.awaits_recheck(publisher.snapshot.catalog)
+        doubted = doubtful or bool(missing or publisher.store.clocks.wrong)
+        absent = self._stages_without_rows(without_rows)
+        if self._compute(absent, last=not doubted):
+            return self._repair_missing(missing) if doubted else True
+        if not doubted:
+            return False
+        remembered = self._compute_in_turns(missing, absent)
+        complete = self._repair_missing(missing)
+        if complete:  # stages computed in turns need a checkpoint even if no stage is left
+            self._maintenance.plan_checkpoint()
+        return complete and remembered
+
+    def repair_file(self, name: str, *, stop: bool) -> bool:
+        """Rebuilds the data of a damaged file found during a call.
+
+        The caller holds no lock, and retries the call that found the file.
+
+        Args:
+            stop: True: stages that cannot be rebuilt stop; False: if there are some, nothing is
+                done.
+
+        Returns:
+            True if nothing references the file any more.
+        """
+        with self._gate.lock:
+            self._gate.begin_change("the repair of lost rows")
+            return self._repair_missing({name}, stop=stop)
+
+    def _can_rebuild(self, missing: AbstractSet[str]) -> bool:
+        """Returns True if the data of some files can probably be rebuilt without them."""
+        planned = self._plan(missing)
+        return not any(loss.outcome == STALE or not loss.rebuilds for loss in planned)
+
+    def _compute_in_turns(self, missing: AbstractSet[str], absent: AbstractSet[str]) -> bool:
+        """Computes stages without rows and stages with missing files, inputs before their readers.
+
+        Failure: 1. A stage in memory reads a stage that lacks a file, which in turn reads a stage
+        in memory. 2. Neither all stages in memory nor all damaged stages can be computed first.
+        Hence they are computed in turns, as their inputs become complete.
+
+        Returns:
+            True if all stages without rows are computed now.
+        """
+        remaining, complete = set(absent), True
+        while remaining:
+            self._repair_missing(missing, self._readers(remaining))
+            ready = remaining - self._readers(loss.name for loss in self._plan(missing))
+            complete &= self._compute(ready or remaining, last=True)
+            remaining -= ready or remaining
+        return complete
+
+    def _readers(self, names: Iterable[str]) -> set[str]:
+        """Returns the readers of some stages; they cannot be computed before these."""
+        graph = self._publisher.snapshot.graph
+        return {reader for name in names for reader in graph.dependants(name)}
+
+    def _plan(self, missing: AbstractSet[str]) -> list[BackfillPlan]:
+        """Returns the planned repairs; changes nothing."""
+        publisher = self._publisher
+        lost = publisher.store.history.copied(()).remove_missing(missing)
+        doubts = damage.refuted_stages(publisher.snapshot, publisher.store.clocks.wrong)
+        return damage.plan_repairs(publisher.snapshot, lost, missing, doubts)
+
+    def _repair_missing(
+        self, missing: AbstractSet[str], apart: AbstractSet[str] = frozenset(), *, stop: bool = True
+    ) -> bool:
+        """Rebuilds the data of missing files. Returns True if no stage lacks a file now.
+
+        A repair may read another damaged file: then it is planned again, without that file. In a
+        log that another key has signed, damage is only reported.
+
+        Args:
+            apart: stages that are left out; then no checkpoint follows.
+            stop: see `repair_file`.
+        """
+        if self._publisher.store.foreign:
+            return False
+        damaged = {*missing}
+        while True:
+            if not (stop or self._can_rebuild(damaged)):
+                return False
+            try:
+                return self._repair_all(damaged, apart, stop=stop)
+            except CorruptLogError as error:
+                if error.file is None or error.file in damaged:
+                    raise
+                damaged.add(error.file)
+
+    def _repair_all(
+        self, missing: AbstractSet[str], apart: AbstractSet[str], *, stop: bool
+    ) -> bool:
+        publisher = self._publisher
+        wrong = publisher.store.clocks.wrong
+        lost = publisher.store.history.remove_missing(missing)
+        publisher.repacked()
+        doubts = damage.refuted_stages(publisher.snapshot, wrong)
+        self._record_refuted(doubts)
+        planned = damage.plan_repairs(publisher.snapshot, lost, missing, doubts, apart)
+        complete = True
+        for loss in planned:
+            complete &= self._repair(loss, missing, stop=stop)
+        if planned and complete and not apart:
+            self._maintenance.plan_checkpoint()
+        return complete
+
+    def _record_refuted(self, doubts: Mapping[int, RefutedState]) -> None:
+        """Records the refuted stages in the catalog before the first of them is recomputed.
+
+        Failure: 1. A stage is recomputed into another log. 2. After a crash no clock contradicts
+        any more. 3. Its reader continues, although it was computed from the refuted rows.
+        """
+        snapshot = self._publisher.snapshot
+        catalog = dict(snapshot.catalog)
+        for name, node in snapshot.graph.named.items():
+            refuted = doubts.get(node.log or 0)
+            if refuted is not None and catalog[name].refuted is None:
+                catalog[name] = replace(catalog[name], refuted=refuted)
+        if catalog != snapshot.catalog:
+            self._executor.install_stages(catalog)
+
+    def _stages_without_rows(self, without_rows: AbstractSet[str]) -> set[str]:
+        """Returns the live stages without rows: those in memory, and the given ones."""
+        catalog = self._publisher.snapshot.catalog
+        return {n for n, s in catalog.items() if s.live and (s.in_memory or n in without_rows)}
+
+    def _compute(self, names: AbstractSet[str], *, last: bool) -> bool:
+        """Computes stages that have no rows; returns True if it succeeded.
+
+        If one of them is kept in memory they are computed over all epochs, if that is cheap.
+
+        Args:
+            last: there is no further attempt: if it fails, the stages become stale.
+        """
+        snapshot = self._publisher.snapshot
+        planned = damage.plan_without_rows(snapshot, names)
+        if planned is None:
+            return True
+        try:
+            result = self._executor.install_stages(*planned)
+        except NosyncError as error:
+            if last:
+                self._stop_without_rows(planned.stages, str(error))
+            return False
+        for name, stage in planned.stages.items():
+            begin = self._publisher.snapshot.catalog[name].begin
+            what = "in memory alone" if stage.in_memory else f"not there at epoch {snapshot.epoch}"
+            self._report.came_back(
+                name, RECOMPUTE, f"it was {what}, and is computed from epoch {begin} on"
+            )
+            self._report.regained(result.count(name))
+        return True
+
+    def _stop_without_rows(self, stages: Mapping[str, Stage], why: str) -> None:
+        """Stops stages whose rows are all lost, and their readers."""
+        snapshot = self._publisher.snapshot
+        catalog = dict(snapshot.catalog)
+        for name, stage in stages.items():
+            catalog[name] = stage.forgotten(why, snapshot.epoch)
+            self._report.came_back(name, STALE, why)
+        for name in stages:
+            self._stop_readers(catalog, name)
+        self._executor.install_stages(catalog)
+
+    def _stop_readers(self, catalog: dict[str, Stage], name: str, *, lost: bool = False) -> None:
+        """Stops the readers of a collection in a catalog, and reports them."""
+        snapshot = self._publisher.snapshot
+        for stage in damage.stopped_readers(
+            catalog, snapshot.graph, name, snapshot.epoch, lost=lost
+        ):
+            catalog[stage.name] = stage
+            self._report.came_back(stage.name, STALE, stage.reason or "")
+
+    def _repair(self, loss: BackfillPlan, missing: AbstractSet[str], *, stop: bool) -> bool:
+        """Repairs one stage. Returns True if it is complete now.
+
+        Raises:
+            CorruptLogError: a file that the repair reads is damaged.
+        """
+        if loss.outcome != STALE and not loss.rebuilds:
+            self._report_repair(loss)
+            return False
+        stage = self._publisher.snapshot.catalog[loss.name]
+        if (loss.refused or loss.bare) and stage.reason is not None:
+            # Because the repair of an input failed after this one was planned.
+            loss = loss._replace(outcome=STALE, why=stage.reason)
+        if loss.outcome != STALE:
+            try:
+                self._install_repair(loss)
+            except NosyncError as error:
+                if isinstance(error, CorruptLogError) and error.file not in (None, *missing):
+                    raise
+                if not stop:
+                    return False
+                why = str(error) if stage.refuted is None else f"{stage.refuted.why}; {error}"
+                loss = loss._replace(outcome=STALE, why=why)
+            else:
+                self._report_repair(loss)
+                return True
+        self._stop_damaged(loss)
+        self._report_repair(loss)
+        return False
+
+    def _install_repair(self, loss: BackfillPlan) -> None:
+        stage = self._publisher.snapshot.catalog[loss.name]
+        repaired = replace(stage, begin=loss.begin, refuted=None)
+        result = self._executor.install_stages({loss.name: repaired}, loss)
+        self._report.regained(result.count(loss.name))
+
+    def _stop_damaged(self, loss: BackfillPlan) -> None:
+        """Stops a stage that cannot be repaired, and its readers.
+
+        Failure: 1. The rows of an input are lost; an input cannot be stopped. 2. A reader continues
+        and looks up these rows, so no commit succeeds. Hence such readers stop, and wait while the
+        input is held. Readers that only take its changes continue.
+        """
+        snapshot = self._publisher.snapshot
+        catalog, stage = dict(snapshot.catalog), snapshot.catalog[loss.name]
+        not_computed = stage.is_input or stage.frozen
+        if not_computed:
+            catalog[loss.name] = replace(stage, held=_reason_text(loss))
+        elif stage.refuted is not None:
+            catalog[loss.name] = stage.as_stale(_reason_text(loss), snapshot.epoch)
+        elif stage.live:
+            catalog[loss.name] = replace(
+                stage.as_stale(_reason_text(loss), snapshot.epoch), held=_reason_text(loss)
+            )
+        else:
+            return
+        self._stop_readers(catalog, loss.name, lost=not_computed)
+        if catalog != snapshot.catalog:
+            self._executor.install_stages(catalog)
+
+    def _report_repair(self, loss: BackfillPlan) -> None:
+        stage = self._publisher.snapshot.catalog[loss.name]
+        if stage.is_input or stage.frozen or loss.outcome == READ:
+            kind = "input" if stage.is_input else "stage"
+            rebuilt = f"{_missing_text(loss.files)}: its rows were arranged again out of its log"
+            text = rebuilt if loss.arranged else _reason_text(loss)
+            self._report.note(f"{kind} '{loss.name}': {text}")
+        else:
+            outcome = RECOMPUTE if loss.outcome == REPLAY else loss.outcome
+            self._report.came_back(loss.name, outcome, _reason_text(loss))
+
+
+def _reason_text(loss: BackfillPlan) -> str:
+    return ": ".join(filter(None, (_missing_text(loss.files) if loss.files else "", loss.why)))
+
+
+def _missing_text(files: Iterable[str]) -> str:
+    """Returns a message that files are missing."""
+    names = sorted(files)
+    shown = ", ".join(f"'{name}'" for name in names[:FILES_MAX])
+    rest = len(names) - FILES_MAX
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"{shown}{more} {'is' if len(names) == 1 else 'are'} missing"
