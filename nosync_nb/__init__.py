@@ -21,6 +21,7 @@ from nosync_nb.errors import (
     TimeError,
     TrustError,
 )
+from nosync_nb.former_modules import register_former_modules
 from nosync_nb.session.copy_log import copy
 from nosync_nb.session.feeds.folder_watch import watch
 from nosync_nb.session.opening import open
@@ -57,6 +58,8 @@ __all__ = [
     "watch",
     "windows",
 ]
+
+register_former_modules(__name__, modules)
 
 _LAZY = ("graphs", "windows")
 """Modules that are loaded at their first use, not when the package is imported."""

@@ -1,0 +1,237 @@
+"""Upgrade: what the release before the modules were moved has written loads, and nothing is lost.
+
+`tests/data/upgrade/before_moves.tar.xz` was written once, by the last commit with the former module
+paths: a log that was not closed, with branches, functions and a replica; the rows of each of its
+stages at each epoch; and pickles of public names, of values that public calls return, and of
+functions that name them. It is never written again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import sys
+import tarfile
+import types
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudpickle
+import golden_logs as golden
+import pytest
+from internals import services_of
+
+import nosync_nb
+from nosync_nb import Session, windows
+from nosync_nb.collections.explain_output import ExplainOutput
+from nosync_nb.collections.functions.serializer import Cached
+from nosync_nb.former_modules import FORMER, register_former_modules
+from nosync_nb.session.feeds.folder_watch import WatchStatus
+from nosync_nb.session.timetravel.rewind import RewindReport
+from nosync_nb.spark.source import NosyncSource
+from nosync_nb.store.catalog.epoch_index import EpochSequence
+from nosync_nb.store.timetravel.branches import BranchInfo
+from nosync_nb.store.verification.report import VerificationReport
+
+ARCHIVE = golden.GOLDEN.parent / "upgrade" / "before_moves.tar.xz"
+BRANCHES = ("what_if", "what_if/inner")
+
+VALUES = {
+    "report": nosync_nb.RecoveryReport,
+    "error": nosync_nb.StageError,
+    "time": nosync_nb.TimeError,
+    "frontiers": dict,
+    "watch": WatchStatus,
+    "row": tuple,
+    "branches": dict,
+    "verified": VerificationReport,
+    "epochs": EpochSequence,
+    "rewound": RewindReport,
+    "explain": ExplainOutput,
+}
+
+
+class Written(NamedTuple):
+    """What the former release wrote, in folders of a test."""
+
+    log: Path
+    site: Path
+    expected: dict[str, Any]
+    pickles: dict[str, bytes]
+
+    @property
+    def same_python(self) -> bool:
+        """True if functions of users can be loaded here: they are stored as bytecode."""
+        here = (f"{sys.version_info.major}.{sys.version_info.minor}", cloudpickle.__version__)
+        return here == (self.expected["python"], self.expected["cloudpickle"])
+
+    def replica(self) -> str:
+        """The URL of the log's copy."""
+        (log_id,) = (path.name for path in self.site.iterdir() if path.name != "branches")
+        return f"file://{self.site}#{log_id}"
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
+    """Files as they were, for the user who wrote them; a checkout keeps no modes."""
+    key = tmp_path / "home" / "key"
+    key.parent.mkdir(mode=0o700)
+    shutil.copyfile(golden.KEY, key)
+    key.chmod(0o600)
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(key))
+    folder = tmp_path / "former"
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    pickles = json.loads((folder / "pickles.json").read_text())
+    return Written(
+        folder / "log",
+        folder / "site",
+        json.loads((folder / "expected.json").read_text()),
+        {name: base64.b64decode(data) for name, data in pickles.items()},
+    )
+
+
+def rows(session: Session) -> dict[str, list[str]]:
+    return {n: sorted(map(repr, session[n].rows())) for n in (*session.inputs, *session.stages)}
+
+
+def history(session: Session) -> dict[str, dict[str, list[str]]]:
+    return {
+        name: {
+            str(at): sorted(map(repr, session[name].rows(at=at)))
+            for epochs in session[name].history()
+            for at in epochs
+        }
+        for name in (*session.inputs, *session.stages)
+    }
+
+
+def check(session: Session, expected: dict[str, Any]) -> None:
+    """The session has every row that was written, and has computed none."""
+    assert session.now == expected["now"]
+    assert not session.stale
+    assert rows(session) == expected["rows"]
+    assert history(session) == expected["epochs"]
+    assert set(session.recovery.stages.values()) == {"read"}
+    services_of(session).gate.ready()
+    assert session.recovery.recomputed == 0
+    assert session.stats["executed"] == 0
+    assert not session.recovery.lost
+    assert not session.recovery.uncertain
+
+
+def test_former_paths_lead_to_the_current_objects() -> None:
+    """Every entry of the table, by import as a pickle does it; other names stay unknown."""
+    for module, names in FORMER.items():
+        former = sys.modules[f"nosync_nb.{module}"]
+        for name, current in names.items():
+            assert getattr(former, name).__name__ == current.rpartition(".")[2]
+        assert not hasattr(former, "__file__")
+        with pytest.raises(AttributeError, match="has no attribute 'undone'"):
+            _ = former.undone  # type: ignore[attr-defined]
+    from nosync_nb.collections.functions.pickles import (  # type: ignore[import-not-found]
+        Cached as FormerCached,
+    )
+
+    assert FormerCached is Cached
+    package = types.ModuleType("nosync_nb.session.input")
+    modules = {package.__name__: package}
+    register_former_modules("nosync_nb", modules)
+    assert modules[package.__name__] is package, "a module that exists is not replaced"
+
+
+def test_pickles_that_name_former_modules_load(written: Written) -> None:
+    public = {**vars(nosync_nb), "NosyncSource": NosyncSource, "tumbling": windows.tumbling}
+    public["windows"] = windows
+    values: dict[str, Any] = {}
+    for name, data in written.pickles.items():
+        kind, _, name = name.partition(" ")
+        if kind == "public":
+            assert cloudpickle.loads(data) is public[name]
+        elif kind == "value":
+            values[name] = cloudpickle.loads(data)
+    assert {name: type(value) for name, value in values.items() if name != "row"} == {
+        name: kind for name, kind in VALUES.items() if name != "row"
+    }
+    row, error, report = values["row"], values["error"], values["report"]
+    assert row._fields == ("id", "customer", "amount")
+    assert isinstance(row, tuple)
+    assert (str(error), error.hint, error.stage, error.row) == ("message", "remedy", "s", (1, 2))
+    assert report.resumed_at == 7
+    assert "recovered at epoch 7" in str(report)
+    assert {type(each) for each in values["frontiers"].values()} == {nosync_nb.Frontier}
+    assert {type(each) for each in values["branches"].values()} == {BranchInfo}
+    assert values["branches"]["what_if"].at == 4
+    assert not values["verified"].damage
+    assert [each.number for each in values["epochs"]] == [*range(written.expected["now"] + 1)]
+    assert "aggregate by customer" in values["explain"]
+    assert "aggregate by customer" in values["explain"]._repr_html_()
+
+
+def test_functions_that_name_former_modules_load_and_run(written: Written) -> None:
+    if not written.same_python:
+        pytest.skip("bytecode of another Python")
+    row = cloudpickle.loads(written.pickles["value row"])
+    names = cloudpickle.loads(written.pickles["function names"])
+    kinds = "Frontier,Input,copy,watch,Session,Collection,RecoveryReport"
+    assert names(row) == (row.id, kinds)
+    guarded = cloudpickle.loads(written.pickles["function guarded"])
+    with pytest.raises(nosync_nb.StageError, match="negative"):
+        guarded(row._replace(amount=-1.0))
+
+
+def test_log_opens_with_nothing_recomputed_and_goes_on(written: Written) -> None:
+    """Its functions name former modules, and compute the next epoch as the former release did."""
+    if not written.same_python:
+        pytest.skip("bytecode of another Python")
+    with nosync_nb.open(written.log) as session:
+        check(session, written.expected)
+        assert sorted(session.branches) == written.expected["listed"]
+        with session.branch("next", at=written.expected["now"] - 1) as branch:
+            branch["orders"].upsert([(50, 1, 5.0)])
+            branch["edges"].insert([(3, 50)])
+            branch["orders"].delete([2])
+            branch.commit()
+            assert rows(branch) == written.expected["after"]
+        assert not session.verify().damage
+    with nosync_nb.open(written.log) as session:
+        assert rows(session) == written.expected["rows"]
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_branch_opens_with_nothing_recomputed(written: Written, name: str) -> None:
+    if not written.same_python:
+        pytest.skip("bytecode of another Python")
+    with nosync_nb.open(golden.branch_of(written.log, name)) as branch:
+        check(branch, written.expected["branches"][name])
+        branch["orders"].upsert([(7, 7, 7.0)])
+        branch.commit()
+        assert "Row(id=7, square=49)" in rows(branch)["cached"]
+
+
+def test_replica_restores_the_log(written: Written, tmp_path: Path) -> None:
+    if not written.same_python:
+        pytest.skip("bytecode of another Python")
+    with nosync_nb.open(tmp_path / "restored", replicas=[written.replica()]) as session:
+        check(session, written.expected)
+        assert any("made anew from" in note for note in session.recovery.notes)
+        session["orders"].upsert([(7, 7, 7.0)])
+        session.commit(wait="replicas")
+        (copy,) = session.verify().replicas
+        assert (copy.state, copy.epoch) == ("level", written.expected["now"] + 1)
+
+
+def test_former_replica_is_continued_by_its_log(written: Written) -> None:
+    """A moved log has its replicas named again; the copy of the former release is not sent anew."""
+    size = sum(path.stat().st_size for path in written.site.rglob("*-*") if path.is_file())
+    with nosync_nb.open(written.log, replicas=[written.replica()]) as session:
+        session["orders"].upsert([(7, 7, 7.0)])
+        session.commit(wait="replicas")
+        (status,) = session.replicas.status()
+        assert (status.epoch, status.behind) == (session.now, 0)
+        assert 0 < status.bytes_sent < size // 4
+        (copy,) = session.verify().replicas
+        assert (copy.state, copy.epoch) == ("level", session.now)
