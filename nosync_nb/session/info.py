@@ -98,7 +98,7 @@ class SessionInfo:
         """The retained history, the pins and the disk budget: `session.info.retention.budget`.
 
         Examples:
-            >>> session.info.retention.asked is None
+            >>> session.info.retention.user_value is None
             True
         """
         return self._services.retaining.retention
