@@ -116,7 +116,7 @@ def check(session: Session, expected: dict[str, Any]) -> None:
     assert rows(session) == expected["rows"]
     assert history(session) == expected["epochs"]
     assert set(session.recovery.stages.values()) == {"read"}
-    services_of(session).gate.ready()
+    services_of(session).gate.run_pre_write_tasks()
     assert session.recovery.recomputed == 0
     assert session.stats["executed"] == 0
     assert not session.recovery.lost
