@@ -380,7 +380,7 @@ class Collection(Readable):
 
     def __getitem__(self, name: Any) -> Any:
         raise MisuseError(
-            "a collection is not indexed", hint=f"columns stand in SQL strings: select({name!r})"
+            "a collection is not indexed", hint=f"name columns in SQL strings: select({name!r})"
         )
 
     def __iter__(self) -> Iterator[Any]:

@@ -90,8 +90,8 @@ class Definition:
         if self.size > OPERATORS_MAX:
             raise StageError(
                 f"{op}: a description of {self.size} operators is more than {OPERATORS_MAX}",
-                hint="name a step in between, which is then one for those that use it: "
-                "session.stage('step', ...)",
+                hint="name an intermediate step, which other collections can share:"
+                " session.stage('step', ...)",
             )
 
     def _free(self) -> frozenset[int]:
@@ -289,6 +289,6 @@ def check_name(name: str, what: str) -> str:
     if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
         raise SchemaError(
             f"{what} {name!r}: a name must be an identifier",
-            hint="use letters, digits and underscores; no digit first, no word of Python's own",
+            hint="use letters, digits and underscores; not a digit first, and not a Python keyword",
         )
     return name

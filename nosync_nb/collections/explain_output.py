@@ -158,7 +158,7 @@ def _explode(part: Definition) -> str:
     outputs = part.inputs[0].params.get("outputs", ())
     given = outputs[place] if len(outputs) > place else None
     what = given if isinstance(given, str) else _names(part, [place])[0]
-    kept = ", and once where there is none" if part.params["outer"] else ""
+    kept = ", or null if it is empty" if part.params["outer"] else ""
     return f"each of {what} as {listed_names(part.schema.names[place : place + count])}{kept}"
 
 
@@ -178,7 +178,10 @@ def _joins(part: Definition) -> str:
     tests = [each["predicate"] for each in part.params["tests"]]
     asked = f" where {' and '.join(tests)}" if tests else ""
     gives = listed_names(part.schema.names) or "no columns"
-    return f"join of {len(schemas)}, no rows kept between, on {' and '.join(sets)}{asked}: {gives}"
+    return (
+        f"join of {len(schemas)}, without intermediate rows, on {' and '.join(sets)}{asked}:"
+        f" {gives}"
+    )
 
 
 def _aggregate(part: Definition) -> str:
@@ -220,11 +223,11 @@ def _plain(part: Definition) -> str:
 _WORDS = {
     "concat": "union",
     "distinct": "distinct rows",
-    "consolidate": "equal rows added up",
-    "except_all": "rows without those of",
-    "negate": "taken away",
+    "consolidate": "counts of equal rows added",
+    "except_all": "rows except those of",
+    "negate": "negated",
     "pad": "with nulls",
-    "subtract": "distinct rows without those of",
+    "subtract": "distinct rows except those of",
     "widen": "as wider types",
 }
 

@@ -58,7 +58,7 @@ def stable(source: Definition, sql: str, what: str, types: SparkTypeResolver) ->
     expression = compiled(source, sql, types)
     if not expression.deterministic:
         raise ExpressionError(
-            f"{what}: {sql!r} changes by itself", hint="store its value in a column of an input"
+            f"{what}: {sql!r} is not deterministic", hint="insert its value as a column of an input"
         )
     return expression
 
@@ -79,7 +79,7 @@ def ordered_by(
         compiled = stable(source, term.sql, what, types)
         if "map<" in compiled.type:
             raise SchemaError(
-                f"{what}: a map ({term.sql!r}) cannot be ordered by",
+                f"{what}: cannot order by a map ({term.sql!r})",
                 hint=f"order by one of its values, as in {what}(by=\"m['key']\")",
             )
         place = compiled.columns[0] if compiled.is_column else len(outputs)

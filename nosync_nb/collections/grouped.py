@@ -54,7 +54,7 @@ def aggregate_definition(
     fields = [schema.fields[i] for i in keys]
     fields += [Field(n, e.type) for n, e in zip(named, aggregation.outputs, strict=True)]
     if len({f.name.lower() for f in fields}) < len(fields):
-        raise SchemaError("agg: a result has the name of a key", hint="name it differently")
+        raise SchemaError("agg: a result and a key have the same name", hint="rename the result")
     params = {"keys": keys, "named": dict(named), **recorded_settings(aggregation.settings)}
     return source.then("aggregate", Schema(fields), params)
 
@@ -69,13 +69,13 @@ def reduce_definition(
     check_callable("reduce", function, "reduce(lambda key, rows: [(len(rows),)], 'n int')")
     if not isinstance(schema, str | Schema):
         raise SchemaError(
-            f"reduce: schema={schema!r} does not say the columns of the function's rows",
+            f"reduce: schema={schema!r} does not declare the columns of the function's rows",
             hint="write them as Spark DDL: reduce(f, 'first string, n bigint')",
         )
     output = Schema.parse(schema) if isinstance(schema, str) else schema
     fields = [*(source.schema.fields[i] for i in keys), *output.fields]
     if len({f.name.lower() for f in fields}) < len(fields):
-        raise SchemaError("reduce: a result has the name of a key", hint="name it differently")
+        raise SchemaError("reduce: a result and a key have the same name", hint="rename the result")
     return source.then("reduce", Schema(fields), {"keys": keys}, (function,))
 
 
@@ -100,7 +100,7 @@ def first_rows_definition(
     if rank is not None:
         if any(f.name.lower() == rank.lower() for f in result):
             raise SchemaError(
-                f"rank: there is a column '{rank}' already", hint="say name='another'"
+                f"rank: the column '{rank}' exists already", hint="say name='another'"
             )
         result.append(Field(rank, "int"))
     params = {"keys": keys, "by": order, "width": width, "k": k, "offset": offset}
@@ -117,4 +117,4 @@ def _check_limits(what: str, k: int, offset: int) -> None:
                 hint=f"write .{what}(3, by='x desc')",
             )
     if k + offset >= 2**31:
-        raise SchemaError(f"{what}: k + offset is {k + offset}; the most is {2**31 - 1}")
+        raise SchemaError(f"{what}: k + offset is {k + offset}, more than {2**31 - 1}")

@@ -27,7 +27,7 @@ _LONG = "select('id', \"explode(map('a', a, 'b', b)) AS (name, value)\")"
 _COMPUTED = "with_columns(x='a * b')"
 _CAST = "with_columns(x='cast(x as int)')"
 _VIEW = "its name in Spark SQL: each stage has a temp view"
-_PLACED = "it as it is: rows are placed without your help"
+_PLACED = "the collection as it is: rows are distributed automatically"
 _SPARK = "to_spark().{}(...)"
 _NULLS = "with_columns(x=\"coalesce(x, 0)\") or filter('x is not null')"
 
@@ -79,7 +79,7 @@ ELSEWHERE = {
     **dict.fromkeys(("fillna", "dropna"), _NULLS),
     **dict.fromkeys(("query", "loc", "mask"), "filter('x > 1')"),
     **dict.fromkeys(("dtypes", "printSchema", "info"), "schema"),
-    **dict.fromkeys(("cache", "persist", "checkpoint"), "a name in a %%dd cell: stages are kept"),
+    **dict.fromkeys(("cache", "persist", "checkpoint"), "a name in a %%dd cell: stages are stored"),
     **dict.fromkeys(("write", "to_parquet"), "to_arrow(), or to_spark().write"),
     "columns": "schema.names",
     "shape": "count() and schema.names",
@@ -91,7 +91,7 @@ ELSEWHERE = {
     "intersect": "join(other, how='semi', on=[...])",
     "isin": "join(other, how='semi', on=[...])",
     "crossJoin": "join(other, how='cross')",
-    "hvplot": "it once it is installed: pip install hvplot",
+    "hvplot": "hvplot after you install it: pip install hvplot",
     "toPandas": "to_pandas()",
     "toArrow": "to_arrow()",
     "show": "head(n)",
@@ -108,7 +108,7 @@ _GROUPED = {
     **dict.fromkeys(("size", "value_counts"), "count()"),
     **dict.fromkeys(("applyInArrow", "cogroup"), "reduce(function, schema='...')"),
     "pivot": _SPREAD,
-    "filter": "agg(...) and then filter(...)",
+    "filter": "agg(...), then filter(...)",
 }
 
 
@@ -125,7 +125,7 @@ def missing_grouped_attribute_error(name: str, own: Iterable[str]) -> NoReturn:
     known = _GROUPED.get(name)
     if known == "":
         known = f"agg(name='{name}(x)')"
-    hint = _hint_for(known, name, own) or "it ends in agg, count, reduce, top or rank"
+    hint = _hint_for(known, name, own) or "call agg, count, reduce, top or rank on it"
     raise MisuseError(f"a grouped collection has no '{name}'", hint=hint)
 
 

@@ -110,7 +110,8 @@ def _key_pairs(on: On) -> list[tuple[str, str]]:
     """The keys as pairs of names or expressions."""
     if on is None:
         raise SchemaError(
-            "join: no key columns", hint="name them: on='id' or on={'a': 'b'}; or how='cross'"
+            "join: no key columns",
+            hint="name the key columns: on='id' or on={'a': 'b'}; or how='cross'",
         )
     if isinstance(on, str):
         on = [on]
@@ -123,7 +124,9 @@ def _key_pairs(on: On) -> list[tuple[str, str]]:
                 hint="write on='id', on=['a', 'b'] or on={'lower(a)': 'b'}",
             )
     if not named:
-        raise SchemaError("join: no key columns", hint="name them: on='id' or on={'a': 'b'}")
+        raise SchemaError(
+            "join: no key columns", hint="name the key columns: on='id' or on={'a': 'b'}"
+        )
     return named
 
 
@@ -139,7 +142,7 @@ def _check_keys(left: Definition, right: Definition, named: Sequence[tuple[str, 
                 hint = f"did you mean {near[0]!r}? {hint}"
             elif a == b and key in other.schema:
                 pair = f"{{{key!r}: '...'}}" if which == "right" else f"{{'...': {key!r}}}"
-                hint = f"write on={pair} if it has another name there; {hint}"
+                hint = f"write on={pair} if the column has another name on that side; {hint}"
             raise SchemaError(f"join: the {which} side has no column {key!r}", hint=hint)
 
 
@@ -312,8 +315,9 @@ def _cross(left: Definition, right: Definition, on: On) -> Definition:
     sides = _Sides(left, right, [], (width, len(right.schema)), list(range(len(right.schema))))
     _check_columns(sides)
     warn(
-        "join: how='cross' pairs every row with every row; whenever a row changes, all its pairs"
-        f" do. An epoch may give {CROSS_ROWS_MAX:,} rows at most; join on a key where there is one",
+        "join: how='cross' pairs every row with every row; whenever a row changes, all its"
+        f" pairs change. An epoch may return {CROSS_ROWS_MAX:,} rows at most; join on a key if"
+        " there is one",
         stacklevel=4,
     )
     return _inner(sides)

@@ -63,9 +63,8 @@ def mutual_iterate_definitions(
     """Repeats a body on several variables; see `Session.iterate`."""
     if isinstance(rounds, SessionBound):
         raise StageError(
-            "iterate: a variable cannot be called 'rounds', which says how often the body is"
-            " applied",
-            hint="give the variable another name",
+            "iterate: a variable cannot be called 'rounds', the argument that limits the rounds",
+            hint="rename the variable",
         )
     if not sources:
         raise StageError(
@@ -109,7 +108,7 @@ def _check_body(body: Any, places: int, names: Mapping[str, Any]) -> None:
     """Raises if a body is not callable, or cannot be called with its variables."""
     wanted = f"lambda {', '.join(names) or 'value'}: ..."
     if not callable(body):
-        raise StageError(f"iterate: {body!r} is no function", hint=f"write iterate({wanted})")
+        raise StageError(f"iterate: {body!r} is not a function", hint=f"write iterate({wanted})")
     try:
         signature = inspect.signature(body)
     except (TypeError, ValueError):  # some functions written in C have no signature
@@ -145,8 +144,9 @@ def refuse_reading(definition: Definition) -> None:
     """Raises if the variable of a loop is read while its body is described."""
     if _nesting.around and definition.levels:
         raise StageError(
-            "the variable of a loop has no rows in its body, which only describes a round",
-            hint="use operators, as filter or join; say the columns: map(f, 'name string')",
+            "the variable of a loop cannot be read in the body, which only describes a round",
+            hint="use operators such as filter or join, and declare the columns of map: map(f,"
+            " 'name string')",
         )
 
 
@@ -159,12 +159,12 @@ def _trace_body(
     """Calls the body once on variables; returns the definition of each variable's last value."""
     if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int)):
         raise StageError(
-            f"iterate: rounds={rounds!r} is no whole number", hint="use 1 or more, or None"
+            f"iterate: rounds={rounds!r} is not an integer", hint="use 1 or more, or None"
         )
     if rounds is not None and rounds < 1:
         raise StageError(
             f"iterate: rounds={rounds}, but the body is applied at least once",
-            hint="use 1 or more, or None to go on until nothing changes",
+            hint="use 1 or more, or None to repeat until nothing changes",
         )
     around = _nesting.around
     level = len(around)
@@ -188,7 +188,7 @@ def _trace_body(
             raise StageError(
                 f"iterate: the body does not use its variable{_variable_title(name, sources)}, so"
                 " it repeats nothing",
-                hint="use what the body is given, or leave the loop out",
+                hint="use the argument of the body, or drop the loop",
             )
     return _outputs(list(sources.values()), results, level, rounds, own)
 
@@ -215,9 +215,8 @@ def _check_inside(tree: Definition, active: set[int]) -> None:
 def outside_all_loops() -> StageError:
     """The error for a loop variable that is used outside of its loop."""
     return StageError(
-        "the variable of a loop is used outside of it",
-        hint="use it inside the function that iterate() calls; its last value is what iterate()"
-        " returns",
+        "the variable of a loop is used outside the loop",
+        hint="use it inside the body, and outside the result of iterate(), its last value",
     )
 
 
@@ -235,7 +234,7 @@ def _next_value(host: SessionProtocol, name: str, value: Any, source: Definition
         raise SchemaError(
             f"iterate: the body returns ({result.schema.ddl}){_for_variable(name)}, its variable is"
             f" ({source.schema.ddl})",
-            hint="bring the columns in order with select(...), and rename(...) them",
+            hint="reorder the columns with select(...), and rename them with rename(...)",
         )
     return fitting
 

@@ -31,7 +31,7 @@ from nosync_nb.trace.batch import Batch, row_text
 from nosync_nb.trace.first_rows import first_rows
 
 _SMALL_BYTES = 64 << 20
-_FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate of them; or .to_spark()"
+_FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate, or use .to_spark()"
 
 
 def _failed_read_text(collection: Readable, *_: Any, **__: Any) -> str:
@@ -312,7 +312,8 @@ class Readable(SessionBound, ArrowStream):
         most = self._host.collect_rows
         if count > most:
             raise StageError(
-                f"'{self.name or 'collection'}' has {count} rows, more than collect_rows = {most}",
+                f"'{self.name or 'collection'}' has {count} rows, more than"
+                f" session.collect_rows = {most}",
                 hint="use .to_spark(), or raise session.collect_rows",
             )
 
@@ -354,8 +355,9 @@ def refuse_negative(
         worst = int(batch.diff.argmin())
         columns = [rows.slice_(c, worst, worst + 1) for c in batch.columns]
         raise NegativeMultiplicityError(
-            f"{title}: row {row_text(columns, batch.layout.types)} is there"
-            f" {int(batch.diff[worst])} times at epoch {epoch()}",
+            f"{title}: row {row_text(columns, batch.layout.types)} has a count of"
+            f" {int(batch.diff[worst])} at epoch {epoch()}: it was removed more often than"
+            " inserted",
             hint=repair(),
         )
 

@@ -35,7 +35,7 @@ def filter_definition(source: Definition, predicate: Any, types: SparkTypeResolv
     if condition.type != "boolean":
         raise ExpressionError(
             f"filter {predicate!r} is of type {condition.type}, not boolean",
-            hint="compare with something, as in filter('delay > 60')",
+            hint="write a comparison, as in filter('delay > 60')",
         )
     params = {"predicate": predicate, **recorded_settings([condition.settings])}
     return source.then("filter", params=params)
@@ -119,7 +119,7 @@ def select_definition(
     for sql in sqls:
         outputs.add(sql)
     if not outputs.outputs:
-        raise SchemaError("select: no column is named", hint="name one, as in select('*')")
+        raise SchemaError("select: no column is named", hint="name at least one, as in select('*')")
     return outputs.definition("select")
 
 
@@ -146,8 +146,8 @@ def repeat_definition(source: Definition, sql: str, types: SparkTypeResolver) ->
     """The columns together with the rows that a generator makes; see `Collection.flat_map`."""
     if generator(sql) is None:
         raise ExpressionError(
-            f"flat_map: {sql!r} makes no rows",
-            hint="give a function of the row, or SQL as in flat_map('explode(a) AS x')",
+            f"flat_map: {sql!r} does not generate rows",
+            hint="pass a function of a row, or SQL as in flat_map('explode(a) AS x')",
         )
     return select_definition(source, ["*", sql], types)
 
@@ -192,7 +192,7 @@ def _key(outputs: _Outputs, sql: str) -> int:
         )
     if any(field.name.lower() == column.name.lower() for field in outputs.fields):
         raise SchemaError(
-            f"group_by: there is a column '{column.name}' already",
+            f"group_by: the column '{column.name}' exists already",
             hint=f"choose another name: group_by({column.sql + ' AS ' + column.name + '_key'!r})",
         )
     outputs.put(len(outputs.outputs), column.name, sql, column, None)
@@ -228,7 +228,7 @@ def aligned_schemas(source: Definition, other: Definition, op: str) -> Definitio
     ):
         raise SchemaError(
             f"{op}: the schemas differ: ({mine.ddl}) and ({theirs.ddl})",
-            hint="bring both to the same columns with select('...', 'cast(x as ...) AS x')",
+            hint="give both the same columns with select('...', 'cast(x as ...) AS x')",
         )
     return other.then("widen", mine)
 

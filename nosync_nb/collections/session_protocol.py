@@ -165,7 +165,7 @@ def definition_of(
         label = f"{argument}=" if argument.isidentifier() else ""
         raise StageError(
             f"{what}: {label}{given!r} is not a collection",
-            hint="give an input, a stage or what an operator returns, as in flights.filter(...)",
+            hint="pass an input, a stage or the result of an operator, as in flights.filter(...)",
             stage=stage,
         )
     if host is not None and given._host is not host:

@@ -604,8 +604,8 @@ def _with_memo(linear: Linear, types: tuple[str, ...], purpose: CompilePurpose) 
     if not linear.stable and purpose.stage:
         name = purpose.stage
         raise ExpressionError(
-            f"stage '{name}': an expression of {linear.name} gives something else each time",
-            hint="define the stage --nondeterministic: it keeps what came out",
+            f"stage '{name}': an expression of {linear.name} is not deterministic",
+            hint="define the stage --nondeterministic, which memoises the results",
         )
     return linear
 

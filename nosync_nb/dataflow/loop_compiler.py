@@ -134,8 +134,8 @@ def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
     depths = [number for number, (level, _, _) in enumerate(active, 1) if level in free]
     if len(depths) < len(free):
         raise StageError(
-            "the variable of a loop is used outside of it",
-            hint="its last value is what iterate() returns",
+            "the variable of a loop is used outside the loop",
+            hint="use the result of iterate(), which is its last value",
         )
     depth = max(depths)
     active = active[:depth]

@@ -58,7 +58,7 @@ def adapted_to_schemas(
     for name in tree.references:
         if name not in catalog:
             raise StageError(
-                f"stage '{stage.name}' reads '{name}', which is not there",
+                f"stage '{stage.name}' reads '{name}', which does not exist",
                 hint=f"define '{name}' first",
                 stage=stage.name,
             )

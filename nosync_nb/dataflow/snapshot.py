@@ -87,7 +87,7 @@ def unknown_name_error(catalog: Mapping[str, Stage], name: str) -> StageError:
     known = f"did you mean '{near[0]}'? " if near else ""
     return StageError(
         f"there is no stage or input '{name}'",
-        hint=f"{known}known are: {', '.join(catalog) or 'none'}",
+        hint=f"{known}the stages and inputs are: {', '.join(catalog) or 'none'}",
         stage=name,
     )
 

@@ -28,7 +28,7 @@ def _name_in_errors(stage: Stage) -> Iterator[None]:
         yield
     except CorruptLogError as error:
         kind = "input" if stage.is_input else "stage"
-        error.add_note(f"It holds rows of {kind} '{stage.name}'.")
+        error.add_note(f"It has rows of {kind} '{stage.name}'.")
         raise
 
 
@@ -105,14 +105,15 @@ def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
     readable = [] if log is None or stage.reason is None else seen.history.epochs(log, last)
     forgotten = has_lost_state(stage, epoch)
     if stage.reason is not None and (epoch > last or not (readable or forgotten)):
-        was = f", or read what it was: .rows(at={readable[-1][-1]})" if readable else ""
+        was = f", or read its last rows: .rows(at={readable[-1][-1]})" if readable else ""
         raise TimeError(
             f"stage '{stage.name}' is stale since epoch {last}: {stage.reason}",
             hint=f"run the cell that defines it{was}",
         )
     if forgotten:
         raise TimeError(
-            f"stage '{stage.name}' was kept in memory alone, and what it held is gone",
-            hint="run the cell that defines it; in another process read it with its owner",
+            f"stage '{stage.name}' was stored in memory only, and its rows are lost",
+            hint="run the cell that defines it; from another process, read it in the session that"
+            " owns the log",
         )
     check_readable(stage.name, epoch, EpochRanges.of(range(stage.begin, last + 1)))

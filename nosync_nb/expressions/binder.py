@@ -186,9 +186,9 @@ def _struct(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
         elif isinstance(tree, exp.Column):
             called = tree.name
             if tree.args.get("table") is not None or called not in binder.schema.names:
-                raise NotProvedError("a field that is called by what is in it")
+                raise NotProvedError("a field whose name is computed")
         elif isinstance(tree, exp.Identifier | exp.Dot | exp.Bracket):
-            raise NotProvedError("a field that is called by what is in it")
+            raise NotProvedError("a field whose name is computed")
         fields.append((called, binder.bind(tree)))
     return collections.struct(fields)
 
@@ -458,7 +458,7 @@ class Binder:
         if not isinstance(like, exp.Like | exp.ILike):
             raise NotProvedError("escape")
         if not isinstance(sign, exp.Literal) or len(sign.this) != 1 or sign.this in "%_":
-            raise NotProvedError("an escape that is no character")
+            raise NotProvedError("an escape that is not a character")
         nodes = [self.bind(like.this), self.bind(like.expression)]
         self._record_types(node.type for node in nodes)
         node = patterns.like(sign.this, lower=lower)("like", nodes, self.utc)

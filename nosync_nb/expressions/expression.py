@@ -149,7 +149,7 @@ class Expression:
                 return column
         node = self._node
         if node is None:
-            raise ExpressionError(f"expression {self.sql!r}: only Spark knows {self.why}")
+            raise ExpressionError(f"expression {self.sql!r}: only Spark evaluates {self.why}")
         if self.is_column:
             return columns[self.columns[0]]
         frame = VectorFrame(columns, self.schema.types, n)
@@ -262,7 +262,7 @@ def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
     if node is not None and node.type == VOID:
         raise ExpressionError(
             f"expression {parsed.sql!r}: null alone has no type",
-            hint="give it one, as in 'cast(null as double) AS x'",
+            hint="cast it, as in 'cast(null as double) AS x'",
         )
     fast = compile_fast(node) if node is not None else None
     loud = node is not None and is_loud(node)
@@ -272,7 +272,7 @@ def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
 def _without_ansi(node: ValueNode, *, apart: bool) -> tuple[ValueNode | None, str]:
     """The node with Spark's results without ANSI mode, or the part that only Spark knows."""
     if apart:
-        return None, "how these types meet without ANSI mode"
+        return None, "how these types are converted without ANSI mode"
     try:
         return non_ansi_expression(node), ""
     except NotProvedError as error:
@@ -369,7 +369,8 @@ def _asked_type(compiled: _Compiled, schema: Schema, types: Types | None) -> str
     sql = compiled.parsed.sql
     if types is None:
         raise ExpressionError(
-            f"expression {sql!r}: only Spark knows {compiled.why}, and there is no Spark session",
+            f"expression {sql!r}: only Spark evaluates {compiled.why}, and there is no Spark"
+            " session",
             hint="open with spark=..., or write it with other functions",
         )
     type_ = types([sql], schema)[0]
@@ -402,15 +403,15 @@ def _printed(column: Column, type_: str) -> str:
     try:
         return repr(rows.to_pylist(column, type_)[0])
     except (SchemaError, OverflowError):
-        return "a value beyond Python's years"
+        return "a value outside the years 1 to 9999"
 
 
 def _remedy(reason: str) -> str:
     if "zero" in reason:
-        return "make it null, as in a / nullif(b, 0) or try_divide(a, b)"
+        return "return null instead, as in a / nullif(b, 0) or try_divide(a, b)"
     if reason == "overflow":
         return "widen an operand, as in cast(a as bigint) or cast(a as double)"
-    return "make it null with try_cast(x as type), or clean the values before"
+    return "return null instead with try_cast(x as type), or clean the values first"
 
 
 def expand_select(expressions: Sequence[str], schema: Schema) -> list[str]:
@@ -427,7 +428,7 @@ def expand_select(expressions: Sequence[str], schema: Schema) -> list[str]:
             continue
         gone = {_excepted(c.name, schema, sql) for c in tree.args.get("except_") or ()}
         if tree.args.get("replace") or tree.args.get("rename"):
-            raise ExpressionError(f"select {sql!r}: only except is known after *")
+            raise ExpressionError(f"select {sql!r}: only except is supported after *")
         kept = (name for i, name in enumerate(schema.names) if i not in gone)
         texts += [quoted(name) for name in kept]
     return texts

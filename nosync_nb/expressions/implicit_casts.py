@@ -204,7 +204,7 @@ def tried_call(node: ValueNode) -> ValueNode:
     if isinstance(node, StrictNode):
         return StrictNode(node.name, node.type, tried(node.kernel), node.arguments)
     if node.raises:
-        raise NotProvedError("to try what this is")
+        raise NotProvedError("the type of this")
     return node
 
 

@@ -48,8 +48,8 @@ def refuse_windows(sql: str, what: str) -> None:
     """
     if windowed_times(sql):
         raise ExpressionError(
-            f"{what}: {sql!r} leaves out rows whose time is null, and no row can be left out here",
-            hint="make a column of it before: select('*', \"window(ts, '1 hour') AS w\")",
+            f"{what}: {sql!r} drops rows whose time is null, which is not possible here",
+            hint="compute it as a column first: select('*', \"window(ts, '1 hour') AS w\")",
         )
 
 
@@ -63,11 +63,11 @@ def _refuse(sql: str, node: Any) -> None:
     texts = [part.name.lower().split() if _is_text(part) else None for part in lengths]
     if name == "window" and len(texts) > 1 and (texts[0] is None or texts[0] != texts[1]):
         raise ExpressionError(
-            f"expression {sql!r}: windows that overlap make several rows of one", hint=_SLIDING
+            f"expression {sql!r}: overlapping windows generate several rows for one", hint=_SLIDING
         )
     if not texts or (name == "session_window" and texts[0] is None):
         raise ExpressionError(
-            f"expression {sql!r}: {name} needs a time and a length that is written as text",
+            f"expression {sql!r}: {name} needs a time, and a length that is a string",
             hint=f"write {name}(ts, '1 hour'), or use nosync.windows.{_CALLED[name]}",
         )
 

@@ -236,13 +236,13 @@ class Files:
             return file.mapped(write=write)
         except (OSError, ValueError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-                raise MemoryError(f"there is no memory to map '{path}'") from error
+                raise MemoryError(f"cannot map '{path}': out of memory") from error
             raise_durability_error(
                 error if isinstance(error, OSError) else OSError(str(error)), "map", path
             )
         except TypeError:
             raise CorruptLogError(
-                f"'{path}' is damaged: its size is no multiple of 8",
+                f"'{path}' is damaged: its size is not a multiple of 8",
                 hint="restore the file from a copy",
             ) from None
         finally:

@@ -17,15 +17,15 @@ _REMEDIES = {
     errno.EROFS: 'the file system is mounted read-only: remount it, or open with mode="r"',
     errno.EACCES: 'this user may not write here: change the permissions, or open with mode="r"',
     errno.EPERM: 'this user may not write here: change the permissions, or open with mode="r"',
-    errno.EIO: "the device reports an error: look at the system log, move the folder elsewhere",
-    errno.ENOMEM: "there is not enough memory: free some, then try again",
+    errno.EIO: "the device reports an error: check the system log, move the folder elsewhere",
+    errno.ENOMEM: "out of memory: free some, then try again",
     errno.EMFILE: "too many open files: close some, or raise `ulimit -n`",
     errno.ENFILE: "too many open files in the system",
-    errno.ELOOP: "a link stands where a file of the log belongs: remove it",
-    errno.ENOTDIR: "a link or a file stands where a folder belongs: remove it",
-    errno.EISDIR: "a folder stands where a file of the log belongs: remove it",
-    errno.ENXIO: "a pipe or a socket stands where a file of the log belongs: remove it",
-    errno.EFBIG: "the file is far larger than what is written there: restore it from a copy",
+    errno.ELOOP: "there is a symbolic link in the place of a file of the log: remove it",
+    errno.ENOTDIR: "there is a link or a file in the place of a folder: remove it",
+    errno.EISDIR: "there is a folder in the place of a file of the log: remove it",
+    errno.ENXIO: "there is a pipe or a socket in the place of a file of the log: remove it",
+    errno.EFBIG: "the file is far larger than its contents: restore it from a copy",
 }
 
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -60,8 +60,8 @@ def raise_link_error(error: OSError, source: str, target: str) -> NoReturn:
     if error.errno not in _NO_LINKS:
         raise_durability_error(error, "link", source)
     raise DurabilityError(
-        f"'{source}' cannot have a second name '{target}': there are no hard links"
+        f"cannot link '{source}' to '{target}': the file system has no hard links"
         f" ({errno.errorcode[error.errno]})",
-        hint="keep the log on one local disk that has them, as ext4, xfs, btrfs or APFS",
+        hint="keep the log on one local disk with ext4, xfs, btrfs or APFS",
         errno=error.errno,
     ) from error

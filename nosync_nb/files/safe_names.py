@@ -48,8 +48,8 @@ def checked_file_name(name: Any, *endings: str) -> str:
     shown = ascii(name if isinstance(name, str) else type(name).__name__)
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
     raise CorruptLogError(
-        f"the log names a file {shown}, which is no name of {_kind(endings)}",
-        hint="nothing was opened or deleted by that name; restore the log from a copy",
+        f"the log names a file {shown}, which is not a valid name of {_kind(endings)}",
+        hint="restore the log from a copy; no file of that name was opened or deleted",
     )
 
 

@@ -48,8 +48,8 @@ def check_folder(files: Files, folder: str, what: str, remedy: str) -> None:
     # In a sticky folder users cannot replace the files of others.
     if others and not status.st_mode & stat.S_ISVTX:
         raise TrustError(
-            f"the {what}'s folder '{folder}' has mode {stat.S_IMODE(status.st_mode):04o}: others"
-            f" may put another {what} there",
+            f"the {what}'s folder '{folder}' has mode {stat.S_IMODE(status.st_mode):04o}: other"
+            f" users can replace the {what}",
             hint=f"chmod 700 '{folder}', or {remedy}",
         )
     if status.st_uid not in (os.getuid(), 0):
@@ -68,14 +68,14 @@ def check_secret_file(files: Files, path: str, what: str) -> None:
     status = files.status(path)
     if not stat.S_ISREG(status.st_mode):
         raise TrustError(
-            f"{what} '{path}' is not a plain file", hint="remove it, or what it links to"
+            f"{what} '{path}' is not a plain file", hint="remove it and the file that it links to"
         )
     if status.st_uid != os.getuid():
         raise TrustError(f"{what} '{path}' belongs to user {status.st_uid}, not to {os.getuid()}")
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise TrustError(
-            f"{what} '{path}' has mode {stat.S_IMODE(status.st_mode):04o}: others may use it",
-            hint=f"chmod 600 '{path}'; delete it if somebody may have copied it",
+            f"{what} '{path}' has mode {stat.S_IMODE(status.st_mode):04o}: other users can read it",
+            hint=f"chmod 600 '{path}'; delete it if another user may have copied it",
         )
 
 

@@ -137,9 +137,9 @@ class ThresholdFunction(Operator):
             return int(value)
         name = getattr(self.function, "__name__", "function")
         raise StageError(
-            f"{titled(step.stage)}: threshold({name}) gave {text_of(value)} for the count"
+            f"{titled(step.stage)}: threshold({name}) returned {text_of(value)} for the count"
             f" {count} of {row!r}",
-            hint="return how many copies of the row there are: an integer, 0 or more",
+            hint="return the number of copies of the row: an integer, 0 or more",
             stage=step.stage,
             row=row,
         )

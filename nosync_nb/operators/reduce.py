@@ -163,8 +163,8 @@ class Reduce(Operator):
         copies = [row for row, count in zip(group, counts, strict=True) for _ in range(count)]
         if len(copies) > _LARGE_GROUP and _first_time(self.function, step.stage):
             warn(
-                f"{titled(step.stage)}: reduce evaluates a group of {len(copies)} rows again"
-                " whenever one changes; an aggregate with agg() costs only the change",
+                f"{titled(step.stage)}: reduce recomputes a group of {len(copies)} rows"
+                " whenever one of them changes; an aggregate with agg() costs only the change",
                 stacklevel=None,
             )
         kept = copy.deepcopy(copies) if self.nested else tuple(copies)
@@ -177,7 +177,7 @@ class Reduce(Operator):
         if list(kept) != copies:
             name = user_functions.function_title(self.function, self.name)
             raise StageError(
-                f"{titled(step.stage)}: {name} changed the rows it was given for {key!r}",
+                f"{titled(step.stage)}: {name} modified its argument, the rows of {key!r}",
                 hint="work on a copy, as in sorted(rows) or list(rows)",
                 stage=step.stage,
                 row=key,

@@ -111,13 +111,13 @@ def build_operator(part: DefinitionPart, types: Types | None = None) -> Operator
         return linear_chain([part], types)
     if part.op == "variable":
         raise StageError(
-            "the variable of a loop is used outside of it",
-            hint="its last value is what iterate() returns",
+            "the variable of a loop is used outside the loop",
+            hint="use the result of iterate(), which is its last value",
         )
     spec = SPECS.get(part.op)
     if spec is None or spec.build is None:
         raise StageError(
-            f"operator '{part.op}' is unknown to this version",
-            hint="the log was written by a newer version; install it",
+            f"this version does not have the operator '{part.op}'",
+            hint="install the newer version of nosync that wrote the log",
         )
     return spec.build(part, types)

@@ -140,7 +140,7 @@ class Sessions(Operator):
         if len(until) and until.max() > _END:
             raise StageError(
                 f"{titled(step.stage)}: a session ends after the year 9999",
-                hint="take a shorter gap, or leave such times out",
+                hint="use a shorter gap, or filter out such times",
                 stage=step.stage,
             )
         columns = [rows.take(c, there[shown]) for c in held.columns]

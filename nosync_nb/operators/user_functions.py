@@ -67,7 +67,7 @@ def truth(function: Callable[..., Any], stage: str, row: Any) -> bool:
         raise StageError(
             f"{titled(stage)}: {function_title(function)} returned a {type(value).__name__} without"
             f" a truth value ({type(error).__name__}: {text_of(error, str)}) on {row!r}",
-            hint="return True or False; of an array, .any() or .all(). This epoch was not applied",
+            hint="return True or False, for an array .any() or .all(); this epoch was not applied",
             stage=stage,
             row=row,
         ) from error
@@ -81,7 +81,7 @@ def user_function_error(
     return StageError(
         f"{titled(stage)}: {name} raised {type(error).__name__}: {text_of(error, str)}"
         f" on {shown!r}",
-        hint="mend the function or filter the row out; nothing of this epoch was applied",
+        hint="fix the function or filter the row out; this epoch was not applied",
         stage=stage,
         row=shown,
     )
@@ -97,7 +97,7 @@ def result_columns(produced: list[Any], schema: Schema, stage: str, what: str) -
         columns, _ = rows.to_columns(produced, schema, "")
     except SchemaError as error:
         raise StageError(
-            f"{titled(stage)}: {what} must give rows of ({schema.ddl}): {error}",
+            f"{titled(stage)}: {what} must return rows of ({schema.ddl}): {error}",
             hint="return tuples with one value for each column",
             stage=stage,
         ) from error
@@ -112,7 +112,7 @@ def checked_rows(
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise StageError(
-            f"{titled(stage)}: {function_title(function, operator)} gave {text_of(value)}"
+            f"{titled(stage)}: {function_title(function, operator)} returned {text_of(value)}"
             f" for {shown!r}, not an iterable of rows",
             hint="yield tuples, or return a list of tuples",
             stage=stage,

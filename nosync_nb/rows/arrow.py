@@ -157,7 +157,7 @@ def to_pylist(column: Column, type: str) -> list[Any]:
         return [None if value is None else convert(value) for value in values]
     except (OverflowError, ValueError):
         raise SchemaError(
-            f"a {type} is beyond the years 1 to 9999 of Python",
+            f"a {type} is outside the years 1 to 9999, which Python supports",
             hint="read it with to_arrow(), or cast it to string in an expression",
         ) from None
 

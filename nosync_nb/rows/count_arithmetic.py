@@ -34,7 +34,7 @@ class CountError(ExpressionError):
         shown = "a row" if row is None else f"row {row!r}"
         super().__init__(
             f"{shown} is counted more than 2**63 - 1 times",
-            hint="drop copies where they come from, as with distinct()",
+            hint="drop the copies before this step, for example with distinct()",
         )
 
 

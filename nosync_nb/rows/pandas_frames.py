@@ -40,7 +40,7 @@ def to_frame(table: pa.Table, types: str) -> Any:
         return table.to_pandas(types_mapper=pd.ArrowDtype)
     if types != "numpy":
         raise SchemaError(
-            f"types={types!r} is not known", hint='write types="numpy" or types="arrow"'
+            f"types={types!r} is unknown", hint='write types="numpy" or types="arrow"'
         )
     ambiguous = []
     try:
@@ -53,7 +53,7 @@ def to_frame(table: pa.Table, types: str) -> Any:
     except (ValueError, OverflowError, pa.ArrowException) as error:
         message = str(error).strip().partition("\n")[0]
         raise SchemaError(
-            f"pandas' numpy types cannot hold a value: {message}",
+            f"numpy types of pandas cannot represent a value: {message}",
             hint='use to_pandas(types="arrow")',
         ) from None
     if ambiguous:
@@ -73,8 +73,10 @@ def refuse_ambiguous(series: Any) -> None:
         return
     if series.dtype == object or bool(series.isna().any()):
         raise SchemaError(
-            "to_pandas() gave null and NaN (or the least time) as one value, which is not undone",
-            hint='use to_pandas(types="arrow"); or frame.attrs.clear() to load the frame as it is',
+            "to_pandas() returned null and NaN (or the least time) as the same value, so they"
+            " cannot be told apart",
+            hint='use to_pandas(types="arrow"), or call frame.attrs.clear() to load the frame'
+            " unchanged",
         )
 
 

@@ -120,11 +120,11 @@ class Schema:
         if near:
             raise SchemaError(
                 f"column {name!r} is ambiguous: the columns are {columns}",
-                hint="write it in its own case",
+                hint="write it in the same case as the column",
             )
         hint = f"the columns are {columns}"
         if not name.isidentifier() and any(sign in name for sign in "(+-*/%|"):
-            hint += "; what is computed becomes one by with_columns(name='...') first"
+            hint += "; to use an expression, add it first with with_columns(name='...')"
         raise SchemaError(f"no column {name!r}", hint=hint)
 
     def usable(self, what: str) -> Schema:
@@ -138,15 +138,16 @@ class Schema:
         """
         if not self.fields:
             raise SchemaError(
-                f"{what}: there are no columns", hint="give one at least, such as 'id bigint'"
+                f"{what}: there are no columns",
+                hint="declare at least one column, such as 'id bigint'",
             )
         seen: dict[str, str] = {}
         for name in self.names:
             other = seen.setdefault(name.lower(), name)
             if other != name:
                 raise SchemaError(
-                    f"{what}: columns {other!r} and {name!r} differ in case alone, which SQL does"
-                    " not see",
+                    f"{what}: columns {other!r} and {name!r} differ only in case, which SQL"
+                    " ignores",
                     hint="rename one of them",
                 )
         return self

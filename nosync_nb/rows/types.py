@@ -175,13 +175,13 @@ def spark_type(type: pa.DataType) -> str:
         return f"struct<{','.join(inner)}>"
     if getattr(type, "extension_name", None) == "pandas.period":
         raise SchemaError(
-            f"there is no type for periods of pandas (period[{type.freq}])",
-            hint="make text of them with .astype(str), or times with .dt.to_timestamp()",
+            f"pandas periods have no Spark SQL type (period[{type.freq}])",
+            hint="convert them to text with .astype(str), or to times with .dt.to_timestamp()",
         )
     if isinstance(type, pa.BaseExtensionType):
         return spark_type(type.storage_type)
     hint = "give the columns as text, 'name type, ...'" if pa.types.is_null(type) else None
-    raise SchemaError(f"there is no type for columns of Arrow type {type}", hint=hint)
+    raise SchemaError(f"columns of Arrow type {type} have no Spark SQL type", hint=hint)
 
 
 _FROM_ARROW: dict[int, str] = {

@@ -68,10 +68,10 @@ def _check_target(store: Store, target: str) -> None:
     files, within = store.files, os.path.join(store.path, "")
     why = ""
     if target.startswith(within):
-        why = "lies in the log itself"
+        why = "is inside the log itself"
     elif files.exists(target):
-        why = "is there already"
+        why = "exists already"
     elif not files.exists(os.path.dirname(target)):
-        why = "has no folder to be made in"
+        why = "has no parent folder"
     if why:
-        raise SchemaError(f"copy: '{target}' {why}", hint="name a folder that is not there yet")
+        raise SchemaError(f"copy: '{target}' {why}", hint="use a folder that does not exist")

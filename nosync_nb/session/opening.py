@@ -139,7 +139,7 @@ def plain_path(path: str | os.PathLike[str], what: str) -> str:
     """
     text = os.fsdecode(path)
     if not text or "\0" in text:
-        raise SchemaError(f"{what}: {text!r:.80} is no path", hint="name a folder")
+        raise SchemaError(f"{what}: {text!r:.80} is not a path", hint="pass a folder")
     return text
 
 
@@ -279,10 +279,10 @@ def _prepare_replicas(store: Store, replicas: ReplicaConfig) -> tuple[ReplicaCon
         return replicas, None
     urls = ", ".join(each.url for each in replicas.replicas)
     if not is_prepared(replicas.replicas, store.files):
-        return replicas, f"it is on this disk alone, as not all of {urls} can be reached"
+        return replicas, f"it is on this disk only, because not all of {urls} can be reached"
     replicas = replicas._replace(unprepared=False)
     config.write_config(store.files, store.path, store.log.id, replicas)
-    return replicas, f"it was on this disk alone, and is kept at {urls} from now on"
+    return replicas, f"it was on this disk only, and is now replicated to {urls}"
 
 
 def _usable_session(where: str) -> Session | None:
@@ -310,7 +310,7 @@ def _check_retention(mode: str, retain: int | str | None, budget: int | str | No
     retention_policy.parse_budget(budget)
     for name, value in (("retain", retain), ("budget", budget)):
         if value is not None and mode == "r":
-            raise SchemaError(f"{name} is said by who writes", hint='leave out mode="r"')
+            raise SchemaError(f"{name} is set by the session that writes", hint='omit mode="r"')
 
 
 def _spark_options(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkOptions:
@@ -324,9 +324,9 @@ def _spark_options(spark: Any, spark_rows: int | None, bulk: str | None) -> Spar
 
     if not (spark is None or callable(spark) or is_session(spark)):
         raise SchemaError(
-            f"spark={spark!r:.80} is neither a Spark session nor a function that gives one",
-            hint="leave it out to use yours, or one that is started when it is needed; spark_rows"
-            ' says what runs there, and `%config NoSync.spark = "off"` that nothing does',
+            f"spark={spark!r:.80} is neither a Spark session nor a function that returns one",
+            hint="omit it to use your active session or one that is started when needed; spark_rows"
+            ' sets what runs there, and `%config NoSync.spark = "off"` switches Spark off',
         )
     return SparkOptions(spark, spark_rows, "" if bulk is None else location.checked_url(bulk))
 
@@ -339,13 +339,13 @@ def _check_mode(mode: str, bulk: str | None, *, named: bool) -> None:
     """
     if mode not in ("r", "w"):
         raise SchemaError(
-            f"mode={mode!r} is not known",
-            hint='mode="w" writes, making the session\'s folder if need be; mode="r" only reads',
+            f"mode={mode!r} is unknown",
+            hint='use mode="w" to write, which creates the folder if needed, or mode="r" to read',
         )
     if mode == "r" and bulk is not None:
-        raise SchemaError("bulk is named by who writes", hint='leave out mode="r"')
+        raise SchemaError("bulk is set by the session that writes", hint='omit mode="r"')
     if mode == "r" and named:
-        raise SchemaError("replicas are named by who writes", hint='leave out mode="r"')
+        raise SchemaError("replicas are set by the session that writes", hint='omit mode="r"')
 
 
 @contextmanager
@@ -381,20 +381,21 @@ class RestorePolicy:
     def __init__(self, on_loss: Any, timeout: Any) -> None:
         if on_loss not in get_args(OnLoss):
             raise SchemaError(
-                f"on_loss={on_loss!r:.80} is not known",
-                hint="if too few replicas answer, 'refuse' raises, 'wait' waits for them, and 'gap'"
-                " takes what there is and says what may be missing",
+                f"on_loss={on_loss!r:.80} is unknown",
+                hint="use 'refuse' to raise if too few replicas answer, 'wait' to wait for them, or"
+                " 'gap' to restore without them and report what may be missing",
             )
         if timeout is not None and on_loss != "wait":
             raise SchemaError(
-                f"timeout={timeout!r:.80} with on_loss={on_loss!r}: nothing is waited for",
-                hint="say on_loss='wait' as well, or leave it out",
+                f"timeout={timeout!r:.80} has no effect with on_loss={on_loss!r}",
+                hint="use on_loss='wait', or omit timeout",
             )
         if timeout is not None and not (
             isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0
         ):
             raise SchemaError(
-                f"timeout={timeout!r:.80} is no time", hint="a number of seconds above 0, or None"
+                f"timeout={timeout!r:.80} is not a time",
+                hint="use a number of seconds above 0, or None",
             )
         self._on_loss = cast(OnLoss, on_loss)
         self._timeout = timeout
@@ -417,11 +418,11 @@ class RestorePolicy:
         if self._on_loss != "wait":
             raise missing
         if self._deadline is not None and time.monotonic() >= self._deadline:
-            missing.add_note(f"on_loss='wait': it was waited for {self._timeout:g} s")
+            missing.add_note(f"on_loss='wait' waited for {self._timeout:g} s")
             raise missing
         if str(missing) != self._last_warning:
             self._last_warning = str(missing)
-            warn(f"waiting for replicas, interrupt to stop: {missing}", stacklevel=4)
+            warn(f"waiting for replicas (Ctrl-C to cancel): {missing}", stacklevel=4)
         threading.Event().wait(_RETRY_S)
 
 
@@ -429,9 +430,9 @@ def report_restore(report: RecoveryReport, restored: RestoreResult, stages: list
     """Notes in the report of an opening the replica that a log was restored from, and its gaps."""
     if not restored.url:
         for doubt in restored.doubts:
-            report.note(f"a new log was begun, though a replica did not answer: {doubt}")
+            report.note(f"a new log was created, although a replica did not answer: {doubt}")
         return
-    report.note(f"made anew from {restored.url}, up to frame {restored.seq}")
+    report.note(f"restored from {restored.url}, up to frame {restored.seq}")
     for doubt in restored.doubts:
         report.note(f"not used: {doubt}")
     if restored.uncertain:

@@ -97,8 +97,8 @@ class RecoveryReport:
             return ""
         first = min(self.uncertain.values())
         return (
-            f"epoch {first} and later, if there were any, of {listed_names([*self.uncertain])}:"
-            " too few replicas could be read"
+            f"epoch {first} and later, if any, of {listed_names([*self.uncertain])}: too few"
+            " replicas could be read"
         )
 
     def took(self, verify: float, read: float, restore: float) -> None:
@@ -171,7 +171,7 @@ class RecoveryReport:
         if self.lost:
             first, last = self.lost[0], self.lost[-1]
             which = f"epoch {first}" if first == last else f"epochs {first} to {last}"
-            facts.append(("lost", f"{which}: committed, but not yet on disk when the power went"))
+            facts.append(("lost", f"{which}: committed, but not yet on disk when the power failed"))
         facts.append(("uncertain", self.doubt))
         for name, kind in self.stages.items():
             if kind == STALE:
@@ -201,7 +201,7 @@ class RecoveryReport:
         more = len(lines) - CELLS_MAX
         if more <= 0:
             return lines
-        return [*lines[-CELLS_MAX:], f"and what {counted_noun(more, 'cell')} before made"]
+        return [*lines[-CELLS_MAX:], f"and the results of {counted_noun(more, 'cell')} before"]
 
     def __str__(self) -> str:
         lines = [f"NoSync: {self.title}"]

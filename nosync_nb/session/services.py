@@ -136,7 +136,7 @@ class Services:
     def _queue_proposals(self) -> None:
         """Queues the adoption of merges that the keeper has made."""
         self.worker.submit(
-            "proposals", self.upkeep.take_proposals, name="taking what the keeper has merged"
+            "proposals", self.upkeep.take_proposals, name="adopting merges of the keeper"
         )
 
     def _complete_opening(

@@ -65,9 +65,7 @@ def trust_report(services: Services) -> TrustReport:
         )
         for s in described_here
     ]
-    yours = unfit or (
-        f"{signing.key_id(key)}, at '{signing.key_path()}'" if key else "there is none"
-    )
+    yours = unfit or (f"{signing.key_id(key)}, at '{signing.key_path()}'" if key else "none")
     return TrustReport(log.id.hex(), _origin_text(origin), one_line(yours), stages)
 
 
@@ -75,13 +73,13 @@ def _origin_text(origin: signature.CatalogOrigin) -> str:
     if origin.is_by_this_user:
         return "signed with your key"
     if not origin.signer:
-        return "signed by nobody"
-    return f"signed with key {origin.signer}, or so it says; it is not believed"
+        return "unsigned"
+    return f"claims to be signed with key {origin.signer}; not trusted"
 
 
 def _author_text(stage: Stage, origin: signature.CatalogOrigin) -> str:
     signer = origin.signer if stage.signer is None else stage.signer
-    return "yours" if signer is None else f"of key {signer}" if signer else "of nobody"
+    return "yours" if signer is None else f"of key {signer}" if signer else "unsigned"
 
 
 def stage_summary(stage: Stage) -> str:

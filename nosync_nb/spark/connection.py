@@ -134,7 +134,7 @@ class SparkConnection:
                 raise launch.dead_session_error(why, ours=False)
             recorded = spark_session.conf_of(self.types.recorded())
             if announce:
-                around = f"; {instead!r} would stay in process" if instead else ""
+                around = f"; {instead!r} would run in this process" if instead else ""
                 self._say(f"starts Spark for {why}{around}")
             try:
                 with self._doing.record(f"starts Spark for {why}"):
@@ -158,7 +158,7 @@ class SparkConnection:
             self.require(what)
         except NosyncError as error:
             if not self._unable:
-                self._say(f"{error}: what can runs in this process")
+                self._say(f"{error}: operators that do not need Spark run in this process")
             self._unable = True
             return False
         self._unable = False
@@ -286,10 +286,10 @@ class SparkConnection:
 
         spark = frame.sparkSession
         if not launch.is_alive(spark):
-            how = "was stopped" if launch.is_stopped(spark) else "has died with its JVM"
+            how = "was stopped" if launch.is_stopped(spark) else "ended when its JVM died"
             raise NosyncError(
                 f"input '{stage.name}': the Spark session of the DataFrame {how}",
-                hint="make the DataFrame again, in a session that lives",
+                hint="create the DataFrame again, in a running Spark session",
             )
         if not queries.handing.on:
             with self._lock:
@@ -372,7 +372,7 @@ class SparkConnection:
         self._view_schemas[name] = schema
         taken = self._views.taken(name)
         if taken is None and not self._views.create(name, schema):
-            taken = f"Spark has a table or view '{name}'; it was left alone"
+            taken = f"Spark has a table or view '{name}' already; it was not replaced"
         return [] if taken is None else [taken]
 
     def follow_new(self) -> None:
@@ -401,7 +401,7 @@ class SparkConnection:
         from nosync_nb.spark.views.snapshot_server import snapshot_of
 
         if self._ended():
-            raise FencedError("the session that serves views was closed, or replaced")
+            raise FencedError("the session that serves the views was closed or replaced")
         seen = self._published
         since = seen.ledger.incarnation
         return snapshot_of(seen.store, seen.ledger, seen.snapshot, name, at, since)

@@ -211,14 +211,14 @@ def query_error(error: Exception, stage: str, token: str | None = None) -> Nosyn
     if condition == "PYTHON_EXCEPTION" or "from the Python worker" in text:
         raised = _PYTHON_ERROR.findall(text)
         what = raised[-1].strip() if raised else message
-        return StageError(f"{titled(stage)}: an executor's task failed: {what}", stage=stage)
+        return StageError(f"{titled(stage)}: a task on an executor failed: {what}", stage=stage)
     if condition and not condition.startswith(("INTERNAL_ERROR", "_LEGACY")):
         fragment = _fragment(error)
         where = f" in {fragment!r}" if fragment else ""
         return ExpressionError(f"{titled(stage)}: {condition}: {message}{where}")
     return StageError(
         f"{titled(stage)}: Spark failed: {message}",
-        hint="the Spark log has the whole story; nothing of this epoch was applied",
+        hint="see the Spark log for details; this epoch was not applied",
         stage=stage,
     )
 

@@ -42,7 +42,7 @@ def analysed(spark: Spark, sql: str, schema: Schema) -> tuple[str, tuple[Registe
         raise translate_error(error, sql) from error
     if asks_others:
         raise ExpressionError(
-            f"{sql!r}: a subquery looks at other rows",
+            f"{sql!r}: a subquery reads other rows",
             hint="use join(..., how='semi' or 'anti')",
         )
     if len(fields) != 1:
@@ -64,7 +64,7 @@ def _type(type_: str, sql: str) -> str:
         return rows.canonical_type(type_)
     except SchemaError as error:
         raise ExpressionError(
-            f"expression {sql!r} is a {type_}, which no column can hold",
+            f"expression {sql!r} has the type {type_}, which a column cannot have",
             hint="cast it: cast(... as string)",
         ) from error
 
@@ -132,7 +132,7 @@ def _evaluate(
         sqls = ", ".join(repr(e.sql) for e in expressions)
         raise ExpressionError(
             f"{sqls} gives {len(order)} rows for {n}",
-            hint="an expression gives one value for each row; use flat_map to make rows",
+            hint="an expression returns one value for each row; use flat_map to generate rows",
         )
     values = [rows.from_arrow(answer.column(i + 1), e.type) for i, e in enumerate(expressions)]
     if bool((order[1:] > order[:-1]).all()):

@@ -84,7 +84,7 @@ def schema_of(given: Any) -> Schema:
             fields.append((field.name, rows.canonical_type(type_)))
         except SchemaError as error:
             raise SchemaError(
-                f"column {field.name!r} is a {type_}, which no column can hold",
+                f"column {field.name!r} has the type {type_}, which a column cannot have",
                 hint="cast it, or leave it out with drop()",
             ) from error
     return Schema(fields)
@@ -187,7 +187,7 @@ def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
             continue
         wanted = schema.types[at]
         if at in casts:
-            wrong = wrong or f"column {schema.names[at]!r} is there twice"
+            wrong = wrong or f"column {schema.names[at]!r} occurs twice"
         elif not _fits(type_, wanted):
             wrong = wrong or f"column {own!r} is {type_}, which is not exactly {wanted}"
         cast = f"cast({quoted(own)} as {wanted})"
@@ -198,7 +198,7 @@ def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
     if wrong:
         ddl = ", ".join(f"{own} {type_}" for own, type_ in have)
         raise SchemaError(
-            f"stage '{name}': {wrong}: the DataFrame has ({ddl}), wanted is ({schema.ddl})",
+            f"stage '{name}': {wrong}: the DataFrame has ({ddl}), expected ({schema.ddl})",
             hint="select, rename or cast columns of the DataFrame",
         )
     return [casts[at] for at in range(len(schema.names))]

@@ -166,8 +166,8 @@ def start_session(conf: Mapping[str, str] | None = None) -> Spark:
         raise
     except Exception as error:
         raise NosyncError(
-            f"Spark does not start: {spark_error_summary(error)[1]}{_log_tail(settings)}",
-            hint="Spark 4 needs Java 17 or later: look at `java -version` and JAVA_HOME",
+            f"Spark cannot be started: {spark_error_summary(error)[1]}{_log_tail(settings)}",
+            hint="Spark 4 needs Java 17 or later: check `java -version` and JAVA_HOME",
         ) from error
     finally:
         if python is None:
@@ -392,17 +392,17 @@ def spark_off_error(what: str, instead: str = "") -> ExpressionError:
         instead: a similar expression that needs no Spark, if there is one.
     """
     return ExpressionError(
-        f"{what} needs Spark, and it is off",
-        hint=(f"{instead!r} is computed without; " if instead else "")
-        + '%config NoSync.spark = "auto" (session.spark_off = False) lets it start',
+        f"{what} needs Spark, which is switched off",
+        hint=(f"use {instead!r}, which needs no Spark; or " if instead else "")
+        + 'set %config NoSync.spark = "auto" (session.spark_off = False) to let it start',
     )
 
 
 def dead_session_error(what: str, *, ours: bool) -> NosyncError:
     """The error of a session whose JVM has died."""
-    again = "run it again: a new session is started" if ours else "make your Spark session again"
+    again = "run it again, in a new session" if ours else "create your Spark session again"
     return NosyncError(
-        f"{what}: the JVM of the Spark session has died (out of memory, or killed);"
-        " nothing of this was applied",
+        f"{what}: the JVM of the Spark session has died (out of memory, or killed); nothing was"
+        " applied",
         hint=again + ("" if ours else ": run the cell with SparkSession.builder...getOrCreate()"),
     )

@@ -135,8 +135,8 @@ def _pin(spark: Spark, expression: Expression, wanted: Registered) -> None:
             raise ExpressionError(
                 f"expression {expression.sql!r}: the Spark session has another function"
                 f" {wanted.name!r} than the one that the stage was defined with",
-                hint=f"run the cell of the stage, which defines a new version with this"
-                f" {wanted.name!r}; or register the former function",
+                hint="run the cell of the stage, which defines a new version with this"
+                f" {wanted.name!r}; or register the previous function again",
             )
     with pins.lock:
         if wanted not in pins.named:
@@ -216,8 +216,8 @@ def _hidden_function_error(sql: str, name: str, connect: bool) -> ExpressionErro
     """The error of a function that Spark does not reveal."""
     where = "Spark Connect does not reveal" if connect else "Spark does not reveal"
     return ExpressionError(
-        f"expression {sql!r}: {where} the function {name!r}, so a stage could not notice when"
+        f"expression {sql!r}: {where} the function {name!r}, so NoSync could not detect that"
         " another function is registered under this name",
-        hint=f"call a Python function by row: map(lambda row: (*row, {name}(row.x)), 'DDL of the"
-        " result'); write the body of a SQL function as an expression",
+        hint=f"call a Python function for each row: map(lambda row: (*row, {name}(row.x)), 'DDL of"
+        " the result'); write the body of a SQL function as an expression",
     )

@@ -212,8 +212,8 @@ def check_setting(text: str, wanted: SqlSettings, have: SqlSettings) -> None:
         raise ExpressionError(
             f"expression {text!r}: {what} {shown[0]} in this log, and {shown[1]} in the Spark"
             " session",
-            hint=f"spark.conf.set({key!r}, {value!r}); or describe it in a new log, or drop the"
-            " stages of this one that depend on it",
+            hint=f"spark.conf.set({key!r}, {value!r}); or use a new log, or drop the stages of this"
+            " log that depend on it",
         )
 
 

@@ -159,8 +159,9 @@ class SparkTypes:
             known = self._assumed.pop((sql, schema))
             if type_ != known or registered:
                 raise ExpressionError(
-                    f"expression {sql!r}: Spark has another function of a name in it",
-                    hint="describe it again: it means what the Spark session means by it now",
+                    f"expression {sql!r}: the Spark session has replaced a function of this"
+                    " name by its own",
+                    hint="define it again, to use the function of the Spark session",
                 )
 
     def session(self, sql: str, schema: Schema) -> Any:

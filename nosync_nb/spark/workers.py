@@ -167,11 +167,11 @@ def probe_error(error: Exception) -> NosyncError:
     text = str(error)
     wanted = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if "PYTHON_VERSION_MISMATCH" in text:
-        reason = f"run another Python than this one, which is {wanted}"
+        reason = f"run another version of Python than this process, which runs {wanted}"
     elif "No module named 'pyarrow'" in text:
-        reason = "have no pyarrow"
+        reason = "do not have pyarrow"
     else:
-        reason = f"cannot be asked: {spark_error_summary(error)[1]}"
+        reason = f"cannot be checked: {spark_error_summary(error)[1]}"
     return NosyncError(
         f"Spark's Python workers {reason}",
         hint=f"start Spark with PYSPARK_PYTHON={sys.executable}, or install Python {wanted} with"

@@ -77,7 +77,7 @@ Described = tuple[Mapping[str, Any], dict[str, Stage]]
 def described(log_id: bytes, said: WrittenCatalog, judged: CatalogTrust, epoch: int) -> Described:
     """Returns the stages of a log's catalog for a reader, which runs none of them."""
     catalog = payloads.catalog_from_json(said.catalog, log_id, None)
-    why = "it is kept in the memory of its owner alone"
+    why = "it is in the memory of the session that owns the log"
     for name in [name for name, stage in catalog.items() if stage.in_memory]:
         catalog[name] = catalog[name].forgotten(why, epoch)
     return said.catalog, catalog
@@ -182,8 +182,8 @@ def _rewind_mark(ledger: EpochIndex, payload: Payload, epoch: int, seq: int) -> 
     incarnation = payload.meta.get("incarnation")
     if payload.epoch > epoch or incarnation != ledger.incarnation + 1:
         raise CorruptLogError(
-            f"frame {seq} goes back from epoch {epoch} to {payload.epoch} as incarnation "
-            f"{incarnation!r:.40} after {ledger.incarnation}",
+            f"frame {seq} rewinds from epoch {epoch} to {payload.epoch} as incarnation"
+            f" {incarnation!r:.40} after {ledger.incarnation}",
             hint="restore the log from a copy",
         )
     return RewindMark(payload.epoch, incarnation, seq)

@@ -230,7 +230,7 @@ def _undone_by_frame(
     decoded = [
         payloads.decode_payload(each.data) for each in entries if each.kind == payloads.UNDONE
     ]
-    with guarded_decoding("what a rewind takes back"):
+    with guarded_decoding("the changes that a rewind undoes"):
         logs = {int(log) for each in decoded for log in each.meta.get("logs", ())}
     by_log: dict[int, list[tuple[int, PayloadEntry]]] = {log: [] for log in logs}
     for payload in decoded:

@@ -155,7 +155,7 @@ def parse_retention(asked: Any) -> tuple[int | None, int | None]:
     elif type(asked) is int and 1 <= asked <= _COUNT_MAX:
         return asked, None
     raise SchemaError(
-        f"retain={asked!r} is neither a number of epochs, from 1 on, nor a time",
+        f"retain={asked!r} is neither a positive number of epochs nor a time",
         hint='write retain=1000, retain="30 days" (seconds to weeks), or retain="all"',
     )
 

@@ -151,7 +151,7 @@ def _history_layer(
     numbers = (rows_count, entry["log"], 0 if after is None else after)
     if not all(type(number) is int and number >= 0 for number in numbers) or entry["log"] != log:
         raise CorruptLogError(
-            f"the checkpoint names a past of log {log} that is none",
+            f"the checkpoint names an invalid history of log {log}",
             hint="restore the log from a copy",
         )
     return HistoryLayer(layout, history, log, span, after, max(1, rows_count))

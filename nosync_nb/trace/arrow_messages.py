@@ -53,10 +53,10 @@ def header_size(prefix: bytes) -> int:
         ValueError: no message begins there.
     """
     if len(prefix) != PREFIX.size:
-        raise ValueError("a message is cut short")
+        raise ValueError("a message is truncated")
     word, size = PREFIX.unpack(prefix)
     if word != _CONTINUATION or size <= 0:
-        raise ValueError("no message begins there")
+        raise ValueError("no message begins at this offset")
     return int(size)
 
 
@@ -86,5 +86,5 @@ def _field(data: bytes | memoryview, table: int, index: int) -> int:
 def _at(number: struct.Struct, data: bytes | memoryview, place: int) -> int:
     """Reads the number at an offset, which the header of an untrusted log may have chosen."""
     if not 0 <= place <= len(data) - number.size:
-        raise ValueError("the header of a message leads outside")
+        raise ValueError("the header of a message points outside the file")
     return int(number.unpack_from(data, place)[0])

@@ -153,15 +153,15 @@ def _part_damage(read: Read, size: int, digest: str | None, watch: Watch) -> lis
     head_size, _, footer, count, end, _ = TAIL.unpack(tail)
     start = at - 8 * count
     if not start >= end >= head_size or count != -(-end // arrow_file.BLOCK):
-        return [FileDamage("its table of checksums is not what was written")]
+        return [FileDamage("its table of checksums does not match its checksum")]
     table = read(start, 8 * count)
     if digest is not None and _digest(table + tail) != digest:
-        return [FileDamage("it is not the file that the log names, or its checksums were changed")]
+        return [FileDamage("it is not the file that the log names, or its checksums were modified")]
     compressed = _compression_damage(read, arrow_file.START, 1)
     if compressed:
         return [compressed]
     last = _RangeChecksum(
-        at + TAIL.size, size, footer, FileDamage("its footer is not what was written")
+        at + TAIL.size, size, footer, FileDamage("its footer does not match its checksum")
     )
     sums = chain(_part_checksums(np.frombuffer(table, np.uint64).tolist(), end), [last])
     wrong = _check_ranges(read, size, sums, watch)
@@ -198,7 +198,7 @@ def _part_checksums(blocks: Sequence[int], end: int) -> Iterator[_RangeChecksum]
         start = number * arrow_file.BLOCK
         stop = min(start + arrow_file.BLOCK, end)
         yield _RangeChecksum(
-            start, stop, wanted, FileDamage(f"the MiB at byte {start} is not what was written")
+            start, stop, wanted, FileDamage(f"the MiB at byte {start} does not match its checksum")
         )
 
 
@@ -208,14 +208,14 @@ def _pack_damage(read: Read, size: int, digest: str | None, watch: Watch) -> lis
         return [FileDamage("its end is missing or overwritten")]
     entries, table = directory
     if digest is not None and _digest(table) != digest:
-        return [FileDamage("it is not the file that the log names, or its directory was changed")]
+        return [FileDamage("it is not the file that the log names, or its directory was modified")]
     place = 0
     for _, offset, length, _, head in entries:
         if offset != place or head > length:
-            return [FileDamage("its directory is not what was written")]
+            return [FileDamage("its directory does not match its checksum")]
         place += length
     if place + len(table) + 16 != size:
-        return [FileDamage("its directory is not what was written")]
+        return [FileDamage("its directory does not match its checksum")]
     compressed = [
         _compression_damage(read, offset + head, 0, trace) for trace, offset, _, _, head in entries
     ]
@@ -226,7 +226,7 @@ def _pack_damage(read: Read, size: int, digest: str | None, watch: Watch) -> lis
 
 def _section_checksum(entry: Sequence[int]) -> _RangeChecksum:
     trace, offset, length, wanted, _ = entry
-    flaw = FileDamage(f"its section at byte {offset} is not what was written", trace)
+    flaw = FileDamage(f"its section at byte {offset} does not match its checksum", trace)
     return _RangeChecksum(offset, offset + length, wanted, flaw)
 
 

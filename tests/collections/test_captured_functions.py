@@ -248,7 +248,7 @@ def test_a_function_that_cannot_be_copied_runs_as_it_is_and_is_warned_of(tmp_pat
     text = "class Any:\n    __reduce__ = None\nitem = Any()\nkeep = lambda r: item is not None"
     with nosync_nb.open(tmp_path / "log") as session:
         t = session.input("t", "x int")
-        with pytest.warns(UserWarning, match="identity: this kernel; .* must not change"):
+        with pytest.warns(UserWarning, match="identity: this kernel; .* do not change"):
             kept = session.stage("kept", t.filter(cells(text)["keep"]))
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -282,6 +282,6 @@ def test_an_input_takes_an_arrow_schema(session: Session, how: Callable[[Any], A
 
 @pytest.mark.parametrize("given", [pa.int64(), Exports(pa.int64())])
 def test_the_type_of_one_column_is_no_schema(session: Session, given: Any) -> None:
-    with pytest.raises(SchemaError, match="is no schema of a table") as caught:
+    with pytest.raises(SchemaError, match="is not the schema of a table") as caught:
         session.input("made", given)
     assert "pyarrow.Schema" in str(caught.value.hint)

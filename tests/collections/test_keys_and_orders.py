@@ -55,11 +55,16 @@ def test_group_by_accepts_an_expression_with_a_name(session: Session, rides: Any
     ("keys", "error", "told", "hint"),
     [
         ("a + 1", ExpressionError, "'a + 1' has no name", "group_by('a + 1 AS name')"),
-        ("lower(b) AS b", SchemaError, "a column 'b' already", "group_by('lower(b) AS b_key')"),
+        (
+            "lower(b) AS b",
+            SchemaError,
+            "the column 'b' exists already",
+            "group_by('lower(b) AS b_key')",
+        ),
         ("a, nope", SchemaError, "no column 'nope'", "the columns are"),
         ("nope + 1 AS c", ExpressionError, "no column 'nope'", "the columns are"),
         ("a,", SchemaError, "no column ''", "the columns are"),
-        ("explode(array(a)) AS c", ExpressionError, "makes several rows", "select('*'"),
+        ("explode(array(a)) AS c", ExpressionError, "generates several rows", "select('*'"),
     ],
 )
 def test_group_by_refuses_other_texts(

@@ -188,7 +188,7 @@ def test_an_audit_finds_a_function_that_changes_with_the_world(
     numbers.insert([(1,), (2,)])
     commit_until_audited(session)
     rate.write_text("3")
-    with pytest.warns(UserWarning, match="now gives"):
+    with pytest.warns(UserWarning, match="now returns"):
         commit_until_audited(session)
     numbers.remove([(1,)])
     session.commit()
@@ -222,7 +222,7 @@ def test_an_audit_demotes_a_reducer_that_is_not_deterministic(
     stage = session.stage("tags", made.agg(n="count(*)", tag="max(tag)") if inner else made)
     above = session.stage("above", session["tags"].agg(n="count(*)"))
     numbers.insert([(k, n) for k in range(9) for n in range(3)])
-    with pytest.warns(UserWarning, match="'tags' is not deterministic: reduce now gives"):
+    with pytest.warns(UserWarning, match="'tags' is not deterministic: reduce now returns"):
         commit_until_audited(session)
     assert catalog_of(session)["tags"].options.nondeterministic is True
     assert session["tags@1"].rows(at=1), "what it gave before can be read"
@@ -259,7 +259,7 @@ def test_an_audit_demotes_a_threshold_that_changes_with_the_world(
     if below:  # nothing of it is held: only two answers that differ would show
         assert services_of(session).audits.audit() == []
         return
-    with pytest.warns(UserWarning, match=r"'some' is not det.*threshold now gives \d copies of"):
+    with pytest.warns(UserWarning, match=r"'some' is not det.*threshold now returns \d copies of"):
         commit_until_audited(session)
     assert bag(stage) == {(1,): 6, (2,): 3}
     rated(tmp_path / "rate", 5)
@@ -273,7 +273,7 @@ def test_an_audit_demotes_a_threshold_of_chance_below_a_stage(session: Session) 
     made = numbers.threshold(lambda n: random.randrange(1, 1 << 40))
     stage = session.stage("some", made.group_by("n").count())
     numbers.insert([(n,) for n in range(5)])
-    with pytest.warns(UserWarning, match="'some' is not deterministic: threshold gave"):
+    with pytest.warns(UserWarning, match="'some' is not deterministic: threshold returned"):
         commit_until_audited(session)
     numbers.remove([(n,) for n in range(5)])
     session.commit()
@@ -314,7 +314,9 @@ def test_an_audit_that_cannot_demote_says_why(session: Session) -> None:
     body = tags.iterate(lambda v: v.map(lambda row: tuple(row), "n int, tag bigint").distinct())
     session.stage("looped", body)
     numbers.insert([(n, 0) for n in range(9)])
-    with pytest.warns(UserWarning, match=r"'looped' is not deter.* goes on as it is, since .*loop"):
+    with pytest.warns(
+        UserWarning, match=r"'looped' is not deter.* continues unchanged, because .*loop"
+    ):
         commit_until_audited(session)
     assert catalog_of(session)["looped"].version == 1
 

@@ -202,7 +202,10 @@ def test_integers_beyond_the_guess_of_the_fast_form_are_still_right() -> None:
     [
         ("distance / seats", "division by zero in the row distance=5, seats=0"),
         ("distance % seats", "remainder by zero in the row distance=5, seats=0"),
-        ("cast(distance * 1000 as int)", "the value is beyond int in the row distance=3000000"),
+        (
+            "cast(distance * 1000 as int)",
+            "the value is out of range for int in the row distance=3000000",
+        ),
         ("cast(carrier as int)", "'AA' is not of type int in the row carrier='AA'"),
         ("distance * 4000000000000", "overflow in the row distance=3000000"),
         ("seats < 1 and 1 / seats > 1 or late", "division by zero in the row seats=0, Late=False"),
@@ -298,7 +301,7 @@ def test_an_unknown_column_is_named_with_the_nearest_and_all_others() -> None:
     [
         ("dep_delay >", "something is missing after '>' at position 11"),
         ("dep_delay > (distance", r"expected '\)' near 'distance' at position 14"),
-        ("carrier = 'AA", "a string does not end at position 11"),
+        ("carrier = 'AA", "a string is not closed at position 11"),
         ("distance seats late", "did not expect 'late' at position 16"),
         ("distance, seats", "it is 2 expressions"),
         ("distance from flights", "more than one expression"),
@@ -306,10 +309,10 @@ def test_an_unknown_column_is_named_with_the_nearest_and_all_others() -> None:
         ("distance; seats", "more than one expression"),
         ("", "it is empty"),
         ("  ", "it is empty"),
-        ("1eBD", "what begins like a number is none"),
-        ("distance + 1ebd", "what begins like a number is none"),
-        ("1e", "only Spark knows 1e, which is no number"),
-        ("distance + 1.5e", "only Spark knows 1.5e, which is no number"),
+        ("1eBD", "a literal that begins like a number is not a number"),
+        ("distance + 1ebd", "a literal that begins like a number is not a number"),
+        ("1e", "only Spark evaluates 1e, which is not a number"),
+        ("distance + 1.5e", "only Spark evaluates 1.5e, which is not a number"),
     ],
 )
 def test_text_that_is_no_expression_is_refused_at_its_place(sql: str, said: str) -> None:
@@ -323,7 +326,7 @@ def test_text_that_is_no_expression_is_refused_at_its_place(sql: str, said: str)
         ("sum(distance) > 3", "sum is an aggregate"),
         ("count(*)", "count is an aggregate"),
         ("row_number() over (order by distance)", "window"),
-        ("explode(array(1, 2))", "explode makes several rows"),
+        ("explode(array(1, 2))", "explode generates several rows"),
         ("distance > (select 1)", "subquery"),
         ("distance in (select 1)", "subquery"),
         ("distance > :limit", "parameter"),
@@ -430,7 +433,7 @@ def test_what_is_not_in_the_table_is_left_to_spark(sql: str) -> None:
     assert not e.local
     assert e.type == "string"
     assert e.why
-    with pytest.raises(ExpressionError, match="only Spark knows"):
+    with pytest.raises(ExpressionError, match="only Spark evaluates"):
         e.evaluate([], 0)
     with pytest.raises(ExpressionError, match="no Spark session") as caught:
         compiled(sql)

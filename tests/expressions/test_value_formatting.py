@@ -86,7 +86,7 @@ def test_cast_refuses_a_time_without_a_day_and_try_cast_gives_null(text: str) ->
 
 @pytest.mark.parametrize("call", ["cast", "try_cast"])
 def test_bytes_that_are_no_utf_8_are_no_text(call: str) -> None:
-    with pytest.raises(ExpressionError, match="is no UTF-8"):
+    with pytest.raises(ExpressionError, match="is not valid UTF-8"):
         evaluate(f"{call}(x as string)", "binary", [b"a", b"\xff"])
 
 

@@ -176,7 +176,7 @@ def test_an_input_made_from_data_says_that_it_took_no_rows(empty: Notebook) -> N
 def test_status_says_whole_why_rows_cannot_be_read(notebook: Notebook) -> None:
     notebook.ok('import warnings; warnings.simplefilter("ignore")\nflights.remove([("XX", 1)])')
     shown = notebook.ok("%dd status").text
-    assert "flights: input 'flights': row ('XX', 1) is there -1 times at epoch 2" in shown
+    assert "flights: input 'flights': row ('XX', 1) has a count of -1 at epoch 2" in shown
     repair = "input flights cannot be read; repair it: "
     assert repair in shown
     notebook.ok(shown.partition(repair)[2].partition("\n")[0])
@@ -554,7 +554,7 @@ def test_a_cell_says_where_its_stages_are_kept(notebook: Notebook) -> None:
     shown = notebook.fails('%%dd --persist replicas\nlate = flights.filter("delay > 5")')
     assert "this log has no replicas" in shown
     shown = notebook.fails('%%dd --persist memory\nlate = flights.filter("delay > 5")')
-    assert "cannot be kept in memory alone" in shown
+    assert "persist cannot be lowered from 'disk' to 'memory'" in shown
 
 
 def test_a_log_is_verified_and_what_is_damaged_is_shown(notebook: Notebook) -> None:
@@ -641,7 +641,7 @@ def test_a_place_for_executors_is_handed_to_the_session(
     notebook.ok('%config NoSync.bulk = "file:///mnt/shared"')
     assert named == ["file:///mnt/shared"]
     notebook.ok('%config NoSync.bulk = "/mnt/shared"')
-    assert "is no URL of a place for layers; it is file:///absolute/folder" in caplog.text
+    assert "is not a valid URL; use file:///absolute/folder" in caplog.text
     assert "file:///mnt/shared" in notebook.ok("%config NoSync.bulk")
     notebook.ok('%config NoSync.bulk = ""')
     assert set(named) == {"file:///mnt/shared"}
@@ -659,14 +659,14 @@ def test_the_past_is_kept_as_it_is_said(
     assert "1 epoch pinned" in notebook.ok("%dd retain all")
     assert "exceeds 1.9 GiB" in notebook.ok("%dd retain --budget 2 GB")
     assert "budget of 1.9 GiB" in notebook.ok("%dd status")
-    assert "is less than the state of now" in notebook.fails("%dd retain --budget 10 B")
+    assert "is less than the current state" in notebook.fails("%dd retain --budget 10 B")
     assert "budget" not in notebook.ok("%dd retain --budget none")
     assert 'budget="2 GB"' in notebook.fails("%dd retain --budget 1.5x, 900 files")
     notebook.ok('%config NoSync.budget = "3 GB"')
     assert "exceeds 2.8 GiB" in notebook.ok("%dd retain")
     wrongs = {
         "little": "is not a size",
-        "10 B": "than the state of now",
+        "10 B": "than the current state",
         "3 GB, 2x": 'limit the bytes: budget="3 GB"',
     }
     for wrong, why in wrongs.items():
@@ -1050,7 +1050,7 @@ def test_loads_that_are_there_are_one_line(notebook: Notebook) -> None:
     assert "5 loads were already committed; epoch 7 committed" in failed
     once = 'flights.insert([("AA", 1)], once="key")'
     notebook.ok(once)
-    assert "input 'flights': 'key' is there already, nothing to do" in notebook.ok(once)
+    assert "input 'flights': 'key' is loaded already, nothing to do" in notebook.ok(once)
 
 
 def test_a_cell_that_inserts_the_same_rows_again_is_pointed_out(notebook: Notebook) -> None:

@@ -77,7 +77,7 @@ def test_after_a_kill_and_after_a_lost_disk_spark_answers_over_every_stage(
 
         kernel.kill(before=lambda: shutil.rmtree(tmp_path / ".nosync"))
         assert "its replicas have it: `%dd recover`" in kernel.run("1 + 1")
-        assert "made anew from" in kernel.run("nosync.session().now")
+        assert "restored from" in kernel.run("nosync.session().now")
         assert "jobs 0" in kernel.run(JOBS, timeout=240), "the log tells that Spark was there"
         assert "['Asia/Tokyo']" in kernel.run(set_up.format("('session.timeZone',)"))
         assert VALUES in kernel.run(ASKED, timeout=240)

@@ -97,11 +97,11 @@ def test_a_young_file_is_counted_where_the_watch_begins_and_in_the_status(
     (folder / "new.csv").write_text(GOOD)
     empty.ok(INPUT)
     shown = empty.ok(WATCH.format(3600) + "\nw")
-    assert "NoSync: data/*.csv: 1 not settled yet" in shown
+    assert "NoSync: data/*.csv: 1 still being written" in shown
     assert ".catch_up() waits" in shown
-    assert "0 loaded, 1 not settled yet>" in shown
+    assert "0 loaded, 1 still being written>" in shown
     status = empty.ok("%dd status")
-    assert "watching data/*.csv into flights: 0 loaded, 1 not settled yet" in status
+    assert "watching data/*.csv into flights: 0 loaded, 1 still being written" in status
 
 
 def test_the_status_has_refused_files_with_their_reasons(notebook: Notebook, folder: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_panel_shows_refused_files_without_a_commit(
     look(notebook)
     pulse.refresh()
     assert listing.state["watches"] == [
-        "watching data/*.csv into flights: 0 loaded, 1 not settled yet, 1 refused"
+        "watching data/*.csv into flights: 0 loaded, 1 still being written, 1 refused"
     ]
     assert ["'data/bad.csv' was not loaded" in each for each in listing.state["refused"]] == [True]
     text, html = listing.static()

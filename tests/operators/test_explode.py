@@ -164,7 +164,7 @@ def test_flat_map_of_sql_keeps_the_columns_beside_it(session: Session) -> None:
     given_ = session.input("given", TABLE)
     made = given_.flat_map("posexplode(a) AS (i, word)")
     assert made.schema.names == ("id", "a", "m", "s", "d", "i", "word")
-    with pytest.raises(ExpressionError, match="makes no rows"):
+    with pytest.raises(ExpressionError, match="does not generate rows"):
         given_.flat_map("id + 1 AS x")
 
 
@@ -173,14 +173,14 @@ def test_flat_map_of_sql_keeps_the_columns_beside_it(session: Session) -> None:
     [
         (("explode(d) AS x",), "explode takes an array or a map, not a double"),
         (("inline(a)",), "inline takes an array of structs, not a array<string>"),
-        (("explode(m) AS x",), r"explode makes 2 columns \(key, value\), not 1"),
-        (("explode(a) AS (x, y)",), r"explode makes 1 columns \(col\), not 2"),
-        (("explode(a) + 1 AS x",), "explode makes several rows of one"),
-        (("explode(explode(a)) AS x",), "explode makes several rows of one"),
-        (("explode(a) AS x", "explode(m)"), "both make several rows"),
+        (("explode(m) AS x",), r"explode generates 2 columns \(key, value\), not 1"),
+        (("explode(a) AS (x, y)",), r"explode generates 1 columns \(col\), not 2"),
+        (("explode(a) + 1 AS x",), "explode generates several rows"),
+        (("explode(explode(a)) AS x",), "explode generates several rows"),
+        (("explode(a) AS x", "explode(m)"), "both generate rows"),
         (("explode(a, 1) AS x",), "takes one argument, not 2"),
         (("explode(nosuch) AS x",), "no column 'nosuch'"),
-        (("stack(2, 1, 2) AS x",), "stack makes several rows of one"),
+        (("stack(2, 1, 2) AS x",), "stack generates several rows"),
     ],
 )
 def test_what_cannot_be_exploded_is_told(sqls: Any, said: str, session: Session) -> None:
@@ -193,13 +193,13 @@ def test_names_that_meet_and_places_where_none_can_stand(session: Session) -> No
     given_ = session.input("given", TABLE)
     with pytest.raises(SchemaError, match="two columns would be named 'id'"):
         given_.select("id", "explode(a) AS id")
-    with pytest.raises(ExpressionError, match="makes 2 columns"):
+    with pytest.raises(ExpressionError, match="generates 2 columns"):
         given_.with_columns(x="explode(m)")
     for refused in (
         lambda: given_.filter("explode(a) = 'x'"),
         lambda: given_.join(session.input("other", "e int"), on={"explode(a)": "e"}),
     ):
-        with pytest.raises(ExpressionError, match="explode makes several rows of one"):
+        with pytest.raises(ExpressionError, match="explode generates several rows"):
             refused()
 
 

@@ -22,16 +22,16 @@ from nosync_nb.errors import StageError
 pytestmark = pytest.mark.usefixtures("no_disk")
 
 WRONG: dict[str, tuple[Callable[[Any, list[Any]], Any], str]] = {
-    "one row, not a list of rows": (lambda k, rows: (1, 2), "row 0 is 1, no tuple or dict"),
-    "values without tuples": (lambda k, rows: [1], "row 0 is 1, no tuple or dict"),
+    "one row, not a list of rows": (lambda k, rows: (1, 2), "row 0 is 1, not a tuple or dict"),
+    "values without tuples": (lambda k, rows: [1], "row 0 is 1, not a tuple or dict"),
     "too many values": (lambda k, rows: [(1, 2)], r"row 0 has 2 values for 1 columns: \(1, 2\)"),
     "no values": (lambda k, rows: [()], "row 0 has 0 values for 1 columns"),
     "another name": (lambda k, rows: [{"m": 1}], "unknown column 'm'"),
-    "another type": (lambda k, rows: [(1,), ("x",)], "column 'n', row 1: 'x' is no int"),
+    "another type": (lambda k, rows: [(1,), ("x",)], "column 'n', row 1: 'x' is not a valid int"),
     "a fraction": (lambda k, rows: [(1.5,)], "column 'n', row 0: 1.5 is not exactly int"),
     "too large": (lambda k, rows: [(2**40,)], "1099511627776 does not fit int"),
-    "text": (lambda k, rows: "ab", "gave 'ab' for 'bad', not an iterable of rows"),
-    "a number": (lambda k, rows: 3, "gave 3 for 'bad', not an iterable of rows"),
+    "text": (lambda k, rows: "ab", "returned 'ab' for 'bad', not an iterable of rows"),
+    "a number": (lambda k, rows: 3, "returned 3 for 'bad', not an iterable of rows"),
     "an error": (lambda k, rows: [(1 // 0,)], "raised ZeroDivisionError: .* on 'bad'"),
     "an error while yielding": (
         lambda k, rows: ((1 // 0,) for _ in rows),
@@ -39,12 +39,12 @@ WRONG: dict[str, tuple[Callable[[Any, list[Any]], Any], str]] = {
     ),
     "sorted in place": (
         lambda k, rows: rows.sort(key=lambda row: -row.x) or [(1,)],
-        "changed the rows it was given for 'bad'",
+        "modified its argument, the rows of 'bad'",
     ),
-    "emptied": (lambda k, rows: rows.clear() or [(1,)], "changed the rows it was given for 'bad'"),
+    "emptied": (lambda k, rows: rows.clear() or [(1,)], "modified its argument, the rows of 'bad'"),
     "a list inside a row": (
         lambda k, rows: rows[0].tags.append("z") or [(1,)],
-        "changed the rows it was given for 'bad'",
+        "modified its argument, the rows of 'bad'",
     ),
 }
 

@@ -431,7 +431,7 @@ def test_limits_and_orders_that_are_none_are_refused(session: Session) -> None:
         ((True, "k"), "k=True is not"),
         ((1.5, "k"), r"k=1\.5 is not"),
         ((1, "k", -1), "offset=-1 is not an integer of 0 or more"),
-        ((2**31, "k"), "the most is 2147483647"),
+        ((2**31, "k"), "more than 2147483647"),
         ((1, "m"), "a map"),
     ):
         with pytest.raises(SchemaError, match=said):
@@ -455,7 +455,7 @@ def test_a_threshold_that_fails_is_named_with_its_row(session: Session, value: A
     a = session.input("a", "k int")
     session.stage("some", a.threshold(function))
     a.insert([(1,), (7,), (7,)])
-    said = rf"gave {value!r} for the count 2 of Row\(k=7\)"
+    said = rf"returned {value!r} for the count 2 of Row\(k=7\)"
     if value == "raises":
         said = r"raised ZeroDivisionError.* on Row\(k=7\)"
     with pytest.raises(StageError, match=said):

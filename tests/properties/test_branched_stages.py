@@ -330,7 +330,7 @@ class World:
         assert session.now == now
         assert session.stale.keys() <= self.lost, session.stale
         for why in session.stale.values():
-            assert "memoised" in why or "stale" in why or "not known what it was" in why, why
+            assert "memoised" in why or "stale" in why or "is unknown" in why, why
         for name in self.defined:
             self.holds(name, CASES[name])
 

@@ -28,7 +28,7 @@ from nosync_nb.rows import to_pylist
 
 pytestmark = [
     pytest.mark.usefixtures("no_disk"),
-    pytest.mark.filterwarnings("ignore:.*they will be there twice"),  # so they shall
+    pytest.mark.filterwarnings("ignore:.*they will be counted twice"),  # so they shall
 ]
 
 EXAMPLES = tried(6 * settings.default.max_examples, 10_000)

@@ -133,13 +133,13 @@ def test_two_rows_of_a_dataframe_with_one_key_are_refused_in_insert(
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         keyed = session.input("keyed", "k bigint, x bigint", key="k")
         frame = spark.range(10).selectExpr("id % 7 as k", "id as x")
-        with pytest.raises(SchemaError, match="is there twice in the rows"):
+        with pytest.raises(SchemaError, match="occurs twice in the rows"):
             keyed.insert(frame)
         keyed.upsert(frame)
         session.commit()
         assert [row.k for row in keyed.rows()] == list(range(7))
         before = files(session)
-        with pytest.raises(SchemaError, match="is there already"):
+        with pytest.raises(SchemaError, match="exists already"):
             keyed.insert(spark.range(9000).selectExpr("id as k", "id as x"))
         assert files(session) == before
 

@@ -128,7 +128,7 @@ def test_python_values_are_the_natural_ones() -> None:
 
 
 def test_a_date_beyond_python_says_so() -> None:
-    with pytest.raises(SchemaError, match="beyond the years 1 to 9999"):
+    with pytest.raises(SchemaError, match="outside the years 1 to 9999"):
         to_pylist(np.array([2**31 - 1], np.int32), "date")
 
 

@@ -46,27 +46,27 @@ def test_sums_of_runs_are_exact_or_raise(runs: list[list[int]]) -> None:
 LOOPS: dict[str, tuple[Callable[[Collection], Collection], str, str]] = {
     "doubled": (
         lambda r: r.iterate(lambda v: v.concat(v)),
-        r"stage 'grown': iterate does not settle: counts grow, and in round 6\d row \(7,\)",
-        "bound it",
+        r"stage 'grown': iterate does not converge: counts grow, and in round 6\d row \(7,\)",
+        "limit the rounds",
     ),
     "bounded": (
         lambda r: r.iterate(lambda v: v.concat(v), rounds=100),
-        r"iterate does not settle: counts grow, and in round 6\d row \(7,\)",
-        "take fewer rounds",
+        r"iterate does not converge: counts grow, and in round 6\d row \(7,\)",
+        "reduce rounds=",
     ),
     "squared": (
         lambda r: r.concat(r).iterate(lambda v: v.join(v, on="n")),
-        r"iterate does not settle: counts grow, and in round \d row \(7,\)",
-        "bound it",
+        r"iterate does not converge: counts grow, and in round \d row \(7,\)",
+        "limit the rounds",
     ),
     "inside": (
         lambda r: r.iterate(lambda v: v.iterate(lambda w: w.concat(w)).distinct()),
-        r"iterate \(inner loop, at \(0,\) of the loops around it\) does not settle",
-        "bound it",
+        r"iterate \(inner loop, at \(0,\) of the loops around it\) does not converge",
+        "limit the rounds",
     ),
     "around": (
         lambda r: r.iterate(lambda v: v.iterate(lambda w: w.concat(w), rounds=1)),
-        r"stage 'grown': iterate.* does not settle",
+        r"stage 'grown': iterate.* does not converge",
         "",
     ),
 }

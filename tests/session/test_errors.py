@@ -90,7 +90,8 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         lambda s: s["people"].insert([{"name": "x", "age": 1}]),
     ),
     "a value of the wrong type": (
-        SchemaError, "input 'people': column 'age', row 0: 'old' is no int", "convert it first",
+        SchemaError, "input 'people': column 'age', row 0: 'old' is not a valid int",
+        "convert it first",
         lambda s: s["people"].insert([("x", "old", 1.0)]),
     ),
     "a number that does not fit": (
@@ -106,7 +107,7 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         lambda s: s["people"].insert([("x", 1)]),
     ),
     "no rows at all": (
-        SchemaError, "input 'people': 5 is no rows", "pass a list of tuples",
+        SchemaError, "input 'people': 5 is not a list of rows", "pass a list of tuples",
         lambda s: s["people"].insert(5),
     ),
     "bad SQL": (
@@ -114,7 +115,7 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         lambda s: s["people"].filter("age >"),
     ),
     "a filter that is no condition": (
-        ExpressionError, r"filter 'age \+ 1' is of type int", "compare with something",
+        ExpressionError, r"filter 'age \+ 1' is of type int", "write a comparison",
         lambda s: s["people"].filter("age + 1"),
     ),
     "a value that SQL cannot cast": (
@@ -126,11 +127,11 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         lambda s: s.stage("x", s["people"].map(lambda row: (1 // (row.age - 20),), "y int")),
     ),
     "a function that gives too much": (
-        StageError, r"stage 'x': map must give rows of \(y int\): row 0 has 2", "return tuples",
+        StageError, r"stage 'x': map must return rows of \(y int\): row 0 has 2", "return tuples",
         lambda s: s.stage("x", s["people"].map(lambda row: (1, 2), "y int")),
     ),
     "a reducer that raises": (
-        StageError, "stage 'x': .*raised KeyError", "mend the function",
+        StageError, "stage 'x': .*raised KeyError", "fix the function",
         lambda s: s.stage("x", s["people"].group_by("age").reduce(lambda k, r: {}[k], "y int")),
     ),
     "a commit inside a function": (
@@ -153,31 +154,31 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         lambda s: s["grown"].rows(at="third"),
     ),
     "a label that is taken": (
-        StageError, "label 'second' names epoch 2 already", "another label",
+        StageError, "label 'second' is used for epoch 2", "another label",
         lambda s: s.commit(label="second"),
     ),
     "a load whose key is not known again": (
-        SchemaError, "people': once=.* is no key: type object is not known", "once='2024-01'",
+        SchemaError, "people': once=.* is not a key: type object cannot", "once='2024-01'",
         lambda s: s["people"].insert([("x", 1, 1.0)], once=("january", object())),
     ),
     "an epoch whose key is not known again": (
-        SchemaError, "epoch: once={'a'} is no key: type set is not known again", "a text, a number",
+        SchemaError, "epoch: once={'a'} is not a key: type set cannot", "a text, a number",
         lambda s: s.epoch(once={"a"}).__enter__(),
     ),
     "a Spark session that is none": (
-        SchemaError, "spark='off' is neither a Spark session nor", "leave it out to use yours",
+        SchemaError, "spark='off' is neither a Spark session nor", "omit it",
         lambda s: nosync_nb.open(f"{s.path}-other", spark="off"),
     ),
     "a mode that is none": (
-        SchemaError, "mode='x' is not known", 'mode="r" only reads',
+        SchemaError, "mode='x' is unknown", 'mode="r" to read',
         lambda s: nosync_nb.open(s.path, mode="x"),  # type: ignore[arg-type]
     ),
     "a function of what has no name": (
-        StageError, "^an unnamed collection: .*raised ZeroDivisionError", "mend the function",
+        StageError, "^an unnamed collection: .*raised ZeroDivisionError", "fix the function",
         lambda s: s["people"].map(lambda row: (1 // 0,), "y int").rows(),
     ),
     "a loop of what has no name": (
-        DivergenceError, "^an unnamed collection: iterate did not settle", "bound it",
+        DivergenceError, "^an unnamed collection: iterate did not converge", "limit the rounds",
         lambda s: s["people"].iterate(
             lambda p: p.select("name", "age + 1 AS age", "score")
         ).rows(),
@@ -187,7 +188,7 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         lambda s: s.input("my table", "x int"),
     ),
     "a name that Python has": (
-        SchemaError, "stage 'class': a name must be an identifier", "word of Python",
+        SchemaError, "stage 'class': a name must be an identifier", "not a Python keyword",
         lambda s: s.stage("class", s["people"].distinct()),
     ),
     "a type that is none": (
@@ -201,11 +202,11 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         lambda s: s.input("more", pd.DataFrame()),
     ),
     "an input with columns that differ in case": (
-        SchemaError, "input 'more': columns 'a' and 'A' differ in case alone", "rename one",
+        SchemaError, "input 'more': columns 'a' and 'A' differ only in case", "rename one",
         lambda s: s.input("more", "a int, b int, A int"),
     ),
     "a map to columns that differ in case": (
-        SchemaError, "map: columns 'a' and 'A' differ in case alone", "rename one",
+        SchemaError, "map: columns 'a' and 'A' differ only in case", "rename one",
         lambda s: s["people"].map(lambda row: (1, 2), "a int, A int"),
     ),
     "a select of nothing": (
@@ -241,14 +242,14 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         StageError, "'people' is read by grown, by_age", "cascade=True", lambda s: s.drop("people")
     ),
     "a rename to a name that is taken": (
-        StageError, "'people' is there already", "drop it", lambda s: s.rename("grown", "people")
+        StageError, "'people' exists already", "drop it", lambda s: s.rename("grown", "people")
     ),
     "a null key": (
         SchemaError, "input 'planes': key 'tail' is null in row 1", "without a key",
         lambda s: s["planes"].upsert([("b", 1), (None, 2)]),
     ),
     "a key that is there": (
-        SchemaError, "input 'planes': key 'a' is there already", "planes.upsert",
+        SchemaError, "input 'planes': key 'a' exists already", "planes.upsert",
         lambda s: s["planes"].insert([("b", 2), ("a", 2)]),
     ),
     "an upsert without a key": (
@@ -268,19 +269,19 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         lambda s: s["people"].concat(s["planes"]),
     ),
     "a reducer that is no function": (
-        StageError, "reduce: 5 is no function", "reduce(lambda key, rows",
+        StageError, "reduce: 5 is not a function", "reduce(lambda key, rows",
         lambda s: s["people"].group_by("age").reduce(5, "y int"),
     ),
     "a reducer without columns": (
-        SchemaError, "reduce: schema=None does not say", "Spark DDL",
+        SchemaError, "reduce: schema=None does not declare", "Spark DDL",
         lambda s: s["people"].group_by("age").reduce(lambda k, r: [], None),
     ),
     "a map that is no function": (
-        StageError, "map: 'x' is no function", "map(lambda row",
+        StageError, "map: 'x' is not a function", "map(lambda row",
         lambda s: s["people"].map("x", "y int"),
     ),
     "a threshold that is no function": (
-        StageError, "threshold: 2 is no function", "threshold(lambda count",
+        StageError, "threshold: 2 is not a function", "threshold(lambda count",
         lambda s: s["people"].threshold(2),
     ),
     "a join on what is no column": (
@@ -360,7 +361,7 @@ def test_what_is_removed_without_being_there_is_found_by_its_reader(session: Ses
     with pytest.raises(NegativeMultiplicityError) as caught:
         session["people"].rows()
     assert str(caught.value) == (
-        "input 'people': row ('zed', 40, 1.0) is there -1 times at epoch 3"
+        "input 'people': row ('zed', 40, 1.0) has a count of -1 at epoch 3"
     )
     with pytest.raises(NegativeMultiplicityError, match=r"collection 'grown': row .*'zed'"):
         session["grown"].count()
@@ -415,7 +416,7 @@ def test_error_of_a_count_below_0_ends_with_the_command_that_repairs_it(
     assert (lacking.count(), over.count()) == (0, 0)
     with pytest.raises(NegativeMultiplicityError) as caught:
         lacking.count(at=below)
-    assert "read that one" in str(caught.value.hint)
+    assert "read the last epoch" in str(caught.value.hint)
 
 
 def test_rows_below_0_of_a_keyed_input_of_an_old_log_are_repaired(session: Session) -> None:

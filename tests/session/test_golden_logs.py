@@ -209,7 +209,7 @@ def test_another_user_reads_the_rows_and_gets_no_function(
         assert list(held_against(reader, expected))
         told = reader.info.trust()
     assert EXPECTED["key"] in told.whose
-    assert "is not believed" in told.whose
+    assert "not trusted" in told.whose
     assert {each.whose for each in told.stages} == {f"of key {EXPECTED['key']}"}
     with nosync_nb.open(log) as session:
         assert session.stale.keys() == stages

@@ -277,9 +277,9 @@ def test_an_error_in_the_background_is_reported_by_close_at_the_latest(
 def test_what_is_not_there_yet_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="retain=0 is neither"):
         nosync_nb.open(tmp_path / "log", retain=0)
-    with pytest.raises(SchemaError, match="who writes"):
+    with pytest.raises(SchemaError, match="the session that writes"):
         nosync_nb.open(tmp_path / "log", retain=7, mode="r")
-    with pytest.raises(SchemaError, match="replicas of kind 'ftp' are not known"):
+    with pytest.raises(SchemaError, match="there is no kind of replica 'ftp'"):
         nosync_nb.open(tmp_path / "log", replicas=["ftp://host/logs"])
     assert not (tmp_path / "log").exists()
 

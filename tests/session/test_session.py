@@ -143,7 +143,7 @@ def test_an_edited_stage_is_replayed_over_the_past_if_that_is_cheap(session: Ses
 
 def replay_hinted(hint: str | None) -> int:
     """The epoch of the remedy that a report names."""
-    found = re.search(r"`%%dd --replay (\d+)` for the past", hint or "")
+    found = re.search(r"run `%%dd --replay (\d+)` to compute its history", hint or "")
     assert found is not None, hint
     return int(found[1])
 
@@ -196,11 +196,11 @@ def test_a_stage_whose_past_cannot_be_had_promises_none(session: Session) -> Non
     late = session.input("late", "a int")
     session.stage("few", late.filter("a > 1"))
     (report,) = session.define({"few": late.filter("a > 2")})
-    assert report.hint == "computed as of epoch 1; the version before is 'few@1'"
+    assert report.hint == "computed as of epoch 1; the previous version is 'few@1'"
     fly(session, ("UA", "EWR", 70.0))
     (report,) = session.define({"few": late.filter("a > 2")}, replay=0)
     assert (report.status, report.version) == ("unchanged", 2)
-    assert report.hint == "'few' begins at epoch 1, as what it reads does"
+    assert report.hint == "'few' begins at epoch 1, like its inputs"
 
 
 def test_stages_of_one_definition_refer_to_each_other_in_any_order(session: Session) -> None:

@@ -99,7 +99,7 @@ def test_notices_reach_who_wants_them_and_the_last_are_kept(session: Session) ->
     numbers = session.inputs["numbers"]
     for _ in range(130):
         numbers.insert([(1,)], once="load")
-    assert heard == ["input 'numbers': 'load' is there already, nothing to do"] * 129
+    assert heard == ["input 'numbers': 'load' is loaded already, nothing to do"] * 129
     assert list(notices_of(session)) == heard[-100:]
 
 
@@ -149,7 +149,7 @@ def test_what_gets_notices_changes_nothing_and_fails_nothing(session: Session, w
         CHANGES[what](session)
 
     session.on_notice(hear)
-    with pytest.warns(UserWarning, match="what gets notices raised"):
+    with pytest.warns(UserWarning, match="the handler of notices raised"):
         stop(session)
     session.define({"base": session["numbers"].select("n", "n + 1 AS m")})
     stop(session)  # and no warning: it was told of this kind
@@ -173,4 +173,4 @@ def test_a_notice_that_comes_while_a_subscriber_hears_leaves_it_refused(session:
     session.on_notice(lambda text: None)
     session.subscribe(hear)
     commit(session)
-    assert refused == ["commit inside a function that hears of an epoch is not possible"]
+    assert refused == ["commit inside a subscriber is not possible"]

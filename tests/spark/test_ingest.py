@@ -192,7 +192,7 @@ def test_another_schema_is_refused_quoting_both(
             name="flights",
         )
     assert f"stage 'flights': {message}" in str(caught.value)
-    assert "wanted is (k int, s string)" in str(caught.value)
+    assert "expected (k int, s string)" in str(caught.value)
 
 
 def test_a_frame_that_fails_says_why(spark: Any, tmp_path: Path) -> None:

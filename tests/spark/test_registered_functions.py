@@ -199,7 +199,7 @@ def test_stage_of_a_log_waits_for_its_cell(tmp_path: Path, spark: Any) -> None:
         session.commit()
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.inputs["numbers"]
-        assert "calls 'plus', which is not run from a log" in session.stale["sums"]
+        assert "calls 'plus', which is not allowed in a log" in session.stale["sums"]
         spark.udf.register("plus", plus(100), "int")
         session.stage("sums", numbers.select("id", "plus(v) as w"))
         numbers.insert([(2, 2)])

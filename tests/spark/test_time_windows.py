@@ -86,10 +86,10 @@ def test_window_is_refused_where_no_row_can_be_left_out(session: Session) -> Non
     for define, told in (
         (lambda: data.select("id", "window(ts, '1 hour', '10 minutes') AS w"), "sliding"),
         (lambda: data.select("id", "session_window(ts, ts) AS w"), "sessions"),
-        (lambda: data.agg(n=f"count({hour})"), "make a column of it before"),
-        (lambda: data.group_by("id").top(1, by=hour), "make a column of it before"),
-        (lambda: data.join(data, on={hour: "ts"}, how="semi"), "make a column of it before"),
-        (lambda: data.head(1, by=hour), "make a column of it before"),
+        (lambda: data.agg(n=f"count({hour})"), "compute it as a column first"),
+        (lambda: data.group_by("id").top(1, by=hour), "compute it as a column first"),
+        (lambda: data.join(data, on={hour: "ts"}, how="semi"), "compute it as a column first"),
+        (lambda: data.head(1, by=hour), "compute it as a column first"),
     ):
         with pytest.raises(ExpressionError) as caught:
             define()

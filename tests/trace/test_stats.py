@@ -195,11 +195,11 @@ def test_a_row_below_zero_is_an_error_of_every_read_wherever_it_stands(
     reads[read]()
     data.remove([(99,), (3,)])
     session.commit()
-    with pytest.raises(NegativeMultiplicityError, match=r"row \(99,\) is there -1 times"):
+    with pytest.raises(NegativeMultiplicityError, match=r"row \(99,\) has a count of -1"):
         reads[read]()
     data.insert([(98,)])
     session.commit()
-    with pytest.raises(NegativeMultiplicityError, match=r"row \(99,\) is there -1 times"):
+    with pytest.raises(NegativeMultiplicityError, match=r"row \(99,\) has a count of -1"):
         reads[read]()
     data.insert([(99,), (99,)])
     session.commit()

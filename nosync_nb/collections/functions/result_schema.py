@@ -20,7 +20,7 @@ def check_callable(what: str, function: Any, example: str) -> None:
         StageError: names the operator and the value.
     """
     if not callable(function):
-        raise StageError(f"{what}: {function!r} is no function", hint=f"write {example}")
+        raise StageError(f"{what}: {function!r} is not a function", hint=f"write {example}")
 
 
 def result_schema(
@@ -52,13 +52,13 @@ def result_schema(
         values += list(value) if many else [value]
     if not values:
         raise SchemaError(
-            f"the columns that {name}() returns are not known: there are no rows to try it on",
-            hint="say them: map(f, 'name string, n bigint')",
+            f"the columns that {name}() returns are unknown: there are no rows to call it with",
+            hint="declare them: map(f, 'name string, n bigint')",
         )
     if any(isinstance(v, tuple) and not hasattr(v, "_fields") for v in values):
         raise SchemaError(
             f"the columns that {name}() returns have no names",
-            hint="say them: map(f, 'name string, n bigint'), or return named tuples or dicts",
+            hint="declare them: map(f, 'name string, n bigint'), or return named tuples or dicts",
         )
     return infer_schema(values).usable(what)
 

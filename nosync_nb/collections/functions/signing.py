@@ -105,7 +105,8 @@ def _key_error(error: DurabilityError) -> TrustError:
     """The error of a key that the disk cannot provide."""
     return TrustError(
         f"the key of this user is not available: {error}",
-        hint="set NOSYNC_KEY_FILE to a file of yours; until then stages need their cells",
+        hint="set NOSYNC_KEY_FILE to a file of yours; until then run the cells of stages after each"
+        " restart",
     )
 
 
@@ -121,7 +122,7 @@ def read_key(files: Files, path: str) -> bytes:
         TrustError: if others can read it, or it is not a key.
     """
     return secret_files.read_secret(
-        files, path, "key", "delete it: a new one is made; then " + _RUN_CELL
+        files, path, "key", "delete it, and a new one is created; then " + _RUN_CELL
     )
 
 
@@ -146,7 +147,7 @@ def sign_function(
     """
     identity = identity or function_fingerprint(function)
     if identity.fingerprint is None:
-        raise refusal_to_load(function, identity.reason or "it has no fingerprint")
+        raise refusal_to_load(function, identity.reason or "its code has no fingerprint")
     try:
         payload = pickle or serializer.serialize_function(function, identity.modules)
     except Exception as error:
@@ -176,7 +177,9 @@ def load_signed_function(
     size = int.from_bytes(signed[:4], "big")
     header = json.loads(signed[4 : 4 + size])
     if fingerprint is not None and header["fingerprint"] != fingerprint:
-        raise TrustError("a function of the log is not the one it stands for", hint=_RUN_CELL)
+        raise TrustError(
+            "a function of the log has another fingerprint than its stage", hint=_RUN_CELL
+        )
     _check_environment(header)
 
     try:
@@ -204,7 +207,7 @@ def _verified_part(data: bytes, key: bytes, context: str) -> bytes:
     """The signed part, if the signature is valid."""
     start = len(_MAGIC) + ID_BYTES + _MAC_BYTES
     if data[: len(_MAGIC)] != _MAGIC or len(data) < start + 4:
-        raise TrustError("these bytes are no sealed function", hint=_RUN_CELL)
+        raise TrustError("these bytes are not a signed function", hint=_RUN_CELL)
     signed = data[start:]
     sealed_by = data[len(_MAGIC) : len(_MAGIC) + ID_BYTES]
     given = data[len(_MAGIC) + ID_BYTES : start]
@@ -257,7 +260,7 @@ def _check_version(name: str, there: str, here: str | None) -> None:
         present = f"this is {here}" if here else "it is not installed"
         raise TrustError(
             f"a function of the log was stored with {name} {there}, {present}",
-            hint=f"{_RUN_CELL}, or go back to {name} {there}",
+            hint=f"{_RUN_CELL}, or install {name} {there}",
         )
 
 
@@ -266,5 +269,5 @@ def refusal_to_load(function: Function, reason: str) -> StageError:
     name = getattr(function, "__name__", type(function).__name__)
     return StageError(
         f"function '{name}' cannot be stored: {reason}",
-        hint="use plain values, or make what it needs inside the function",
+        hint="use plain values, or create the objects inside the function",
     )

@@ -112,7 +112,7 @@ def _tolerance(given: Any, type_: str, name: str) -> int | None:
         return micros // _DAY if type_ == "date" else micros
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         raise SchemaError(
-            f"tolerance={given!r}: the time '{name}' is {type_}", hint="give an integer"
+            f"tolerance={given!r}: the time '{name}' is {type_}", hint="pass an integer"
         )
     return given
 

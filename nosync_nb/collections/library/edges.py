@@ -24,7 +24,7 @@ def whole(what: str, argument: str, given: Any, least: int = 1, most: int | None
     if not fits or (most is not None and given > most):
         bounds = f"of {least} or more" if most is None else f"from {least} to {most}"
         raise StageError(
-            f"{what}: {argument}={given!r} is not a whole number {bounds}",
+            f"{what}: {argument}={given!r} is not an integer {bounds}",
             hint=f"write {what}(..., {argument}={least if most is None else (least + most) // 2})",
         )
 
@@ -100,7 +100,7 @@ def _ends(what: str, edges: Collection, weight: str | None = None) -> Collection
     if src != dst:
         raise SchemaError(
             f"{what}: src is {src} and dst is {dst} in the edges",
-            hint=f"bring them to one type: with_columns(src='cast(src as {dst})')",
+            hint=f"cast one of them: with_columns(src='cast(src as {dst})')",
         )
     return ends.filter("src IS NOT NULL AND dst IS NOT NULL")
 
@@ -118,7 +118,7 @@ def _columns(
     if not isinstance(given, Collection):
         raise SchemaError(
             f"{what}: {argument}={_short(given)} is not a collection",
-            hint=f"give an input or a stage with rows {shape}, as session['...']",
+            hint=f"pass an input or a stage with rows {shape}, such as session['...']",
         )
     names = {name.lower() for name in given.schema.names}
     for name in (*wanted, *further):
@@ -127,14 +127,14 @@ def _columns(
             raise SchemaError(
                 f"{what}: {argument} has no column '{name}', its columns are"
                 f" {', '.join(given.schema.names)}",
-                hint=f"rows {shape} are needed: {argument}.select({named})",
+                hint=f"rename its columns to {shape}: {argument}.select({named})",
             )
     columns = given.select(*wanted, *(f"`{name}` AS length" for name in further))
     for name, type_ in zip(wanted, columns.schema.types, strict=False):
         if "map<" in type_:
             raise SchemaError(
                 f"{what}: {name} is {type_} in {argument}, and a map cannot be a node",
-                hint=f"take a value of it: {argument}.with_columns({name}=\"{name}['key']\")",
+                hint=f"use one of its values: {argument}.with_columns({name}=\"{name}['key']\")",
             )
     return columns
 

@@ -105,7 +105,7 @@ def sliding(
     if count > _WINDOWS_MAX:
         raise SchemaError(
             f"sliding: each row would be in {count} windows, more than {_WINDOWS_MAX}",
-            hint="take a longer step: every=...",
+            hint="use a longer step: every=...",
         )
     return _windows(collection, on, long, step, _kept(retain, every))
 
@@ -244,7 +244,7 @@ def _window_names(collection: Collection) -> tuple[str, str]:
     for name in ("window_start", "window_end"):
         if any(n.lower() == name for n in collection.schema.names):
             raise SchemaError(
-                f"there is a column '{name}' already", hint="rename it first: rename({...})"
+                f"the column '{name}' exists already", hint="rename it first: rename({...})"
             )
     return "window_start", "window_end"
 

@@ -37,7 +37,7 @@ from nosync_nb.expressions import Expression, compile_expression, conjuncts, of_
 LEAST = 2
 """Fewer joins store no intermediate rows."""
 
-_SIEVED = "a predicate stands between"
+_SIEVED = "a predicate is between the joins"
 
 _BETWEEN = ("join", "select", "filter")
 
@@ -121,7 +121,7 @@ def without_multiway_joins(plan: Definition) -> Mapping[int, str]:
     for spine in spines.values():
         for part, chain in spine:
             if _is_chainable_join(part) and len(chain.inputs) > LEAST:
-                reasons[id(part)] = "a join of all would ask for as many arrangements as it saves"
+                reasons[id(part)] = "a multiway join would need as many arrangements as it saves"
     return reasons
 
 
@@ -151,7 +151,7 @@ def _find_chains(
         below = part.inputs[0]
         spine = spines.get(id(below), [])
         if spine and uses[id(below)] > 1:
-            ended[id(below)], spine = "others read them", []
+            ended[id(below)], spine = "other operators read them", []
         if spine:
             chain = _extend_chain(part, spine[-1][1], others)
         else:
@@ -244,7 +244,7 @@ def _extend_chain(
             columns = [inner.columns[position] for position in part.params["outputs"]]
             return inner._replace(columns=tuple(columns))
         case "select":
-            return "columns are computed between"
+            return "columns are computed between the joins"
         case "filter":
             return (None if part.functions else _with_filter(part, inner)) or _SIEVED
     return None
@@ -287,9 +287,9 @@ def _lookup_port(inner: _Chain, left: Sequence[Spot]) -> tuple[int, tuple[int, .
     owners = {number for number, _ in left}
     (owner, *others) = sorted(owners)
     if others:
-        return "they are joined by columns of several inputs"
+        return "the join key has columns of several inputs"
     if len(inner.inputs) > 1 and not inner.inputs[owner].is_ref:
-        return "what they are joined by has no name"
+        return "the join key has no name"
     return owner, tuple(place for _, place in left)
 
 

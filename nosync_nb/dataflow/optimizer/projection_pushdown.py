@@ -34,7 +34,7 @@ from nosync_nb.operators.spec import (
 from nosync_nb.rows import Schema
 from nosync_nb.rows.types import FIXED
 
-_UNREAD = LostColumn("nobody reads it", retyped=False)
+_UNREAD = LostColumn("no other operator reads it", retyped=False)
 
 
 def with_pruned_columns(tree: Definition, types: Types | None) -> Definition:

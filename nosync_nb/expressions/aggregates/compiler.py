@@ -177,13 +177,15 @@ class _Compiler:
         for k in range(len(inside)):
             if _is_call(inside, k):
                 raise _failure(
-                    sql, f"{inside[k].text} stands inside {written}", "name it in a stage before"
+                    sql,
+                    f"{inside[k].text} is inside {written}",
+                    "compute it in an earlier stage under a name",
                 )
         after = close + 1
         order, condition = None, None
         if after < len(words) and words[after].text.lower() == "within":
             if written not in ORDERED:
-                raise _failure(sql, f"{written} has no order", None)
+                raise _failure(sql, f"{written} does not take an order", None)
             end = _closing(words, after + 2, sql)
             by = next(word for word in words[after + 3 :] if word.text.lower().endswith("by"))
             order = sql[by.end : words[end].start].strip()
@@ -193,7 +195,9 @@ class _Compiler:
             condition = sql[words[after + 2].end : words[end].start].strip()
             after = end + 1
         if after < len(words) and words[after].text.lower() == "over":
-            raise _failure(sql, "a window looks at other groups", "use group_by(...).top(...)")
+            raise _failure(
+                sql, "a window function reads other groups", "use group_by(...).top(...)"
+            )
         distinct = bool(inside) and inside[0].text.lower() == "distinct"
         start = inside[0].end if distinct else words[i + 1].end
         texts = _split(sql, inside, start, words[close].start) if inside else []
@@ -266,13 +270,15 @@ class _Compiler:
         maps = [t for t, each in zip(shown_as, compiled, strict=True) if "map<" in each.type]
         if distinct and maps:
             what = f"there are no distinct values of a map ('{maps[0]}')"
-            raise _failure(sql, what, f"take a value of it, as in {maps[0]}['key']")
+            raise _failure(sql, what, f"use one of its values, as in {maps[0]}['key']")
         if aggregator.both and aggregator.result(compiled[1].type) is None:
             what = f"there is no {written} of a {compiled[1].type} ('{shown_as[1]}')"
             raise _failure(sql, what, aggregator.hint(written, shown_as[1], compiled[1].type))
         if len(compiled) == 2 and "map<" in compiled[1].type and not distinct:
             what = f"there is no {written} by a {compiled[1].type} ('{shown_as[1]}')"
-            raise _failure(sql, what, f"maps have no order; take a value, {shown_as[1]}['key']")
+            raise _failure(
+                sql, what, f"maps have no order; use one of its values, {shown_as[1]}['key']"
+            )
         kernel, weighed = aggregator.kernel, distinct
         if distinct and aggregator.distinct:
             kernel, weighed = aggregator.distinct, False
@@ -295,8 +301,13 @@ class _Compiler:
             functions=self.functions,
         )
         if not e.deterministic:
-            what = f"{e.sql!r} gives something else each time"
-            raise _failure(e.sql, what, "compute it in a stage before: it keeps what came out")
+            what = f"{e.sql!r} is not deterministic"
+            raise _failure(
+                e.sql,
+                what,
+                "compute it in an earlier stage that is --nondeterministic, which memoises the"
+                " results",
+            )
         return e
 
     def number(self, call: AggregateCall, shown: str) -> int:
@@ -337,8 +348,8 @@ def _unknown(sql: str, written: str) -> ExpressionError:
         what = f"{written} depends on the order of rows, and a group has none"
         return _failure(sql, what, REFUSED[written])
     names = ", ".join((*AGGREGATORS, *WHOLES))
-    hint = f"the aggregates are {names}; .reduce(f) does the rest"
-    return _failure(sql, f"the aggregate {written} is not known", hint)
+    hint = f"use one of {names}, or .reduce(f)"
+    return _failure(sql, f"unknown aggregate {written}", hint)
 
 
 def _checked_arguments(sql: str, written: str, texts: list[str], distinct: bool) -> list[str]:

@@ -72,7 +72,7 @@ def _shares(call: HolisticCall, text: str) -> tuple[tuple[float, ...], bool]:
     for share in shares:
         if not isinstance(share, float) or not 0.0 <= share <= 1.0:
             raise HolisticCallError(
-                f"{call.written} of {text}, which is no constant from 0 to 1",
+                f"{call.written} of {text}, which is not a constant from 0 to 1",
                 "write a number such as 0.95, or array(0.5, 0.95)",
             )
     return tuple(shares), several
@@ -82,7 +82,9 @@ def _single(call: HolisticCall) -> OrderTerm:
     """The one term of a required order."""
     terms = parse_order(call.order or "")
     if len(terms) != 1:
-        raise HolisticCallError(f"{call.written} is ordered by one value", "order by one column")
+        raise HolisticCallError(
+            f"{call.written} takes one value to order by", "order by one column"
+        )
     return terms[0]
 
 
@@ -99,7 +101,7 @@ def _percentile(call: HolisticCall) -> HolisticForm:
     _number(call, text)
     shares, several = _shares(call, share)
     if more and call.type_of(more[0]) not in INTEGERS:
-        raise HolisticCallError(f"a frequency is a whole number, not '{more[0]}'")
+        raise HolisticCallError(f"a frequency must be an integer, not '{more[0]}'")
     type_ = "array<double>" if several else "double"
     return HolisticForm(
         "percentile", [text, *more], type_, ("between", False, shares, several), 1 + len(more)
@@ -155,7 +157,9 @@ def _mode(call: HolisticCall) -> HolisticForm:
         text = call.texts[0]
     type_ = call.type_of(text)
     if "map<" in type_:
-        raise HolisticCallError(f"there is no mode of a {type_} ('{text}')", "take a value of it")
+        raise HolisticCallError(
+            f"there is no mode of a {type_} ('{text}')", "use one of its values"
+        )
     return HolisticForm("mode", [text], type_, (descending,))
 
 
@@ -182,7 +186,9 @@ def _text(call: HolisticCall) -> HolisticForm:
                 "an order inside listagg has nulls first, or last if descending"
             )
         if call.distinct and term.sql != text:
-            raise HolisticCallError("distinct values are ordered by themselves", f"order by {text}")
+            raise HolisticCallError(
+                "distinct values can only be ordered by themselves", f"order by {text}"
+            )
         if term.sql not in arguments:
             arguments.append(term.sql)
         places.append((arguments.index(term.sql), term.descending))

@@ -101,7 +101,7 @@ _AS_NUMBER = {
     "timestamp": "unix_micros({})",
 }
 _TRUTH = "compare it, as in {}({} > 0)"
-_NO_MAP = "maps have no order; take a value, as in {}({}['key'])"
+_NO_MAP = "maps have no order; use one of its values, as in {}({}['key'])"
 _SETS = "maps cannot be compared; use {}(map_entries({}))"
 _NONE = "use another argument"
 
@@ -174,13 +174,13 @@ AGGREGATORS: dict[str, Aggregator] = {
     ),
 }
 
-_FIRST = "say by which order: min_by(x, o) is the x of the least o"
-_LAST = "say by which order: max_by(x, o) is the x of the greatest o"
+_FIRST = "name the order: min_by(x, o) is the x of the least o"
+_LAST = "name the order: max_by(x, o) is the x of the greatest o"
 REFUSED = {
     "first": _FIRST,
     "first_value": _FIRST,
     "last": _LAST,
     "last_value": _LAST,
-    "any_value": "say which one: min(x), max(x) or min_by(x, o)",
+    "any_value": "choose one: min(x), max(x) or min_by(x, o)",
 }
 """Aggregates whose result depends on the order of rows, and their alternatives."""

@@ -60,8 +60,8 @@ class Generator(NamedTuple):
         if len(self.names) != len(made):
             names = ", ".join(field.name for field in made)
             raise ExpressionError(
-                f"expression {self.sql!r}: {self.called} makes {len(made)} columns ({names}), "
-                f"not {len(self.names)}",
+                f"expression {self.sql!r}: {self.called} generates {len(made)} columns"
+                f" ({names}), not {len(self.names)}",
                 hint=f"write '{self.called}({self.argument}) AS ({names})'",
             )
         return [Field(name, field.type) for name, field in zip(self.names, made, strict=True)]
@@ -84,7 +84,7 @@ class Generator(NamedTuple):
         wanted = "an array of structs" if self.fields_apart else "an array or a map"
         raise ExpressionError(
             f"expression {self.sql!r}: {self.called} takes {wanted}, not a {type_}",
-            hint="split(text, ',') makes an array of a text",
+            hint="split(text, ',') converts text to an array",
         )
 
 
@@ -127,8 +127,8 @@ def only_one(generators: Sequence[Generator]) -> Generator | None:
     """
     if len(generators) > 1:
         raise ExpressionError(
-            f"select: {generators[0].sql!r} and {generators[1].sql!r} both make several rows",
-            hint="write one select after the other: c.select('*', ...).select('*', ...)",
+            f"select: {generators[0].sql!r} and {generators[1].sql!r} both generate rows",
+            hint="use one select for each: c.select('*', ...).select('*', ...)",
         )
     return generators[0] if generators else None
 
@@ -142,5 +142,5 @@ def placed(made: Generator, type_: str) -> Field:
     """
     fields = made.fields(type_)
     if not fields:
-        raise SchemaError(f"{made.called} of structs without fields makes no column")
+        raise SchemaError(f"{made.called} of structs without fields has no columns")
     return Field(fields[0].name, type_)

@@ -107,7 +107,7 @@ def _index(node: ValueNode, *types: str, utc: bool) -> ValueNode:
 def array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`array(a, b, ...)`."""
     if not arguments:
-        raise NotProvedError("an array of nothing")
+        raise NotProvedError("an empty array")
     items = unified(arguments, utc=utc)
     type_ = f"array<{items[0].type}>"
     return RowwiseNode(name, type_, lambda *values: list(values), items, strict=False)
@@ -152,7 +152,7 @@ def _named_struct(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode
     """`named_struct('a', x, ...)`."""
     names = [literal_value(node, "the name of a field") for node in arguments[::2]]
     if not all(isinstance(each, str) for each in names):
-        raise NotProvedError("the name of a field that is no text")
+        raise NotProvedError("the name of a field that is not a string")
     if len(arguments) % 2 or len({each.lower() for each in names}) < len(names):
         raise NotProvedError("named_struct of such names")
     return struct(list(zip(names, arguments[1::2], strict=True)))

@@ -108,7 +108,7 @@ def _next_day(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     day = implicit(arguments[0], "date", utc=utc)
     wanted = _DAYS.get(str(literal_value(arguments[1], "a day of the week")).lower())
     if wanted is None:
-        raise NotProvedError("a day of the week that is none")
+        raise NotProvedError("an invalid day of the week")
     shift = np.int32(wanted - 1)
 
     def run(a: Any) -> Any:
@@ -204,14 +204,14 @@ def _pattern(arguments: list[ValueNode], place: int) -> str:
         return _DEFAULT
     pattern = literal_value(arguments[place], "a pattern")
     if not isinstance(pattern, str):
-        raise NotProvedError("a pattern that is no text")
+        raise NotProvedError("a pattern that is not a string")
     return pattern
 
 
 def _refuse_non_text(patterns: list[ValueNode]) -> None:
     """Refuses patterns that are not text, also if the time is null and they are not used."""
     if any(pattern.type != "string" for pattern in patterns):
-        raise NotProvedError("a pattern that is no text")
+        raise NotProvedError("a pattern that is not a string")
 
 
 def _arity(name: str, arguments: list[ValueNode], least: int, most: int) -> None:
@@ -437,11 +437,11 @@ def _time_of_parts(*parts: Any) -> Any:
 
 
 _DATE = Kernel(
-    _day_of_parts, (Check(_no_day, "there is no such date"), Check(_too_far, "overflow"))
+    _day_of_parts, (Check(_no_day, "the date does not exist"), Check(_too_far, "overflow"))
 )
 _TIME = Kernel(
     _time_of_parts,
-    (Check(_no_time, "there is no such time"), Check(_no_moment, "overflow")),
+    (Check(_no_time, "the time does not exist"), Check(_no_moment, "overflow")),
 )
 
 

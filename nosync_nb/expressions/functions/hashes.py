@@ -143,7 +143,7 @@ def hashed(result: str, bits: int, digest: Callable[[bytes, int], int]) -> Rule:
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not arguments:
-            raise NotProvedError(f"{name} of nothing")
+            raise NotProvedError(f"{name} without arguments")
         forms = [_bytes_of(argument.type) for argument in arguments]
 
         def row(*values: Any) -> int:

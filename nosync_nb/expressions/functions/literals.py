@@ -60,7 +60,7 @@ def number(text: str) -> LiteralNode:
         try:
             value = float(text)
         except ValueError:
-            raise NotProvedError(f"{text}, which is no number") from None
+            raise NotProvedError(f"{text}, which is not a number") from None
         if abs(value) == float("inf"):
             raise NotProvedError("a number beyond double")
         return LiteralNode(value, "double")

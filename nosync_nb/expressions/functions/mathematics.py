@@ -188,7 +188,7 @@ def bit_get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if value.type not in INTEGERS:
         raise NotProvedError(f"getbit of {value.type}")
     size = 8 * FIXED[value.type].itemsize
-    check = Check(lambda a, b: (b < 0) | (b >= size), f"there are the bits 0 to {size - 1}")
+    check = Check(lambda a, b: (b < 0) | (b >= size), f"the bits are 0 to {size - 1}")
     kernel = Kernel(
         lambda a, b: ((a.astype(np.int64) >> b.astype(np.int64)) & 1).astype(np.int8), (check,)
     )
@@ -249,7 +249,7 @@ def _tried_whole(node: ValueNode) -> ValueNode:
     if not node.raises:
         return node
     if not isinstance(node, StrictNode):
-        raise NotProvedError("to try what this is")
+        raise NotProvedError("the type of this")
     inner = [_tried_whole(argument) for argument in node.arguments]
     return StrictNode(node.name, node.type, tried_kernel(node.kernel), inner)
 

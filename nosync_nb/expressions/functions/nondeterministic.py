@@ -158,7 +158,7 @@ def _random(type_: str, draw: Callable[[int], Any], seeded: Seeded | None = None
         count(name, arguments, 1)
         seed = arguments[0]
         if not isinstance(seed, LiteralNode) or seed.type not in ("int", "bigint", VOID):
-            raise NotProvedError(f"{name} with a seed that is no whole number")
+            raise NotProvedError(f"{name} with a seed that is not an integer")
         return RandomNode(type_, lambda n: seeded(seed.value or 0, n))
 
     return rule

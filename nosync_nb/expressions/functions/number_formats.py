@@ -127,7 +127,7 @@ def _to_number(*, tries: bool) -> Rule:
         text = implicit(arguments[0], "string", utc=utc)
         form = literal_value(arguments[1], "a format")
         if not isinstance(form, str):
-            raise NotProvedError(f"{name} by a format that is no text")
+            raise NotProvedError(f"{name} with a format that is not a string")
         reader = _Reader(form)
         kernel = TextKernel(reader.number, raises=True)
         type_ = f"decimal({reader.digits},{reader.places})"
@@ -147,7 +147,7 @@ def unhexed(text: str) -> bytes | None:
 def _hex(text: str) -> bytes:
     value = unhexed(text)
     if value is None:
-        raise InvalidError(f"{text!r} is no hexadecimal number")
+        raise InvalidError(f"{text!r} is not a hexadecimal number")
     return value
 
 
@@ -158,7 +158,7 @@ def _base64(text: str) -> bytes:
     padding = len(text) - len(body)
     wrong = len(letters) % 4 == 1 or (padding and (padding > 2 or (len(letters) + padding) % 4))
     if wrong or not re.fullmatch("[A-Za-z0-9+/]*", letters):
-        raise InvalidError(f"{text!r} is no base64")
+        raise InvalidError(f"{text!r} is not valid base64")
     return base64.b64decode(letters + "=" * (-len(letters) % 4))
 
 
@@ -170,7 +170,7 @@ def _to_binary(*, tries: bool) -> Rule:
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not arguments:
-            raise NotProvedError(f"{name} of nothing")
+            raise NotProvedError(f"{name} without arguments")
         text, *form = arguments
         kind: Any = str(literal_value(form[0], "a format")).lower() if form else "hex"
         if len(form) > 1 or kind not in (*_BYTES, "utf-8", "utf8"):

@@ -46,7 +46,7 @@ def _like_pieces(pattern: str, escape: str) -> list[_LikePiece]:
         if letter == escape:
             letter, wild = next(letters, ""), False
             if letter not in ("%", "_", escape) or not letter:
-                raise InvalidError(f"the pattern {pattern!r} has an escape before no sign")
+                raise InvalidError(f"the pattern {pattern!r} ends in an escape")
         if pieces and not wild and not pieces[-1].wild:
             pieces[-1] = _LikePiece(pieces[-1].text + letter, False)
         else:
@@ -142,7 +142,7 @@ def one_of(texts_wanted: frozenset[str]) -> TextKernel:
 def _pattern(node: ValueNode) -> re.Pattern[str]:
     text = literal_value(node, "a regular expression")
     if not isinstance(text, str):
-        raise NotProvedError("a regular expression that is no text")
+        raise NotProvedError("a regular expression that is not a string")
     return compiled(text)
 
 
@@ -217,7 +217,7 @@ def _regexp_replace(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
     text, pattern = implicit(arguments[0], "string", utc=utc), _nonempty_pattern(arguments[1])
     new = literal_value(arguments[2], "a replacement")
     if not isinstance(new, str):
-        raise NotProvedError("a replacement that is no text")
+        raise NotProvedError("a replacement that is not a string")
     parts = replacement(new, pattern.groups)
 
     def made(match: re.Match[str]) -> str:
@@ -238,7 +238,7 @@ def _split(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     limit = [implicit(argument, "int", utc=utc) for argument in arguments[2:]]
     given = literal_value(arguments[1], "a regular expression")
     if not isinstance(given, str):
-        raise NotProvedError("a regular expression that is no text")
+        raise NotProvedError("a regular expression that is not a string")
     if not given:
         row = _characters
     elif given.isascii() and not set(given) & _SIGNS:

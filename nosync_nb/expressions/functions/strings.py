@@ -34,7 +34,7 @@ Text = TextKernel
 def concat_ws(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`concat_ws(separator, ...)` of texts."""
     if not arguments:
-        raise NotProvedError("concat_ws of nothing")
+        raise NotProvedError("concat_ws without arguments")
     operands = [implicit(argument, "string", utc=utc) for argument in arguments]
     large = null_tolerant.all_joined if len(operands) > 1 else None
     return null_tolerant.NullTolerantNode("string", null_tolerant.joined, operands, large=large)
@@ -117,7 +117,7 @@ def _substring_index(text: str, mark: str, number: int) -> str:
 
 def _split_part(text: str, mark: str, number: int) -> str:
     if number == 0:
-        raise InvalidError("parts are numbered from 1, or from -1 backwards")
+        raise InvalidError("parts are numbered from 1, or from -1 from the end")
     parts = text.split(mark) if mark else [text]
     place = number - 1 if number > 0 else len(parts) + number
     return parts[place] if 0 <= place < len(parts) else ""
@@ -210,7 +210,7 @@ def levenshtein(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         return StrictNode(name, "int", Text(_distance), given)
     count(name, arguments, 3)
     most = implicit(arguments[2], "int", utc=utc)
-    literal_value(most, "the most of levenshtein")  # for null Spark returns 0, -1 or null
+    literal_value(most, "the limit of levenshtein")  # for null Spark returns 0, -1 or null
     return StrictNode(name, "int", Text(_distance_within), (*given, most))
 
 
@@ -257,7 +257,7 @@ def format_string(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode
     """`format_string` of integers and texts, by a literal of `%d`, `%s`, `%x` and widths."""
     pattern = literal_value(arguments[0], "a format") if arguments else None
     if not isinstance(pattern, str):
-        raise NotProvedError("a format that is no text")
+        raise NotProvedError("a format that is not a string")
     pieces = _format_pieces(pattern)
     kinds = [piece.kind for piece in pieces if piece.kind]
     if len(kinds) != len(arguments) - 1:
@@ -340,7 +340,7 @@ def _unbase64(text: str) -> bytes:
     body = letters.rstrip("=")
     padding = len(letters) - len(body)
     if "=" in body or len(body) % 4 == 1 or (padding and (len(body) + padding) % 4):
-        raise InvalidError(f"{text!r} is no base64")
+        raise InvalidError(f"{text!r} is not valid base64")
     return _base64.b64decode(body + "=" * (-len(body) % 4))
 
 

@@ -61,7 +61,7 @@ def _number(source: str, target: str) -> Kernel:
     least, greatest = limits(target)
     if INTEGERS.index(source) <= INTEGERS.index(target):
         return Kernel(lambda a: a.astype(dtype), (), lambda a: a)
-    check = Check(lambda a: (a < least) | (a > greatest), f"the value is beyond {target}")
+    check = Check(lambda a: (a < least) | (a > greatest), f"the value is out of range for {target}")
     return Kernel(lambda a: a.astype(dtype), (check,), lambda a: a)
 
 
@@ -83,7 +83,7 @@ def _float_to_integer(target: str, unit: int = 1) -> Kernel:
         )  # 2**63 itself passes the check and becomes the greatest integer, as in Java
         return np.where(top, greatest, np.where(top, 0.0, wide).astype(np.int64))
 
-    return Kernel(run, (Check(bad, f"the value is beyond {target}"),), floats=True)
+    return Kernel(run, (Check(bad, f"the value is out of range for {target}"),), floats=True)
 
 
 def _time(source: str, target: str) -> Kernel | None:
@@ -111,7 +111,7 @@ def _seconds(target: str) -> Kernel:
     least, greatest = limits(target)
     check = Check(
         lambda a: (a // datetimes.SECOND < least) | (a // datetimes.SECOND > greatest),
-        f"the value is beyond {target}",
+        f"the value is out of range for {target}",
     )
     run = Kernel(lambda a: (a // datetimes.SECOND).astype(FIXED[target]))
     return run if target == "bigint" else replace(run, checks=(check,))
@@ -244,7 +244,7 @@ def _of_bytes(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise InvalidError(f"{value!r} is no UTF-8") from None
+        raise InvalidError(f"{value!r} is not valid UTF-8") from None
 
 
 _BYTES_TRIED = TextKernel(_of_bytes, raises=True)
@@ -326,14 +326,14 @@ def _parse_decimal(text: str, digits: int, places: int) -> int:
 def _fit_decimal(value: Decimal, digits: int, places: int, text: str) -> int:
     """Returns the whole number of a value rounded to places, ties away from zero."""
     if value and value.adjusted() > DIGITS_MAX:
-        raise InvalidError(f"{text!r} is beyond decimal({digits},{places})")
+        raise InvalidError(f"{text!r} is out of range for decimal({digits},{places})")
     if value and value.adjusted() < -places - 2:
         return 0
     unit = Decimal((0, (1,), -places))
     exact = _EXACTLY if len(value.as_tuple().digits) < 700 else Context(prec=len(text) + 100)
     whole = int(exact.scaleb(value.quantize(unit, ROUND_HALF_UP, exact), places))
     if abs(whole) >= 10**digits:
-        raise InvalidError(f"{text!r} is beyond decimal({digits},{places})")
+        raise InvalidError(f"{text!r} is out of range for decimal({digits},{places})")
     return whole
 
 
@@ -374,7 +374,7 @@ def _decimal_to_integer(digits: int, places: int, target: str) -> Kernel:
             )  # a literal without rows must not raise
         return np.where((whole < least) | (whole > greatest), 0, whole).astype(dtype)
 
-    return Kernel(run, (Check(bad, f"the value is beyond {target}"),))
+    return Kernel(run, (Check(bad, f"the value is out of range for {target}"),))
 
 
 def plain_text(whole: int, places: int) -> str:

@@ -13,7 +13,7 @@ from nosync_nb.expressions.kernels.kernel import InvalidError
 
 Key = Callable[[Any], Any]
 
-_BEYOND = "the index is beyond the array"
+_BEYOND = "the index is outside the array"
 _ZERO = "the index is 0; the first element has index 1"
 SEQUENCE_MAX = 10_000_000
 """The maximum number of elements of a sequence here; Spark's limit is 200 times that."""
@@ -167,7 +167,7 @@ def compact(items: Sequence[Any]) -> list[Any]:
 def repeat(value: Any, times: int | None) -> list[Any] | None:
     """`array_repeat(x, n)`."""
     if times is not None and times > SEQUENCE_MAX:
-        raise InvalidError("an array of more elements than fit")
+        raise InvalidError("an array with too many elements")
     return None if times is None else [value] * max(times, 0)
 
 
@@ -188,7 +188,7 @@ def insert(items: Sequence[Any] | None, place: int | None, value: Any) -> list[A
     if place == 0:
         raise InvalidError(_ZERO)
     if abs(place) > SEQUENCE_MAX:
-        raise InvalidError("an array of more elements than fit")
+        raise InvalidError("an array with too many elements")
     if place > 0:
         filled = [*items, *[None] * (place - 1 - len(items))]
         return [*filled[: place - 1], value, *filled[place - 1 :]]
@@ -201,9 +201,9 @@ def insert(items: Sequence[Any] | None, place: int | None, value: Any) -> list[A
 def part(items: Sequence[Any], start: int, length: int) -> list[Any]:
     """`slice(a, start, length)`."""
     if start == 0:
-        raise InvalidError("a slice that starts at 0")
+        raise InvalidError("a slice that starts at 0; the first element has index 1")
     if length < 0:
-        raise InvalidError("a slice of a length below 0")
+        raise InvalidError("a slice with a negative length")
     first = start - 1 if start > 0 else len(items) + start
     return list(items[first : first + length]) if first >= 0 else []
 
@@ -220,7 +220,7 @@ def sequence(start: int, stop: int, step: int | None = None) -> list[int]:
     if (step == 0 and start != stop) or (stop - start) * step < 0:
         raise InvalidError(f"a sequence from {start} to {stop} by {step}")
     if step and (stop - start) // step >= SEQUENCE_MAX:
-        raise InvalidError("a sequence of more elements than fit")
+        raise InvalidError("a sequence with too many elements")
     return list(range(start, stop + (1 if step > 0 else -1), step)) if step else [start]
 
 

@@ -156,7 +156,7 @@ def pattern_parser(pattern: str) -> TextKernel:
         values = None if match is None else _values(fields, match.groups())
         micros = None if values is None else _micros(values)
         if micros is not None and not _LEAST <= micros < 2**63:
-            raise InvalidError(f"overflow: {text!r} is too far for a timestamp")
+            raise InvalidError(f"overflow: {text!r} is outside the range of timestamps")
         return micros
 
     def read(text: str) -> int:

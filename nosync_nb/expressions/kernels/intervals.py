@@ -121,6 +121,7 @@ def _to_integer(whole: str, width: int) -> Kernel:
         return (wide - np.fmod(wide, np.int64(width))) // width
 
     check = Check(
-        lambda a: (count(a) < least) | (count(a) > greatest), f"the value is beyond {whole}"
+        lambda a: (count(a) < least) | (count(a) > greatest),
+        f"the value is out of range for {whole}",
     )
     return Kernel(lambda a: count(a).astype(FIXED[whole]), (check,))

@@ -33,7 +33,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
     translated = _JavaReader(pattern).read()
     if may_explode(translated):
         raise NotProvedError(
-            f"the pattern {pattern!r}: repetitions within one another that can read a text in"
+            f"the pattern {pattern!r}: nested repetitions that can match a text in"
             " exponentially many ways"
         )
     return translated
@@ -164,7 +164,7 @@ class _JavaReader:
 
     def close(self) -> None:
         if not self.opened:
-            raise self.unknown("a ) that closes nothing")
+            raise self.unknown("a ) without a (")
         start = self.opened.pop()
         self.at += 1
         self.parts[start:] = ["".join([*self.parts[start:], ")"])]
@@ -172,7 +172,7 @@ class _JavaReader:
 
     def quantifier(self) -> None:
         if self.last is None:
-            raise self.unknown("a quantifier of nothing")
+            raise self.unknown("a quantifier without an operand")
         counted = _COUNT.match(self.pattern, self.at)
         sign = self.pattern[self.at]
         if sign == "{":

@@ -149,7 +149,7 @@ def _of_words(sql: str, words: tuple[Word, ...]) -> str | None:
         if following.text != "(":
             continue
         if word.kind in ("string", "number") or word.text in (")", "]"):
-            return "calls what it computes"
+            return "calls a computed function"
         if word.kind in ("word", "name") and word.text.lower() not in _BEFORE_PAREN:
             return _calls(word.text)
     return None
@@ -160,7 +160,7 @@ def _of_tree(tree: exp.Expression) -> str | None:
     for node in tree.walk():
         kind = type(node).__name__
         if kind not in _NODE_NAMES:
-            return f"has a part that is not run from a log ({kind})"
+            return f"has a part that is not allowed in a log ({kind})"
         if isinstance(node, exp.Anonymous):
             name: Any = node.name
             if not isinstance(name, str) or name.lower() not in FUNCTIONS:
@@ -168,12 +168,12 @@ def _of_tree(tree: exp.Expression) -> str | None:
             if isinstance(node.parent, exp.Dot) and node.parent.expression is node:
                 return _calls(node.parent.sql())
         if isinstance(node, exp.Alias) and isinstance(node.parent, exp.Paren):
-            return "looks at other rows"
+            return "reads other rows"
     return None
 
 
 def _calls(name: str) -> str:
-    return f"calls '{name[:_SHOWN_MAX]}', which is not run from a log"
+    return f"calls '{name[:_SHOWN_MAX]}', which is not allowed in a log"
 
 
 def _short(sql: str) -> str:

@@ -124,17 +124,19 @@ def unknown_column(name: str, schema: Schema, text: str) -> ExpressionError:
 def _refuse(node: Any, text: str) -> None:
     called = _called(node)
     if isinstance(node, exp.Window) or called in WINDOWS:
-        _raise(text, "a window looks at other rows", "use group_by(...).top(...) or .reduce(...)")
+        _raise(
+            text, "a window function reads other rows", "use group_by(...).top(...) or .reduce(...)"
+        )
     if called in AGGREGATES or isinstance(node, exp.Filter):
         what = f"{called} is an aggregate" if called else "filter belongs to an aggregate"
         _raise(text, what, "use group_by(...).agg(name='...')")
     if called in GENERATORS:
         alone = f"write it alone, as in select('*', '{called}(a) AS x')"
         hint = alone if called in EXPLODING else "use flat_map(function, schema)"
-        _raise(text, f"{called} makes several rows of one", hint)
+        _raise(text, f"{called} generates several rows", hint)
     in_words = isinstance(node, exp.Alias) and isinstance(node.parent, exp.Paren)
     if in_words or isinstance(node, exp.Query | exp.Exists):  # Spark reads `(table t)` as one
-        _raise(text, "a subquery looks at other rows", "use join(..., how='semi' or 'anti')")
+        _raise(text, "a subquery reads other rows", "use join(..., how='semi' or 'anti')")
     if isinstance(node, exp.Placeholder | exp.Parameter):
         _raise(text, "a parameter has no value here", "write the value, as in f'x > {value!r}'")
     if isinstance(node, exp.Star) and (call := _called(node.parent)):

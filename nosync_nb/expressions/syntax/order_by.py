@@ -26,7 +26,7 @@ def parse_order(text: str) -> list[OrderTerm]:
         ExpressionError: if a term is empty or no expression, or a string does not end.
     """
     if not isinstance(text, str):
-        raise ExpressionError(f"by={text!r} is not text", hint="write by='delay desc, name'")
+        raise ExpressionError(f"by={text!r} is not a string", hint="write by='delay desc, name'")
     return [_term(text, words) for words in _terms(text)]
 
 

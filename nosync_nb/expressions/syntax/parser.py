@@ -138,14 +138,16 @@ def parse(sql: str) -> Parsed:
         try:
             text, values = marked(text, [(w.start, w.end) for w in words if w.kind == "string"])
         except (ValueError, OverflowError):
-            raise _failure(sql, "an escape names no character", "write the character") from None
+            raise _failure(
+                sql, "an escape does not name a character", "write the character itself"
+            ) from None
     try:
         statements = _Dialect().parse(_PREFIX + text)
     except ParseError as error:
         raise _unreadable(sql, error) from None
     except ArithmeticError:
         hint = "write numbers as in 12, 1.5, 1e3, 1.5BD"
-        raise _failure(sql, "what begins like a number is none", hint) from None
+        raise _failure(sql, "a literal that begins like a number is not a number", hint) from None
     select = statements[0] if len(statements) == 1 else None
     if values and isinstance(select, exp.Select):
         restore(select, values)
@@ -175,7 +177,7 @@ def tokens(sql: str) -> tuple[Word, ...]:
     except TokenError:
         quote = next((q for q in "'\"`" if sql.count(q) % 2), None)
         at = f" at position {sql.rindex(quote) + 1}" if quote else ""
-        raise _failure(sql, f"a string does not end{at}", "close the quotes") from None
+        raise _failure(sql, f"a string is not closed{at}", "close the quotes") from None
     words: list[Word] = []
     for token in parts:
         source = sql[token.start : token.end + 1]
@@ -223,7 +225,7 @@ def _unreadable(sql: str, error: ParseError) -> ExpressionError:
     where = f"at position {max(1, end - len(seen) + 1)}"
     if "\n" in sql:
         where += f" of line {line}"
-    description = str(first.get("description") or "it is no expression")
+    description = str(first.get("description") or "it is not an expression")
     if "missing" in description:
         what = f"something is missing after {seen!r} {where}"
     elif description.startswith("Expecting"):

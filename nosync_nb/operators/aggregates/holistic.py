@@ -155,7 +155,10 @@ def _percentile(
 def _weighed(values: Values, counts: Counts) -> list[int]:
     weighed = [v[1] * c for v, c in zip(values, counts, strict=True)]
     if min(weighed) < 0:
-        raise ExpressionError("a percentile with a frequency below 0", hint="filter such rows")
+        raise ExpressionError(
+            "percentile: a frequency is below 0",
+            hint="filter out the rows with negative frequencies",
+        )
     return weighed
 
 

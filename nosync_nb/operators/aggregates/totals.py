@@ -167,14 +167,14 @@ def _fit_result(unscaled: list[int | None], what: str, result: str) -> list[Any]
         least = -(2 ** (8 * FIXED[result].itemsize - 1))
         if not least <= low <= high < -least:
             raise ExpressionError(
-                f"{what} leaves the range of {result}",
-                hint="sum a wider type: sum(cast(x as decimal(38, 0)))",
+                f"{what} is outside the range of {result}",
+                hint="use a wider type: sum(cast(x as decimal(38, 0)))",
             )
         return unscaled
     precision, scale = decimal_parts(result)
     if max(-low, high) >= 10**precision:
         raise ExpressionError(
-            f"{what} leaves the range of {result}", hint="take doubles: cast(x as double)"
+            f"{what} is outside the range of {result}", hint="use doubles: cast(x as double)"
         )
     return [None if u is None else Decimal(u).scaleb(-scale, _WIDE) for u in unscaled]
 

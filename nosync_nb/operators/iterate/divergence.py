@@ -79,8 +79,9 @@ class DivergenceDetector:
         most = min(ROUNDS_MAX, max(ROUNDS_MIN, ROUNDS_PER_ROW * inputs))
         if self.count > most:
             raise DivergenceError(
-                f"{self._title()} did not settle in {self.count} rounds; {self._changing_rows()}",
-                hint="bound it, iterate(body, rounds=...), or let the body end: distinct(), min",
+                f"{self._title()} did not converge in {self.count} rounds; {self._changing_rows()}",
+                hint="limit the rounds with iterate(body, rounds=...), or end the body with"
+                " distinct() or a min aggregate",
             )
 
     def _last_stored_round(self) -> int:
@@ -114,9 +115,9 @@ class DivergenceDetector:
         before = self.seen.setdefault(self.sum, now)
         if before != now:
             raise DivergenceError(
-                f"{self._title()} never settles: what it held in round {before} comes again in"
-                f" round {now}, every {now - before} rounds; {self._changing_rows()}",
-                hint="make the body monotone, or bound it: iterate(body, rounds=...)",
+                f"{self._title()} does not converge: round {now} has the same rows as round"
+                f" {before} (period {now - before}); {self._changing_rows()}",
+                hint="make the body monotone, or limit the rounds: iterate(body, rounds=...)",
             )
 
     def _title(self) -> str:
@@ -140,11 +141,15 @@ def overflow_error(stage: str, time: Time, scope: LoopScope, error: CountError) 
         scope: the loop that ran, `time` its round.
     """
     row = "a row" if error.row is None else f"row {error.row!r}"
-    bound = "bound it, iterate(body, rounds=...)" if scope.rounds is None else "take fewer rounds"
+    bound = (
+        "limit the rounds with iterate(body, rounds=...)"
+        if scope.rounds is None
+        else "reduce rounds="
+    )
     return DivergenceError(
-        f"{_title(stage, time)} does not settle: counts grow, and in round {time[-1]} {row} is"
-        " counted more than 2**63 - 1 times",
-        hint=f"let the body end with distinct() or an aggregate, so that copies do not add up; or"
+        f"{_title(stage, time)} does not converge: counts grow, and in round {time[-1]} {row}"
+        " is counted more than 2**63 - 1 times",
+        hint="end the body with distinct() or an aggregate, so that copies do not add up; or"
         f" {bound}",
     )
 

@@ -186,7 +186,7 @@ class KeyCache(Generic[Place]):
 
     def _places(self, values: Sequence[list[Any]], n: int) -> Iterable[Place]:
         """The keys under which the cache counts the rows that were read."""
-        raise AssertionError("what is known says how it is counted")
+        raise AssertionError("subclasses implement _places")
 
     def _complete(self, keys: Sequence[Row]) -> None:
         """Drops rows that cancel, after a lookup, and counts the rest."""

@@ -179,7 +179,7 @@ class Loop(Operator):
         before: list[Trace | None] = []
         consolidated: dict[int, Updates] = {}
         for trace, layout in zip(step.after, self.layouts, strict=True):
-            assert trace is not None, "the loop's inputs are kept"
+            assert trace is not None, "the inputs of a loop are arranged"
             if id(trace) not in consolidated:
                 consolidated[id(trace)] = trace.consolidated().updates
             deltas.append(consolidated[id(trace)] or None)

@@ -143,7 +143,8 @@ def _check_cross(changed: int, held: int, step: Step) -> None:
             f"{titled(step.stage)}: a cross join of {changed:,} changed rows of one side with"
             f" {held:,} of the other would give {changed * held:,} rows, more than"
             f" {CROSS_ROWS_MAX:,}",
-            hint="join on a key, filter or aggregate the sides first, or insert fewer rows a time",
+            hint="join on a key, filter or aggregate the sides first, or insert fewer rows at a"
+            " time",
             stage=step.stage,
         )
 

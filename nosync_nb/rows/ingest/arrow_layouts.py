@@ -39,7 +39,7 @@ def checked_layout(array: Any) -> Any:
     except pa.ArrowInvalid as error:
         raise SchemaError(
             f"its Arrow array is not valid: {str(error).strip().partition(chr(10))[0]}",
-            hint="whatever made it broke it: make it anew, such as with pa.array(x.to_pylist())",
+            hint="build the array again, for example with pa.array(x.to_pylist())",
         ) from None
     return array
 
@@ -139,7 +139,7 @@ def _list(array: pa.Array) -> pa.Array:
     np.cumsum(sizes, out=ends[1:])
     if int(ends[-1]) >= 2**31:
         raise SchemaError(
-            f"its lists hold {int(ends[-1])} values, more than a column of one insert can",
+            f"its lists hold {int(ends[-1])} values, more than one insert can take",
             hint="insert it in several pieces",
         )
     place = np.arange(int(ends[-1])) + (starts - ends[:-1]).repeat(sizes)

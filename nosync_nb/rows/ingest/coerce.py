@@ -106,7 +106,7 @@ def _make(type_: str) -> Convert:
 
 
 def _wrong(type_: str, *, hint: str) -> MisfitError:
-    return MisfitError(f"is no {type_}", hint=hint)
+    return MisfitError(f"is not a valid {type_}", hint=hint)
 
 
 def _number(value: Any, type_: str) -> Any:
@@ -116,7 +116,7 @@ def _number(value: Any, type_: str) -> Any:
     if not isinstance(value, _NUMBERS) or (isinstance(value, Decimal) and value.is_snan()):
         text = isinstance(value, str)
         raise _wrong(
-            type_, hint="text is not parsed: convert it first" if text else "write a number"
+            type_, hint="strings are not parsed: convert it first" if text else "write a number"
         )
     return value
 
@@ -130,15 +130,15 @@ def _integers(type_: str) -> Convert:
         _number(value, type_)
         if not isinstance(value, Integral):
             if value != value:
-                raise _wrong(type_, hint="NaN is not null here: write None")
+                raise _wrong(type_, hint="NaN is not null: write None for null")
             if value in (float("inf"), float("-inf")) or value != int(value):
                 raise MisfitError(f"is not exactly {type_}", hint="round it, or declare double")
         number = int(value)
         if isinstance(value, _FLOATS) and abs(number) >= EXACT_WHOLE:
             raise MisfitError(
                 "is a float of 2^53 or more, so it may be rounded",
-                hint="pass integers: from NoSync to_pandas(types='arrow'); else int(value) or"
-                " .astype('Int64')",
+                hint="pass integers: int(value), .astype('Int64'), or from NoSync"
+                " to_pandas(types='arrow')",
             )
         if not low <= number <= high:
             raise MisfitError(
@@ -186,7 +186,7 @@ def _string(value: Any) -> str:
         return value.encode().decode()
     except UnicodeEncodeError:
         raise MisfitError(
-            "holds half a surrogate pair, which UTF-8 cannot write",
+            "has half a surrogate pair, which UTF-8 cannot encode",
             hint="write value.encode(errors='replace').decode()",
         ) from None
 
@@ -204,7 +204,9 @@ def _date(value: Any) -> int:
     if isinstance(value, datetime):
         midnight = (value.hour, value.minute, value.second, value.microsecond) == (0, 0, 0, 0)
         if value.tzinfo is not None or not midnight or _nanoseconds(value):
-            raise MisfitError("is a time, not exactly a date", hint="write value.date()")
+            raise MisfitError(
+                "has a time of day, so it is not exactly a date", hint="write value.date()"
+            )
         value = value.date()
     if not isinstance(value, date):
         raise _wrong("date", hint="write datetime.date(year, month, day)")
@@ -221,7 +223,7 @@ def _from_numpy(value: Any, type_: str) -> datetime:
     """Converts a numpy datetime that is a whole number of microseconds."""
     micros = value.astype("datetime64[us]")
     if micros != value:
-        raise MisfitError(f"is not exactly {type_}", hint="times are kept in microseconds")
+        raise MisfitError(f"is not exactly {type_}", hint="round it to microseconds")
     time = micros.item()
     if not isinstance(time, datetime):
         raise MisfitError(f"does not fit {type_}", hint="years are 1 to 9999")
@@ -237,10 +239,10 @@ def _times(type_: str) -> Convert:
         if not isinstance(value, datetime):
             raise _wrong(type_, hint="write datetime.datetime(...)")
         if _nanoseconds(value):
-            raise MisfitError(f"is not exactly {type_}", hint="times are kept in microseconds")
+            raise MisfitError(f"is not exactly {type_}", hint="round it to microseconds")
         if type_ == "timestamp_ntz" and value.tzinfo is not None:
             raise MisfitError(
-                "has a time zone, timestamp_ntz has none",
+                "has a time zone, but timestamp_ntz has none",
                 hint="declare timestamp, or write value.replace(tzinfo=None)",
             )
         micros: int = raw(value, type_)
@@ -256,7 +258,9 @@ def _whole_units(type_: str, convert: Convert) -> Convert:
     def exact(value: Any) -> int:
         number: int = convert(value)
         if number % unit:
-            raise MisfitError(f"is not exactly {type_}", hint="declare one of smaller units")
+            raise MisfitError(
+                f"is not exactly {type_}", hint="declare an interval with smaller units"
+            )
         return number
 
     return exact
@@ -267,17 +271,17 @@ def _duration(value: Any) -> int:
     if isinstance(value, np.timedelta64):
         micros = value.astype("timedelta64[us]")
         if micros != value:
-            raise MisfitError("is not exactly an interval", hint="they are kept in microseconds")
+            raise MisfitError("is not exactly an interval", hint="round it to microseconds")
         return int(micros.astype(np.int64))
     if not isinstance(value, timedelta):
         months = type(value).__name__ == "MonthDayNano"  # as DuckDB exports every interval
         hint = "pass rows of timedelta: relation.fetchall()" if months else _TIMEDELTA
         raise _wrong("interval of time", hint=hint)
     if getattr(value, "nanoseconds", 0) % 1000:
-        raise MisfitError("is not exactly an interval", hint="they are kept in microseconds")
+        raise MisfitError("is not exactly an interval", hint="round it to microseconds")
     number: int = raw(value, DAY_TIMES[0])
     if not -(2**63) <= number < 2**63:
-        raise MisfitError("does not fit an interval", hint="it holds 64 bits of microseconds")
+        raise MisfitError("does not fit an interval", hint="intervals have 64 bits of microseconds")
     return number
 
 
@@ -293,7 +297,7 @@ def _decimals(type_: str) -> Convert:
         else:
             exact = value if isinstance(value, Decimal) else Decimal(float(value))
         if not exact.is_finite():
-            raise _wrong(type_, hint="write None for what is missing")
+            raise _wrong(type_, hint="write None for missing values")
         if not exact:
             exact = Decimal(0)
         elif abs(exact.adjusted()) > _FAR or int(exact.as_tuple().exponent) < -_FAR:
@@ -343,7 +347,7 @@ def _maps(type_: str, key_type: str, value_type: str) -> Convert:
         for key, item in items:
             kept = None if key is None else convert_key(key)
             if kept is None:
-                raise MisfitError("has a null key", hint="leave out entries without a key")
+                raise MisfitError("has a null as key", hint="leave out entries without a key")
             entries[encode(kept, key_type)] = kept, None if item is None else convert_value(item)
         if len(entries) < len(items):
             raise MisfitError("has a key twice", hint="keep one of its entries: dict(value)")
@@ -364,7 +368,7 @@ def _structs(type_: str, parts: tuple[tuple[str, str], ...]) -> Convert:
         if isinstance(value, Mapping):
             if set(value) != set(names):
                 raise MisfitError(
-                    f"has other fields than {type_}", hint=_other_fields(value, names)
+                    f"does not have the fields of {type_}", hint=_other_fields(value, names)
                 )
             value = [value[name] for name in names]
         if not isinstance(value, (list, tuple)) or len(value) != len(names):

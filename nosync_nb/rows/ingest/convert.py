@@ -82,7 +82,7 @@ def _from_other(rows: Any, schema: Schema) -> tuple[list[Column], int]:
     source = source_of(rows)
     if source is None:
         raise SchemaError(
-            f"{_message_text(rows)} is no rows",
+            f"{_message_text(rows)} is not a list of rows or a table",
             hint="pass a list of tuples or dicts, a pandas or an Arrow table",
         )
     if isinstance(source, list):
@@ -132,7 +132,7 @@ def _refuse_unready(rows: Any) -> None:
     kind = type(rows)
     remedy = _UNREADY.get((kind.__module__.partition(".")[0], kind.__name__))
     if remedy is not None:
-        raise SchemaError(f"a {kind.__name__} is no rows yet", hint=f"pass .{remedy} of it")
+        raise SchemaError(f"a {kind.__name__} has no rows yet", hint=f"pass its .{remedy}")
 
 
 def _as_table(rows: Any) -> Any:
@@ -146,8 +146,8 @@ def _as_table(rows: Any) -> Any:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError) as error:
         message = str(error).strip().partition("\n")[0]
         raise SchemaError(
-            f"a {type(rows).__name__} is no table: {message}",
-            hint="pass a table; a single column has .to_frame(), or is passed as {'name': column}",
+            f"a {type(rows).__name__} is not a table: {message}",
+            hint="pass a table; for a single column, use .to_frame() or pass {'name': column}",
         ) from None
 
 
@@ -194,7 +194,8 @@ def _columns(
         except (pa.ArrowException, ValueError, OverflowError) as error:
             message = str(error).strip().partition("\n")[0]
             raise SchemaError(
-                f"column {name!r}: cannot be taken as {type_}: {message or type(error).__name__}",
+                f"column {name!r}: cannot be converted to {type_}:"
+                f" {message or type(error).__name__}",
                 hint="convert it to a list or to a plain Arrow array first",
             ) from None
     return columns
@@ -219,7 +220,7 @@ def _named(names: Sequence[Any], schema: Schema) -> list[int]:
             unknown.append(name)
         elif own in positions:
             raise SchemaError(
-                f"column {schema.names[own]!r} is there twice", hint="leave one of them out"
+                f"column {schema.names[own]!r} occurs twice", hint="leave one of them out"
             )
         else:
             positions[own] = at
@@ -257,14 +258,15 @@ def _from_mapping(rows: Mapping[Any, Any], schema: Schema) -> tuple[list[Column]
     for name, part in zip(rows, parts, strict=True):
         if isinstance(part, (str, bytes, Mapping)) or not hasattr(part, "__len__"):
             raise SchemaError(
-                f"column {name!r}: {_message_text(part)} is no column",
-                hint="a single row is passed as a list of one dict: [{...}]",
+                f"column {name!r}: {_message_text(part)} is not a column",
+                hint="pass a single row as a list of one dict: [{...}]",
             )
     lengths = {len(part) for part in parts}
     if len(lengths) > 1:
         sizes = ", ".join(f"{name} {len(part)}" for name, part in rows.items())
         raise SchemaError(
-            f"columns differ in length: {sizes}", hint="give each as many values, None if unknown"
+            f"columns differ in length: {sizes}",
+            hint="give each column the same number of values; use None for unknown ones",
         )
     return _columns([parts[i] for i in order], schema, _from_part), max(lengths, default=0)
 
@@ -342,8 +344,8 @@ def _no_row(row: Any, at: int, schema: Schema) -> SchemaError:
     elif is_pandas(row):
         remedy = "pass the table itself, not a list of it"
     else:
-        remedy = "a single row is passed as a list of one tuple: [(...)]"
-    return SchemaError(f"row {at} is {_message_text(row)}, no tuple or dict", hint=remedy)
+        remedy = "pass a single row as a list of one tuple: [(...)]"
+    return SchemaError(f"row {at} is {_message_text(row)}, not a tuple or dict", hint=remedy)
 
 
 _ndarray = np.ndarray

@@ -90,7 +90,7 @@ def table_of(data: bytes, path: str, schema: Schema, read: Callable[[int], None]
         return _csv(data, source, schema) if kind == "csv" else _json(source, schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         text = str(error).strip().partition("\n")[0]
-        hint = "replace the file: it is then read again"
+        hint = "replace the file, and it is read again"
         if kind == "csv":
             text = _csv_error(data, schema) or text
         elif kind == "json":
@@ -158,7 +158,7 @@ def _csv_error(data: bytes, schema: Schema) -> str:
         where.append(f"column {name!r}")
         with suppress(SchemaError):
             type_ = schema.fields[schema.index(name)].type
-            text = _VALUE.sub(lambda value: f"{value[1]} is no {type_}", text)
+            text = _VALUE.sub(lambda value: f"{value[1]} is not a valid {type_}", text)
     where += _unsupported(text, schema)
     return ": ".join([*filter(None, [", ".join(where)]), _PREFIX.sub("", text)])
 

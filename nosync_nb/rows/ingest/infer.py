@@ -21,7 +21,7 @@ from nosync_nb.rows.ingest.convert import is_pandas, own_columns, source_of
 from nosync_nb.rows.pandas_frames import is_series
 from nosync_nb.rows.schema import Schema, spark_type
 
-_PLAIN = "make text or numbers of it first, as with .astype(str)"
+_PLAIN = "convert it to text or numbers first, for example with .astype(str)"
 _DDL = "give the columns as text, 'name type, ...'"
 
 
@@ -49,12 +49,12 @@ def infer_schema(rows: Any) -> Schema:
 def _of_rows(rows: Sequence[Any]) -> Schema:
     """Infers from a list of dicts or named tuples."""
     if not rows:
-        raise SchemaError("no rows to take columns from", hint=_DDL)
+        raise SchemaError("no rows to infer the columns from", hint=_DDL)
     dicts = []
     for at, row in enumerate(rows):
         named = _as_dict(row)
         if named is None:
-            raise SchemaError(f"row {at} has no names: {row!r:.60}", hint=_DDL)
+            raise SchemaError(f"row {at} has no column names: {row!r:.60}", hint=_DDL)
         dicts.append(named)
     names = list(dicts[0])
     for at, row in enumerate(dicts):
@@ -94,8 +94,8 @@ def _of_part(name: Any, part: Any) -> str:
         return _of_arrow(name, pa.array(own_columns(part)).type)
     if isinstance(part, (str, bytes, Mapping)) or not isinstance(part, Iterable):
         raise SchemaError(
-            f"column {name!r}: {part!r:.60} is no column",
-            hint="a single row is passed as a list of one dict: [{...}]",
+            f"column {name!r}: {part!r:.60} is not a column",
+            hint="pass a single row as a list of one dict: [{...}]",
         )
     return _of_values(name, list(part))
 
@@ -115,7 +115,9 @@ def _of_values(name: Any, values: Sequence[Any]) -> str:
     except SchemaError as error:
         raise SchemaError(f"column {name!r}: {error}", hint=error.hint) from None
     if type_ is None:
-        raise SchemaError(f"column {name!r} has no value to take a type from", hint=_DDL)
+        raise SchemaError(
+            f"column {name!r} has only nulls, so its type cannot be inferred", hint=_DDL
+        )
     return type_
 
 
@@ -133,7 +135,7 @@ def _common(values: Iterable[Any]) -> str | None:
         if common is None or {common, own} == {"bigint", "double"}:
             common = own if common is None else "double"
         elif own is not None and own != common:
-            raise SchemaError(f"its values are {common} and {own}", hint=_DDL)
+            raise SchemaError(f"its values have different types, {common} and {own}", hint=_DDL)
     return common
 
 
@@ -160,7 +162,9 @@ def _type_of(value: Any) -> str | None:
     if isinstance(value, (list, tuple, np.ndarray)):
         inner = _common(value)
         return None if inner is None else f"array<{inner}>"
-    raise SchemaError(f"{value!r:.60} of {type(value).__name__} has no type", hint=_PLAIN)
+    raise SchemaError(
+        f"{value!r:.60} of type {type(value).__name__} has no Spark SQL type", hint=_PLAIN
+    )
 
 
 _PYTHON: tuple[tuple[tuple[type, ...], str], ...] = (

@@ -70,7 +70,7 @@ class _OffLockRun:
         graph = self.prepared.runner.graph
         new = missing_nodes(graph, self.prepared.old)
         stages = dict.fromkeys(node.stage for node in graph if node.id in new)
-        what = f"makes what is remembered for {first_names([*stages])}"
+        what = f"builds operator state of {first_names([*stages])}"
         with doing.record(what, len(new)) as progress:
 
             def step() -> None:
@@ -131,7 +131,7 @@ class BackgroundRebuild:
 
     def submit_rebuild(self) -> None:
         """Starts the rebuild in the background, if any state is missing."""
-        self._worker.submit(object(), self._run_in_worker, name="rebuilding the state of operators")
+        self._worker.submit(object(), self._run_in_worker, name="rebuilding operator state")
 
     def finish(self) -> None:
         """Rebuilds the state in this thread, or waits a while for the worker; with the lock."""

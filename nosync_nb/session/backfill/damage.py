@@ -96,11 +96,13 @@ def refuted_stages(
         name = names.get(log)
         if name is None:
             continue
-        what = "itself" if source == log else f"'{names.get(source, 'what is gone')}'"
-        doubt(name, epoch, f"at epoch {epoch} its clock names other rows of {what} than are there")
+        what = "itself" if source == log else f"'{names.get(source, 'a deleted stage')}'"
+        doubt(
+            name, epoch, f"at epoch {epoch} its clock names other rows of {what} than the log has"
+        )
         if not snapshot.catalog[name].is_input:
             for reader in graph.dependants(name):
-                doubt(reader, epoch, f"it reads '{name}', which is computed again")
+                doubt(reader, epoch, f"it reads '{name}', which is recomputed")
     return doubts
 
 
@@ -236,7 +238,7 @@ class _RepairPlanner:
             )
         if begin > stage.begin:
             self._limit_readable(stage, begin)
-            why = f"{_epochs_text(begin, now)}; before that what it reads cannot be read any more"
+            why = f"{_epochs_text(begin, now)}; before that its inputs are no longer readable"
             return loss._replace(outcome=REPLAY, first=begin, why=why)
         return loss._replace(outcome=REPLAY, first=begin, why=_epochs_text(begin, now))
 
@@ -313,8 +315,8 @@ class _RepairPlanner:
 
 def _unrecoverable_text(stage: Stage) -> str:
     if stage.is_input:
-        return "nothing gives the rows of an input again: restore the file from a copy"
-    return "it has stopped, and nothing gives its rows again: restore the file from a copy"
+        return "the rows of an input cannot be recomputed: restore the file from a copy"
+    return "it has stopped, and its rows cannot be recomputed: restore the file from a copy"
 
 
 def _epochs_text(first: int, last: int) -> str:
@@ -464,9 +466,9 @@ class _LostResults:
         same = (each for each in self.old if each.fingerprint == node.fingerprint)
         old_node = next((each for each in same if each.name == node.name), None)
         if old_node is not None and old_node.plan not in ("", UNMADE, node.plan):
-            return "its memoised results are not in the form of this release: run the stage's cell"
+            return "its memoised results have the form of another release: run the stage's cell"
         epoch = self.version.epoch
-        return f"its memoised results are not known at epoch {epoch}: run the stage's cell"
+        return f"its memoised results at epoch {epoch} are unknown: run the stage's cell"
 
     def _fed_stages(self, node: Node) -> list[str]:
         """Returns the stages that a node is a part of."""

@@ -53,7 +53,7 @@ class DefinitionDecision(NamedTuple):
     def notices(self) -> list[str]:
         """The messages about stages that stop, or that could not be caught up."""
         lost = [
-            f"stage '{name}' had missed epochs and is computed anew, as {why}"
+            f"stage '{name}' had missed epochs and is recomputed, because {why}"
             for name, why in self.lost.items()
         ]
         stale = [name for name, status in self.status.items() if status == "stale"]
@@ -140,23 +140,23 @@ def catch_up_refusal(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]
     graph, last = snapshot.graph, snapshot.last(stage)
     node = graph.named[stage.name]
     if node.operator is None:
-        return "its state was not kept"
+        return "its state was not stored"
     parts = [part for part in span_of(graph, {node.id}).graph if part.name in (None, stage.name)]
     if any(part.plan == UNMADE for part in parts):
-        return "its state was not kept"
+        return "its state was not stored"
     if any(p.operator and p.operator.memoises and p.stopped != last for p in parts):
-        return "it shares memoised results with a stage that went on"
+        return "it shares memoised results with a stage that continued"
     if stage.is_distrusted:
-        return "its rows are not believed"
+        return "its rows are not trusted"
     if has_lost_state(stage, last):
-        return "it was in memory alone"
+        return "it was in memory only"
     for name in stage.definition.references:
         if name not in same:
-            return f"'{name}' is not what it was"
+            return f"'{name}' has changed"
         log = graph.named[name].log
         assert log is not None
         if not any(last in epochs for epochs in snapshot.history.epochs(log, snapshot.epoch)):
-            return f"'{name}' cannot be read at epoch {last} any more"
+            return f"'{name}' is no longer readable at epoch {last}"
     return None
 
 
@@ -400,7 +400,7 @@ def halt_reason(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
         if read.held is not None:
             return f"it reads '{name}', which is lost"
         if isinstance(read.life, FrozenState) and has_lost_state(read, read.life.since):
-            return f"it reads '{name}', which was in memory alone and is gone"
+            return f"it reads '{name}', which was in memory only and is lost"
     return None
 
 
@@ -441,7 +441,7 @@ def topological_order(trees: Mapping[str, Definition]) -> dict[str, Definition]:
                 raise StageError(
                     "stages depend on each other: "
                     + " -> ".join([*names[names.index(circle) :], circle]),
-                    hint="use iterate for recursion",
+                    hint="use iterate() for recursion",
                 )
             waiting += reversed(missing)
     return result

@@ -270,7 +270,7 @@ def _compact(trace: Trace) -> Trace:
 
 def _run_text(run: Run, now: int) -> str:
     if run.outcome == EXTEND:
-        return "runs what stages have missed"
+        return "catches up stages that have missed epochs"
     return f"replays epochs {run.first} to {now}"
 
 

@@ -392,12 +392,12 @@ def replay_message(
         asked: the requested first epoch of the replay.
     """
     if status == "unchanged" and asked is not None and asked < stage.begin:
-        return f"'{stage.name}' begins at epoch {stage.begin}, as what it reads does"
+        return f"'{stage.name}' begins at epoch {stage.begin}, like its inputs"
     if status != "changed":
         return None
-    before = f"the version before is '{stage.name}@{stage.version - 1}'"
+    before = f"the previous version is '{stage.name}@{stage.version - 1}'"
     if stage.begin < snapshot.epoch:
         return f"replayed from epoch {stage.begin}; {before}"
     first = earliest_replay_epoch(snapshot, named)
-    how = f": `%%dd --replay {first}` for the past" if first < stage.begin else ""
+    how = f": run `%%dd --replay {first}` to compute its history" if first < stage.begin else ""
     return f"computed as of epoch {stage.begin}{how}; {before}"

@@ -86,7 +86,7 @@ class DefinitionService:
 
     @enough_memory(
         lambda self, collections, **_: self.outcome_of(collections),
-        "define one stage a time, over fewer rows, or with Spark: %%dd --on spark",
+        "define one stage at a time, over fewer rows, or with Spark: %%dd --on spark",
     )
     def define(
         self,
@@ -141,7 +141,7 @@ class DefinitionService:
         names = self._names
         if all(names.assigned_name(definition_of(n, each)) == n for n, each in collections.items()):
             return _defined_text(collections)
-        return f"{', '.join(collections)}: not defined, and every stage is as it was"
+        return f"{', '.join(collections)}: not defined, and no stage has changed"
 
     def demote(self, name: str) -> None:
         """Redefines a stage as nondeterministic, although its cell does not declare it."""
@@ -291,7 +291,7 @@ class DefinitionService:
             last,
             (work.seconds if work else seconds) if computed else 0.0,
             work.placement if work and computed else "nothing to do",
-            "in memory alone"
+            "in memory only"
             if stage.in_memory
             else f"durable through {min(publisher.durable, last)}",
             stage.version,
@@ -306,7 +306,7 @@ class DefinitionService:
             self._link.follow()
         except BaseException as error:
             listed = ", ".join(f"'{name}'" for name in names)
-            self._gate.complete_interrupted(error, outcome, f"{listed}: dropped, and stays so")
+            self._gate.complete_interrupted(error, outcome, f"{listed}: dropped; do not drop again")
             raise
 
     def _drop(self, names: Sequence[str], outcome: DefinitionOutcome, *, cascade: bool) -> None:
@@ -346,7 +346,7 @@ class DefinitionService:
             self._link.follow()
         except BaseException as error:
             self._gate.complete_interrupted(
-                error, outcome, f"'{old}' is called '{new}' now, and stays so"
+                error, outcome, f"'{old}' has been renamed to '{new}'; do not rename it again"
             )
             raise
 
@@ -357,7 +357,7 @@ class DefinitionService:
             if old not in snapshot.catalog:
                 raise unknown_name_error(snapshot.catalog, old)
             if new in snapshot.catalog:
-                raise StageError(f"'{new}' is there already", hint="drop it first")
+                raise StageError(f"'{new}' exists already", hint="drop it first")
             self._refuse_pending({old}, "rename")
             works = self._publisher.works.stages
             self._executor.install(
@@ -375,8 +375,8 @@ class DefinitionService:
         for name, changes in self._transactions.current.pending.items():
             if name in names:
                 raise StageError(
-                    f"{what}: input '{name}' has {changes.rows} changes that are not committed",
-                    hint="session.commit() or session.discard() first",
+                    f"{what}: input '{name}' has {changes.rows} uncommitted changes",
+                    hint="call session.commit() or session.discard() first",
                     stage=name,
                 )
 
@@ -385,7 +385,7 @@ def _defined_text(collections: Iterable[str]) -> str:
     names = [f"'{name}'" for name in collections]
     single = len(names) == 1
     subject = f"stage {names[0]} is defined" if single else f"stages {', '.join(names)} are defined"
-    return f"{subject} and stand{'s' if single else ''}"
+    return f"{subject}; do not define {'it' if single else 'them'} again"
 
 
 def _refuse_inputs(catalog: Mapping[str, Stage], collections: Mapping[str, Any]) -> None:
@@ -471,7 +471,9 @@ class InputDeclarations:
                 self._from_data.append(name)
             self._link.follow()
         except BaseException as error:
-            self._gate.complete_interrupted(error, outcome, f"input '{name}' is defined and stands")
+            self._gate.complete_interrupted(
+                error, outcome, f"input '{name}' is defined; do not define it again"
+            )
             raise
 
     def _create(
@@ -551,7 +553,7 @@ def _arrow_schema(source: Any) -> pa.Schema:
     except (pa.ArrowException, TypeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise SchemaError(
-            f"a {type(source).__name__} is no schema of a table: {reason}",
+            f"a {type(source).__name__} is not the schema of a table: {reason}",
             hint="give the columns as text, 'name type, ...', or as a pyarrow.Schema",
         ) from None
 

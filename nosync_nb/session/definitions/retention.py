@@ -69,7 +69,7 @@ class RetentionService:
             SchemaError: if the argument is neither a number of epochs nor a time.
         """
         epochs, seconds = retention_policy.parse_retention(asked)
-        message = f"retain is {asked!r} from now on"
+        message = f"retain is now {asked!r}"
         self._change(lambda before: before._replace(epochs=epochs, seconds=seconds), message)
 
     def bound(self, asked: Any) -> None:
@@ -99,7 +99,7 @@ class RetentionService:
                 _check_minimum(budget, disk_usage.minimum_bytes(self._publisher), asked)
             return current._replace(budget=budget)
 
-        self._change(with_budget, f"budget is {asked!r} from now on")
+        self._change(with_budget, f"budget is now {asked!r}")
 
     def pin(self, at: Any, name: str) -> int:
         """Retains an epoch as it is; see `Session.pin`."""
@@ -113,7 +113,7 @@ class RetentionService:
             if current.pins.get(name, epoch) != epoch:
                 raise SchemaError(
                     f"'{name}' pins epoch {current.pins[name]} already",
-                    hint=f"take another name, or session.unpin({name!r}) first",
+                    hint=f"use another name, or call session.unpin({name!r}) first",
                 )
             return current._replace(pins={**current.pins, name: epoch})
 
@@ -126,10 +126,10 @@ class RetentionService:
         def without_pin(current: Retention) -> Retention:
             if name not in current.pins:
                 names = ", ".join(current.pins) or "none"
-                raise SchemaError(f"no epoch is pinned as {name!r}", hint=f"pinned are: {names}")
+                raise SchemaError(f"no epoch is pinned as {name!r}", hint=f"the pins are: {names}")
             return current._replace(pins={n: at for n, at in current.pins.items() if n != name})
 
-        self._change(without_pin, f"'{name}' is not pinned any more")
+        self._change(without_pin, f"'{name}' is no longer pinned")
 
     def _readable_epoch(self, snapshot: Snapshot, at: Any) -> int:
         """Returns an epoch at which at least one collection can be read.
@@ -143,8 +143,8 @@ class RetentionService:
         if readable and not any(epoch in each for ranges in readable for each in ranges):
             near = [e for e in interval_cover.nearest_epochs(readable[0], epoch) if e is not None]
             raise TimeError(
-                f"epoch {epoch} cannot be told apart any more",
-                hint=f"pin one that can be: {' or '.join(map(str, near))}",
+                f"epoch {epoch} is no longer retained separately",
+                hint=f"pin one of the nearest epochs: {' or '.join(map(str, near))}",
             )
         return epoch
 
@@ -171,7 +171,7 @@ def _check_minimum(bound: int, need: int, requested: Any) -> None:
     if bound < need:
         text = retention_policy.size_text
         raise SchemaError(
-            f"budget={requested!r}, {text(bound)}, is less than the state of now and the log's"
-            f" tail take: {text(need)}",
-            hint=f"give at least {text(need)} and some for the past, or drop stages",
+            f"budget={requested!r}, {text(bound)}, is less than the current state and the log's"
+            f" tail need: {text(need)}",
+            hint=f"set at least {text(need)} plus space for history, or drop stages",
         )

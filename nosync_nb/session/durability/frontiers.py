@@ -161,7 +161,7 @@ class FrontierService:
             kind = FailureClass(failure)
         except ValueError:
             raise StageError(
-                f"unknown class of failure {failure!r}", hint="kernel, power or disk"
+                f"unknown kind of failure {failure!r}", hint="kernel, power or disk"
             ) from None
         progress = self._progress(kind, lost)
         snapshot, defined = self._snapshot_with_offsets()

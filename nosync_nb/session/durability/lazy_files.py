@@ -68,8 +68,9 @@ class LazyFiles:
             return MissingFiles(missing)
         return MissingFiles(
             missing,
-            f"{files} file{'s' if files != 1 else ''} of rows ({size / _MB:.1f} MB) are still with"
-            " the replicas: each is brought when it is first read, the rest meanwhile",
+            f"{files} file{'s' if files != 1 else ''} of rows ({size / _MB:.1f} MB) are not yet"
+            " on this machine: each is fetched when it is first read, the others in the"
+            " background",
         )
 
     @property

@@ -55,7 +55,7 @@ def stage_options(
         StageError: if there is no such level, or it is not possible here.
     """
     if persist not in (None, *LEVELS):
-        raise StageError(f"persist={persist!r} is not known", hint="memory, disk or replicas")
+        raise StageError(f"persist={persist!r} is unknown", hint="memory, disk or replicas")
     if persist == "replicas" and not replication.settings.replicas:
         raise StageError(
             "persist='replicas': this log has no replicas",
@@ -63,8 +63,9 @@ def stage_options(
         )
     if persist == MEMORY and kept:
         raise StageError(
-            "persist='memory': what a nondeterministic stage gave is not had a second time",
-            hint="leave it out: it is kept in the log",
+            "persist='memory' is not possible for a nondeterministic stage: its results cannot"
+            " be recomputed",
+            hint="omit persist, and it is stored in the log",
         )
     return StageOptions(on, kept, persist=persist or "")
 
@@ -87,16 +88,18 @@ def stages_changing_level(
             continue
         if new.in_memory and not old.in_memory:
             raise StageError(
-                f"stage '{name}' is kept on disk and cannot be kept in memory alone: epochs that"
-                " were safe would be so no more",
-                hint=f"session.drop('{name}') and define it again, or define it by another name",
+                f"stage '{name}': persist cannot be lowered from 'disk' to 'memory', epochs"
+                " that are durable would be lost",
+                hint=f"call session.drop('{name}') and define it again, or define it under another"
+                " name",
                 stage=name,
             )
         if copied and new.options.persist == DISK and not old.in_memory:
             raise StageError(
-                f"stage '{name}' is kept on replicas and cannot be kept on disk alone: epochs that"
-                " were safe would be so no more",
-                hint=f"session.drop('{name}') and define it again, or define it by another name",
+                f"stage '{name}': persist cannot be lowered from 'replicas' to 'disk', epochs"
+                " that are on replicas would be lost with the disk",
+                hint=f"call session.drop('{name}') and define it again, or define it under another"
+                " name",
                 stage=name,
             )
         stages[name] = replace(new, scaled=None)
@@ -133,6 +136,6 @@ def leaving_memory(names: Iterable[str]) -> Iterator[dict[str, DefinitionOutcome
         )
         if remaining:
             error.add_note(
-                f"{remaining}: kept in memory alone, as before, until the cell is run again"
+                f"{remaining}: stored in memory only, as before, until the cell is run again"
             )
         raise

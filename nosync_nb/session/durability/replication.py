@@ -260,7 +260,11 @@ class ReplicationService:
         )
         after = "" if timeout is None else f" after {timeout:g} s"
         owed = self.unconfirmed_count
-        also = f"; the lower quorum counts when {owed} more know it" if owed else ""
+        also = (
+            f"; the lower quorum takes effect when {owed} more replicas have confirmed it"
+            if owed
+            else ""
+        )
         return f"{have} of {self.settings.quorum} replicas have epoch {epoch}{after}: {why}{also}"
 
     def close(self) -> None:
@@ -358,7 +362,10 @@ class ReplicationService:
         if message.condition in _LOST:
             self._log.go_beyond(message.obeys)
             with suppress(DurabilityError):  # the log is closed and has another owner
-                error = FencedError(message.why, hint="what this session did since is here only")
+                error = FencedError(
+                    message.why,
+                    hint="the epochs of this session since then are on this machine only",
+                )
                 self._log.stop(error)
 
     def _drop_former_settings(self) -> None:

@@ -121,5 +121,6 @@ def demotion_text(catalog: Mapping[str, Stage]) -> list[str]:
     if not names:
         return []
     return [
-        f"scaled back, as replicas lacked too much; files are sent last of {listed_names(names)}"
+        "scaled back because of the replication backlog; files are sent last of"
+        f" {listed_names(names)}"
     ]

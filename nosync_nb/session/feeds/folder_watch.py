@@ -90,7 +90,7 @@ class WatchStatus(NamedTuple):
     def counts(self) -> str:
         """The numbers of files in words: `3 loaded, 1 not settled yet`."""
         parts = [f"{self.loaded} loaded"]
-        parts += [f"{self.unsettled} not settled yet"] if self.unsettled else []
+        parts += [f"{self.unsettled} still being written"] if self.unsettled else []
         parts += [f"{len(self.refused)} refused"] if self.refused else []
         return ", ".join(parts)
 
@@ -184,8 +184,8 @@ class FolderWatch(Feeder):
         if count := self._status.unsettled:
             it = "it" if count == 1 else "them"
             self._listeners.add_notice(
-                f"{self.pattern}: {count} not settled yet (written less than {self._every:g} s"
-                f" ago); .catch_up() waits for {it}"
+                f"{self.pattern}: {count} still being written (changed less than"
+                f" {self._every:g} s ago); .catch_up() waits for {it}"
             )
         name = f"nosync watch {self.pattern}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -232,9 +232,9 @@ class FolderWatch(Feeder):
     def _timeout_error(self, paths: Sequence[str], timeout: float) -> NosyncError:
         files = listed_names([f"'{path}'" for path in paths])
         return NosyncError(
-            f"not settled after {timeout:g} s: {files}",
-            hint=f"a file is loaded {self._every:g} s after the last write; wait longer:"
-            " .catch_up(timeout=60)",
+            f"still being written after {timeout:g} s: {files}",
+            hint=f"wait longer: .catch_up(timeout=60); a file is loaded {self._every:g} s after its"
+            " last write",
         )
 
     def _refused_error(self, refused: Mapping[str, str]) -> NosyncError:
@@ -439,14 +439,14 @@ def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWat
     text = os.fspath(pattern)
     if not isinstance(into, Input):
         raise StageError(
-            f"watch('{text}'): into={into!r} is no input",
-            hint="give one: watch('data/*.parquet', into=session.input('flights', ...))",
+            f"watch('{text}'): into={into!r} is not an input",
+            hint="pass one: watch('data/*.parquet', into=session.input('flights', ...))",
         )
     ending = os.path.splitext(text)[1]
     if ending and "*" not in ending and file_formats.kind_of(text) is None:
         raise SchemaError(
-            f"watch('{text}'): files that end with {ending} are not read",
-            hint=f"those are read that end with {', '.join(file_formats.KINDS)}",
+            f"watch('{text}'): files that end with {ending} are not supported",
+            hint=f"use files that end with {', '.join(file_formats.KINDS)}",
         )
     start: Callable[..., FolderWatch] = folder_watches_of(into).start
     return start(text, into, max(every, EVERY_S_MIN))

@@ -157,8 +157,8 @@ class StreamFeed(Feeder):
                 self._error = error
                 hints = " ".join(getattr(error, "__notes__", ()))
                 self._queue_report(
-                    f"{self._title()} has ended: batch {batch} was not taken: {error}\n{hints}\n"
-                    "Hint: start the stream again, and the batch comes again"
+                    f"{self._title()} has ended: batch {batch} was not inserted:"
+                    f" {error}\n{hints}\nHint: start the stream again, which repeats the batch"
                 )
                 self._ended.set()
             raise
@@ -174,8 +174,8 @@ class StreamFeed(Feeder):
         streams, name = self._streams, self._into.name or ""
         if streams.publisher.snapshot.stage(name).uid != self._uid:
             raise StageError(
-                f"{self._title()}: the input was dropped, and this is another of its name",
-                hint="stream into the one that is there",
+                f"{self._title()}: the input was dropped, and another one has its name",
+                hint="stream into the current input",
             )
         kind = "upsert" if self._into.key else "insert"
         marks = [idempotency_mark(self._uid, kind, f"{self._query_id} {turn}") for turn in (0, 1)]
@@ -200,10 +200,10 @@ class StreamFeed(Feeder):
     def restart_error(self) -> StageError:
         """Returns the error for a stream that Spark would start from scratch."""
         return StageError(
-            f"{self._title()}: its batches are in the log, and its checkpoint is not there: Spark"
-            " would hand all of them on again",
-            hint="name the checkpoint (checkpoint=), or begin anew with what the source has now"
-            " (anew=True), best into another input",
+            f"{self._title()}: the log has its batches, but its checkpoint is missing: Spark"
+            " would repeat all of them",
+            hint="pass checkpoint=, or restart from the source's current content with anew=True,"
+            " preferably into another input",
         )
 
 
@@ -232,14 +232,14 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
 
         if not isinstance(into, Input) or not belongs_to(into, self.inputs):
             raise StageError(
-                f"stream(into={into!r}) is no input of this session",
-                hint="give one: session.stream(frame, into=session.input('flights', ...))",
+                f"stream(into={into!r}) is not an input of this session",
+                hint="pass one: session.stream(frame, into=session.input('flights', ...))",
             )
         self._gate.writable("stream")
         if not isinstance(checkpoint, str | os.PathLike | None):
             raise StageError(
-                f"stream(checkpoint={checkpoint!r}) is no place",
-                hint="give a folder or a URL, or leave it out: it is below the log's folder then",
+                f"stream(checkpoint={checkpoint!r}) is not a folder or URL",
+                hint="pass a folder or a URL, or omit it to use a folder below the log's",
             )
         name, place = into.name or "", os.fspath(checkpoint or "")
         streams.check_stream(frame, into.schema, name, trigger)
@@ -268,7 +268,7 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         try:
             folder = signature.own_key_name(signing.user_key(), store.log.id, f"stream {uid}")
         except TrustError as error:
-            error.add_note("Hint: or name a folder where Spark keeps how far it is: checkpoint=")
+            error.add_note("Hint: or pass a folder for Spark's checkpoint: checkpoint=")
             raise
         path = os.path.join(store.path, FOLDER, folder)
         store.files.make_folder(path)

@@ -126,7 +126,7 @@ class Maintenance:
 
     def plan_giving_back(self) -> None:
         """Queues the return of the memory that a large run has freed to the operating system."""
-        name = "giving memory back to the system"
+        name = "returning memory to the system"
         self._worker.submit("memory", release_memory, name=name, later=True)
 
     def keep_up(self, draft: EpochResult, seconds: float) -> None:
@@ -410,7 +410,7 @@ class HistoryAging:
         Args:
             needed: files that are needed for more than the history.
         """
-        with self._failures.attempt("thinning out the past"):
+        with self._failures.attempt("downsampling history"):
             return self._downsample(needed)
         return True
 
@@ -432,7 +432,7 @@ class HistoryAging:
 
         Cost: a pack is written at most twice for each factor of 16 that it becomes coarser.
         """
-        with self._failures.attempt("fitting the past into the budget"):
+        with self._failures.attempt("reducing history to the budget"):
             return self._downsample_to_budget(needed, again=again)
         return False
 
@@ -463,7 +463,7 @@ class HistoryAging:
         for name, stage in snapshot.catalog.items():
             node = snapshot.graph.named[name]
             if stage.in_memory and stage.live and node.log is not None:
-                with self._failures.attempt(f"summing up the past of stage '{name}'"):
+                with self._failures.attempt(f"combining the history of stage '{name}'"):
                     self._sum_up_oldest(snapshot, node.log, node.log_layout)
 
     def _sum_up_oldest(self, snapshot: Snapshot, log: int, layout: Layout) -> None:

@@ -106,7 +106,7 @@ class DataFrameExports:
         if files and trace.rows_count > small:
             self._publisher.garbage.export(files)
             if store.log.mode == "r" and not files.issubset(DISK.names(store.parts)):
-                raise CorruptLogError("files were merged and deleted by the session that writes")
+                raise CorruptLogError("the session that writes has merged and deleted files")
         return trace
 
 
@@ -165,8 +165,8 @@ class SessionHost:
         """Returns the number of an earlier resolved epoch; see `SessionProtocol`."""
         if self._publisher.ledger.numbering.has_left(*point):
             raise TimeError(
-                f"{title}: epoch {point.epoch} was left when the session went back behind it",
-                hint="ask .at() again; what was left is in a branch, see session.branches",
+                f"{title}: epoch {point.epoch} was undone by a rewind",
+                hint="call .at() again; the undone epochs are in a branch, see session.branches",
             )
         return point.epoch
 

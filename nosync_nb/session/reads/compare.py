@@ -67,8 +67,8 @@ class CompareService:
         pair = isinstance(at, tuple | list)
         if b is None and not pair:
             raise StageError(
-                f"compare: {a!r} is compared with what?",
-                hint="name another one, or two epochs of it: at=(5, 9)",
+                f"compare: there is nothing to compare {a!r} with",
+                hint="pass another stage, or two epochs: at=(5, 9)",
             )
         other = a if b is None else b
         for each in (a, other):
@@ -77,7 +77,7 @@ class CompareService:
         if len(epochs) != 2:
             raise SchemaError(
                 f"compare: at={at!r} is not an epoch, nor a pair of them",
-                hint="write at=5, or at=(5, 9) for the first at 5 and the second at 9",
+                hint="write at=5, or at=(5, 9) for the first one at 5 and the second one at 9",
             )
         schema = _common_columns(a.schema, other.schema, columns)
         one, two = _resolve_side(a, epochs[0], schema), _resolve_side(other, epochs[1], schema)
@@ -150,10 +150,14 @@ def _common_columns(a: Schema, b: Schema, columns: Sequence[str] | None) -> Sche
     sides = (a, b) if columns is None else (a.select(columns), b.select(columns))
     if sides[0].types != sides[1].types or sides[0].names != sides[1].names:
         shared = [f.name for f in a.fields if f in b.fields]
-        only = f"compare what both have: columns={shared}" if shared and columns is None else ""
+        only = (
+            f"compare the columns that both have: columns={shared}"
+            if shared and columns is None
+            else ""
+        )
         raise SchemaError(
             f"compare: the columns differ: ({sides[0].ddl}) and ({sides[1].ddl})",
-            hint=only or "bring both to the same columns with select('...')",
+            hint=only or "give both the same columns with select('...')",
         )
     return sides[0]
 

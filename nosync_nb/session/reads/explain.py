@@ -165,9 +165,9 @@ class _PlanText:
         lines = [*self._remarks(), *self._tree(plan)]
         sections = [PlanSection("", lines)]
         if arrangements := [*self._arrangement_lines()]:
-            sections.append(PlanSection("kept to be looked up", arrangements))
+            sections.append(PlanSection("arranged for lookups", arrangements))
         if lookups := [*self._lookup_lines()]:
-            sections.append(PlanSection("a change of an input looks up", lookups))
+            sections.append(PlanSection("lookups of a change", lookups))
         return ExplainOutput(head, sections)
 
     def _remarks(self) -> Iterator[PlanLine]:
@@ -178,9 +178,9 @@ class _PlanText:
         if stage.held or stage.reason:
             yield PlanLine(f"has stopped: {stage.held or stage.reason}")
         if written.size > PLANNED_MAX:
-            yield PlanLine(f"run as written: more than {PLANNED_MAX:,} operators")
+            yield PlanLine(f"not optimised: more than {PLANNED_MAX:,} operators")
         elif stage.options.nondeterministic:
-            yield PlanLine("run as written: it is nondeterministic")
+            yield PlanLine("not optimised: it is nondeterministic")
 
     # -- the tree ----------------------------------------------------------------------------------
 
@@ -242,16 +242,16 @@ class _PlanText:
         if below := self.moved.get(id(part)):
             yield f"moved below {' and '.join(WORDS.get(op, op) for op in below)}"
         if gone := self.pruned.get(id(part)):
-            yield f"not carried, as nobody reads it: {listed_names(gone)}"
+            yield f"not carried, because no other operator reads it: {listed_names(gone)}"
         if shared := [*self._lookup_titles(part, self.subject.others)]:
-            yield f"looked up as others keep it: {listed_names(shared)}"
+            yield f"looked up in the arrangements of others: {listed_names(shared)}"
         if replaced := [*self._lookup_titles(part, self.subject.instead)]:
             spared = f"about {_rows_text(self.subject.spared)} between"
-            yield f"looked up instead of {spared}, which would be more: {listed_names(replaced)}"
+            yield f"looked up instead of {spared}, which would be larger: {listed_names(replaced)}"
         if why := self.unchained.get(id(part)):
-            yield f"keeps the rows of the join below ({_rows_text(self._rows_below(part))}): {why}"
+            yield f"stores the rows of the join below ({_rows_text(self._rows_below(part))}): {why}"
             if more := [*self._rejected_lookups()]:
-                yield f"to keep none it would look up {listed_names(more)}"
+                yield f"to store none it would look up {listed_names(more)}"
 
     def _lookup_titles(self, part: Definition, lookups: frozenset[Lookup]) -> Iterator[str]:
         """Yields those of some lookups that a multiway join does."""
@@ -295,7 +295,7 @@ class _PlanText:
         every = {_identity(self.parts[key], e): e for key, own in self.kept.items() for e in own}
         largest = sorted(every.values(), key=lambda each: -each.size_bytes)
         for each in largest[:SHOWN_MAX]:
-            readers = f"for {listed_names(each.readers)}" if each.readers else "for who reads it"
+            readers = f"for {listed_names(each.readers)}" if each.readers else "for readers"
             yield PlanLine(
                 f"{self._arrangement_title(each)}: {_bytes_text(each.size_bytes)}", readers
             )
@@ -308,7 +308,7 @@ class _PlanText:
         part, rows = self.parts[each.part], f" ({_rows_text(each.rows)})"
         title = part.name if part.is_ref else self._title(part)
         if each.own:
-            return f"what {title} remembers{rows}"
+            return f"the state of {title}{rows}"
         names = part.schema.names
         if each.key is None:
             return f"{title}{rows}"

@@ -169,8 +169,8 @@ class SnapshotReader:
                 changes = "a change that is" if rows == 1 else f"{rows:,} changes that are"
                 raise StageError(
                     f"{which} has {changes} not committed",
-                    hint="session.commit() first, or session.discard(); .rows(at=session.now)"
-                    " reads the last epoch; a notebook's cell commits at its end",
+                    hint="call session.commit() or session.discard() first, or read the last epoch"
+                    " with .rows(at=session.now); a notebook's cell commits at its end",
                 )
             reached.add(each)
             stage = snapshot.catalog.get(each)
@@ -217,8 +217,8 @@ def same_columns_definition(snapshot: Snapshot, name: str, schema: Schema) -> St
     stage = snapshot.stage(name)
     if stage.schema != schema:
         raise StageError(
-            f"'{name}' was edited: it has columns ({stage.schema.ddl}), not ({schema.ddl})",
-            hint=f"take it as it is now: session['{name}']",
+            f"'{name}' was edited: it now has columns ({stage.schema.ddl}), not ({schema.ddl})",
+            hint=f"get it again: session['{name}']",
             stage=name,
         )
     return stage

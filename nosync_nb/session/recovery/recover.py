@@ -221,7 +221,7 @@ def _untrusted_reason(stage: Stage, origin: signature.CatalogOrigin) -> str | No
 def _unrecoverable_reason(stage: Stage) -> str | None:
     """Returns why a stage in memory cannot be recomputed; None if it can."""
     if stage.in_memory and stage.options.nondeterministic:
-        return "what its functions gave was in memory alone: run its cell"
+        return "the results of its functions were in memory only: run its cell"
     return None
 
 

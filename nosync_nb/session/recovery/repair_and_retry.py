@@ -93,7 +93,7 @@ class RepairService:
         except StageError:  # inside an epoch, which must fail with its own error
             return False
         if done:
-            self._say(f"'{name}' is damaged or missing: what it held was made again")
+            self._say(f"'{name}' is damaged or missing: its data was rebuilt")
         return done
 
     def _all_replicas_answer(self) -> bool:

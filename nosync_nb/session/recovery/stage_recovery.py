@@ -63,7 +63,7 @@ class StageRecovery:
             if planned is None:
                 return
             self._executor.install_stages(*planned)
-            self._report.remembered(planned.stages, "what it reads has what it missed")
+            self._report.remembered(planned.stages, "its inputs have the epochs that it missed")
             self._resume_stopped(differs=True)
 
     def _resume_stopped(self, *, differs: bool) -> None:
@@ -232,9 +232,11 @@ class StageRecovery:
             return False
         for name, stage in planned.stages.items():
             begin = self._publisher.snapshot.catalog[name].begin
-            what = "in memory alone" if stage.in_memory else f"not there at epoch {snapshot.epoch}"
+            what = (
+                "in memory only" if stage.in_memory else f"not available at epoch {snapshot.epoch}"
+            )
             self._report.came_back(
-                name, RECOMPUTE, f"it was {what}, and is computed from epoch {begin} on"
+                name, RECOMPUTE, f"it was {what}, and is recomputed from epoch {begin} on"
             )
             self._report.regained(result.count(name))
         return True
@@ -323,7 +325,7 @@ class StageRecovery:
         stage = self._publisher.snapshot.catalog[loss.name]
         if stage.is_input or stage.frozen or loss.outcome == READ:
             kind = "input" if stage.is_input else "stage"
-            rebuilt = f"{_missing_text(loss.files)}: its rows were arranged again out of its log"
+            rebuilt = f"{_missing_text(loss.files)}: its rows were rearranged from its log"
             text = rebuilt if loss.arranged else _reason_text(loss)
             self._report.note(f"{kind} '{loss.name}': {text}")
         else:

@@ -48,9 +48,9 @@ class FailedTask(NamedTuple):
         """The text of the warning at the next commit."""
         own = f"{hint}; " if (hint := getattr(self.error, "hint", None)) else ""
         return (
-            f"background work failed: {self.task}: {error_text(self.error)}\n"
-            f"Hint: {own}no epoch is affected and commits go on; it is tried again later,"
-            " and `%dd status` lists it until it succeeds"
+            f"background work failed: {self.task}: {error_text(self.error)}\nHint: {own}no"
+            " action is needed: no epoch is affected, commits continue, and it is tried again"
+            " later; `%dd status` lists it until it succeeds"
         )
 
     @property
@@ -60,8 +60,7 @@ class FailedTask(NamedTuple):
             return self.error
         if isinstance(self.error, MemoryError):
             return OutOfMemoryError(
-                f"out of memory: {self.task} was not done in the background; every epoch is as it"
-                " was",
+                f"out of memory: {self.task} was not done in the background; no epoch has changed",
                 hint="free some memory; it is tried again later",
             )
         return DurabilityError(f"background work failed: {self.task}: {error_text(self.error)}")

@@ -300,7 +300,7 @@ def _last_row_of_keys(stage: Stage, updates: Updates, *, unique: bool = False) -
         if null is not None and null.any():
             raise SchemaError(
                 f"input '{stage.name}': key '{name}' is null in row {int(null.argmax())}",
-                hint="drop the rows without a key, or use an input without key",
+                hint="drop the rows without a key, or use an input without key=",
             )
     groups = group_rows(keys, [stage.schema.types[i] for i in stage.key], len(updates.diff))
     if unique and int(updates.diff.sum()) > len(groups.starts):
@@ -348,7 +348,7 @@ def _refuse_existing(stage: Stage, existing: Updates) -> None:
     if len(present):
         key = key_text(stage, existing, int(present[0]))
         raise SchemaError(
-            f"input '{stage.name}': key {key} is there already",
+            f"input '{stage.name}': key {key} exists already",
             hint=f"replace it with {stage.name}.upsert(rows), or delete it first",
         )
 
@@ -358,8 +358,8 @@ def _refuse_twice(stage: Stage, updates: Updates, groups: Groups) -> None:
     many = np.add.reduceat(updates.diff[groups.order], groups.starts) > 1
     row = int(groups.order[groups.starts[many]].min())
     raise SchemaError(
-        f"input '{stage.name}': key {key_text(stage, updates, row)} is there twice in the rows",
-        hint=f"keep one row of each key, or {stage.name}.upsert(rows), which keeps the last",
+        f"input '{stage.name}': key {key_text(stage, updates, row)} occurs twice in the rows",
+        hint=f"keep one row of each key, or use {stage.name}.upsert(rows), which keeps the last",
     )
 
 

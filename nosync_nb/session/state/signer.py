@@ -94,8 +94,8 @@ class CatalogSigner:
         if captured.why is not None:
             warn(
                 f"{signing.refusal_to_load(captured.function, captured.why)}; identity: this"
-                " kernel; after a restart its stage is stale until its cell is run, and until then"
-                " what it captures must not change",
+                " kernel; run the cell of its stage after each restart, and do not change what"
+                " it captures until then",
                 stacklevel=None,
             )
             return None
@@ -133,6 +133,6 @@ class CatalogSigner:
         except TrustError as error:
             self._warned = True
             warn(
-                f"{error}; after a restart stages are stale until their cells are run",
+                f"{error}; run the cells of stages after each restart",
                 stacklevel=None,
             )

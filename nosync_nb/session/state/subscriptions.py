@@ -137,7 +137,7 @@ class Subscriptions:
         except Exception as error:  # whatever the user's function raises
             if type(error) not in self._handler_errors:
                 self._handler_errors.add(type(error))
-                warn(f"what gets notices raised {error!r}", stacklevel=2)
+                warn(f"the handler of notices raised {error!r}", stacklevel=2)
 
     # -- inspectors --------------------------------------------------------------------------
 
@@ -172,8 +172,9 @@ class Subscriptions:
             for part in _all_parts(tree):
                 if part in waiting and id(part) not in own:
                     raise StageError(
-                        f"stage '{name}': what is inspected in it has no name",
-                        hint="name it as a stage of its own, and use that one here",
+                        f"stage '{name}': inspect() needs a name",
+                        hint="name the inspected collection as its own stage, and use that stage"
+                        " here",
                         stage=name,
                     )
 

@@ -75,7 +75,7 @@ class Transaction:
 
     def commit(self, wait: str | None = None, label: str | None = None) -> int:
         """Commits as one epoch and ends the transaction; returns the epoch's number."""
-        assert self.ender is not None, "the session's own transaction is committed by it"
+        assert self.ender is not None, "the session commits its own transaction"
         return int(self.ender(self, True, wait, label))
 
     def discard(self) -> int:

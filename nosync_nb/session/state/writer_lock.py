@@ -184,12 +184,12 @@ class WriterLock:
         if self._thread.running:
             raise StageError(
                 f"{what} inside a stage's function is not possible",
-                hint="a function computes from its rows alone; change inputs and commit outside",
+                hint="change inputs and commit outside; the function may only use its rows",
             )
         if self._thread.telling:
             raise StageError(
-                f"{what} inside a function that hears of an epoch is not possible",
-                hint="keep what it hears in a list, and insert that later",
+                f"{what} inside a subscriber is not possible",
+                hint="collect the changes in a list, and insert them later",
             )
         if self.closing:
             self._refuse_closed()

@@ -70,8 +70,8 @@ class BranchService:
         """Creates a branch and leaves it closed. Returns its folder."""
         if definitions not in (NOW, THEN):
             raise SchemaError(
-                f"definitions={definitions!r:.60} is not known",
-                hint="'now' takes the stages of now, 'then' those that there were at the epoch",
+                f"definitions={definitions!r:.60} is unknown",
+                hint="use 'now' for the current definitions, or 'then' for those at that epoch",
             )
         with self._gate.lock:
             self._gate.begin_change("branch", rebuilt=False)
@@ -136,10 +136,9 @@ class BranchService:
         store, snapshot = publisher.store, publisher.snapshot
         if store.foreign or not self._signer.origin.is_by_this_user:
             raise TrustError(
-                f"'{store.path}' holds what another key has signed, or nobody:"
-                " no branch is made of it",
-                hint="run the cells that define its stages, or bring the key with"
-                " `python -m nosync key import`",
+                f"'{store.path}' is unsigned or signed with another key, so it cannot be branched",
+                hint="run the cells that define its stages, or import the key with `python -m"
+                " nosync key import`",
             )
         epoch = snapshot.epoch if at is None else publisher.ledger.resolve(at, snapshot.epoch)
         reads = store.log.mode == "r" or epoch == snapshot.epoch
@@ -191,7 +190,9 @@ class BranchService:
             FencedError: a session has it open.
         """
         if not isinstance(name, str):
-            raise SchemaError(f"{name!r:.60} is no name of a branch", hint="name one of .branches")
+            raise SchemaError(
+                f"{name!r:.60} is not the name of a branch", hint="name one of .branches"
+            )
         store = self._publisher.store
         copies, generation = remote_branches.branch_copies(store.files, store.path, name), None
         with self._gate.lock:

@@ -85,13 +85,13 @@ class ParentFollower:
         waiting = sum(each.rows for each in self._transactions.current.pending.values())
         if waiting:
             raise StageError(
-                f"{waiting} rows wait, and would come before epochs of the parent",
-                hint="session.commit() or session.discard() them first",
+                f"{waiting} rows are pending, and would be committed before epochs of the parent",
+                hint="call session.commit() or session.discard() first",
             )
         fork = branch_origin(self._publisher.store.meta)
         if fork is None or fork.of != parent.store.log.id.hex():
             raise SchemaError(
-                f"'{self._publisher.store.path}' is no branch of '{parent.store.path}'",
+                f"'{self._publisher.store.path}' is not a branch of '{parent.store.path}'",
                 hint="follow the session that it was branched from",
             )
         snapshot, ledger = parent.snapshot, parent.ledger
@@ -166,23 +166,24 @@ class ParentFollower:
                 local.key,
             ):
                 raise SchemaError(
-                    f"input '{local.name}' is {local.schema}, and in the parent {peer.schema}",
-                    hint="follow up to an epoch before it was declared anew",
+                    f"input '{local.name}' has {local.schema}, but {peer.schema} in the parent",
+                    hint="follow only up to an epoch before the parent declared it again",
                 )
             different = peer is None or log != snapshot.graph.named[peer.name].log
             if peer is None or (different and min(local.begin, peer.begin) < common):
                 raise SchemaError(
                     f"the parent has dropped the input '{local.name}' that this branch began with",
-                    hint="follow no further, or drop it here as well and declare it anew",
+                    hint="do not follow, or drop it in the branch as well and declare it again",
                 )
             yield self._input_pair(snapshot, local, peer, todo)
         branch_uids = {stage.uid for stage in catalog.values() if stage.is_input}
         for new in (stage for uid, stage in parent_inputs.items() if uid not in branch_uids):
             if todo and common <= new.begin < todo[-1]:
                 raise SchemaError(
-                    f"the parent has got an input '{new.name}', which is not here",
-                    hint=f"declare it here as well: session.input('{new.name}',"
-                    f" '{new.schema.ddl}'); or follow up to the epoch before: upto={new.begin}",
+                    f"the parent has a new input '{new.name}', which the branch does not have",
+                    hint=f"declare it in the branch: session.input('{new.name}',"
+                    f" '{new.schema.ddl}'); or follow only to the epoch before:"
+                    f" upto={new.begin}",
                 )
 
     def _input_pair(
@@ -244,9 +245,10 @@ def _commit_time(ledger: EpochIndex, epoch: int) -> str:
 def _undone_error(parent: Publisher, epoch: int, last_common: int) -> StageError:
     """Returns the error of a parent that has undone an epoch which is here."""
     return StageError(
-        f"'{parent.store.path}' went back behind epoch {epoch}, which this branch has of it",
-        hint=f"go back as well, session.rewind(to={last_common}), and follow then;"
-        " or make a new branch",
+        f"'{parent.store.path}' was rewound to before epoch {epoch}, which this branch has"
+        " already taken from it",
+        hint=f"rewind as well with session.rewind(to={last_common}), then follow; or create a new"
+        " branch",
     )
 
 
@@ -265,10 +267,10 @@ def _is_loaded(
     if any(loads[key] == load_text(input_stage, changes) for key in keys):
         return True
     raise StageError(
-        f"epoch {epoch} of the parent has rows for input '{input_stage.name}' beside a load that is"
-        f" here already: {', '.join(keys)}",
-        hint="go back behind that load, session.rewind(to=E), and follow; or follow up to the"
-        f" epoch before: upto={epoch - 1}",
+        f"epoch {epoch} of the parent has rows for input '{input_stage.name}' beside a load"
+        f" that this branch has already: {', '.join(keys)}",
+        hint="rewind to before that load with session.rewind(to=E) and follow again, or follow only"
+        f" to the epoch before: upto={epoch - 1}",
     )
 
 

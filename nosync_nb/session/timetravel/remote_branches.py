@@ -90,8 +90,8 @@ def drop_remote_copies(files: Files, copies: BranchCopies, generation: int | Non
         name = os.path.basename(copies.path)
         reasons = "; ".join(f"{url}: {why}" for url, why in left.items())
         warn(
-            f"branch '{name}' is dropped here, and is still at {reasons}; drop it again when that"
-            " can be reached",
+            f"branch '{name}' is dropped locally, but a copy remains at {reasons}; drop it"
+            " again when that replica is reachable",
             stacklevel=4,
         )
 

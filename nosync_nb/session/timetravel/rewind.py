@@ -157,7 +157,7 @@ class RewindService:
             return report
         except BaseException as error:
             self._gate.complete_interrupted(
-                error, outcome, "the session has gone back, and stands there"
+                error, outcome, "the session has been rewound; do not rewind again"
             )
             with self._gate.lock, suppress(NosyncError):  # the next caller completes it
                 self._backups.finish_backups()
@@ -168,14 +168,14 @@ class RewindService:
         if self._transactions.open:
             raise StageError(
                 "rewind inside a transaction is not possible",
-                hint="go back after the block",
+                hint="rewind after the block",
             )
         waiting = self._transactions.current.pending
         if waiting:
             rows_count = sum(changes.rows for changes in waiting.values())
             raise StageError(
-                f"rewind: {rows_count} changes of {', '.join(waiting)} wait for the next epoch",
-                hint="session.commit() or session.discard() before",
+                f"rewind: {rows_count} changes of {', '.join(waiting)} are pending",
+                hint="call session.commit() or session.discard() first",
             )
 
     def _resolve(self, to: Any, now: int) -> int:

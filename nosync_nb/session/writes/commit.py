@@ -92,19 +92,18 @@ class CommitService:
         except MemoryError as error:
             raise OutOfMemoryError(
                 f"out of memory: {self._outcome_text(transaction)}",
-                hint="commit fewer rows at a time, or session.discard() what waits and free some"
-                " memory",
+                hint="commit fewer rows at a time, or call session.discard() and free some memory",
             ) from error
 
     def _outcome_text(self, transaction: Transaction) -> str:
         """Returns the outcome of a commit that ran out of memory."""
         now = self.last_epoch
         if not transaction:
-            return f"epoch {now} is the last that is committed, and nothing waits"
+            return f"epoch {now} is the last committed one, and nothing is pending"
         rows_count = sum(changes.rows for changes in transaction.pending.values())
         return (
-            f"epoch {now + 1} was not committed, its {rows_count} rows still wait and"
-            f" epoch {now} is as it was"
+            f"epoch {now + 1} was not committed, its {rows_count} rows are still pending, and"
+            f" epoch {now} has not changed"
         )
 
     def _commit(
@@ -186,7 +185,7 @@ class CommitService:
             named = publisher.ledger.labelled(label)
             if named is not None:
                 raise StageError(
-                    f"label '{label}' names epoch {named} already",
+                    f"label '{label}' is used for epoch {named}",
                     hint="use another label",
                 )
             meta["label"] = label
@@ -224,8 +223,9 @@ class CommitService:
         others = any(ledger.load(mark) != before for mark, (_, before) in notes.items())
         if others or any(map(ledger.loaded, once)):
             raise StageError(
-                "another thread has committed a load of the same key meanwhile",
-                hint="session.discard() what waits and load again: what is there is skipped",
+                "another thread has committed a load with the same key",
+                hint="call session.discard(), then load again: rows that are already committed are"
+                " skipped",
             )
         return {**once, **{mark: said for mark, (said, _) in notes.items()}} if notes else once
 
@@ -307,22 +307,22 @@ class CommitService:
             if level == "disk":
                 raise
             unknown = OutcomeUnknownError(
-                f"epoch {epoch} is committed and stands here; the wait for its replicas was"
+                f"epoch {epoch} is committed on this machine; the wait for its replicas was"
                 " interrupted",
-                hint="do not insert its rows again; session.sync('replicas') waits once more",
+                hint="do not insert its rows again; call session.sync('replicas') to wait again",
                 epoch=epoch,
             )
             raise unknown from error
         except FencedError as error:
             error.add_note(
-                f"epoch {epoch} stands in memory here; the log of the new owner may lack it"
+                f"epoch {epoch} is in memory of this process; the log of the new owner may lack it"
             )
             raise
         except DurabilityError as error:
             place = "in memory, but may not be on disk" if level == "disk" else "here"
             unknown = OutcomeUnknownError(
-                f"epoch {epoch} is committed and stands {place}: {error}",
-                hint=f"do not insert its rows again; session.sync({level!r}) waits once more",
+                f"epoch {epoch} is committed {place}: {error}",
+                hint=f"do not insert its rows again; call session.sync({level!r}) to wait again",
                 errno=error.errno,
                 epoch=epoch,
             )
@@ -331,7 +331,7 @@ class CommitService:
 
 def _note_committed(error: BaseException, epoch: int) -> None:
     """Adds a note to an error that was raised after the epoch was committed."""
-    error.add_note(f"epoch {epoch} is committed and stands: do not insert its rows again")
+    error.add_note(f"epoch {epoch} is committed: do not insert its rows again")
 
 
 def _unchanged_input(snapshot: Snapshot, changes: PendingInputChanges) -> Stage:
@@ -346,8 +346,9 @@ def _unchanged_input(snapshot: Snapshot, changes: PendingInputChanges) -> Stage:
         or (current.uid, current.schema) != (stage.uid, stage.schema)
     ):
         raise StageError(
-            f"input '{stage.name}' was dropped or renamed while {changes.rows} changes waited",
-            hint="session.discard(), and insert into the input that is there now",
+            f"input '{stage.name}' was dropped or renamed while {changes.rows} changes were"
+            " pending",
+            hint="call session.discard(), and insert into the current input",
             stage=stage.name,
         )
     return current

@@ -77,9 +77,9 @@ class DeterminismChecks:
                 failed[node.stage] = problem
         for name, problem in loops.items():
             warn(
-                f"stage '{name}' is not deterministic: inside its loop {problem}, which cannot be"
-                " kept there. What the stage holds may be wrong; compute it before the loop, in a"
-                " stage that is declared --nondeterministic",
+                f"stage '{name}' is not deterministic: inside its loop {problem}, results"
+                " cannot be memoised there, so the stage may be wrong; compute it before the"
+                " loop, in a stage that is declared --nondeterministic",
                 stacklevel=None,
             )
         return [name for name, problem in failed.items() if self._demote(name, problem)]
@@ -92,7 +92,7 @@ class DeterminismChecks:
         stage = self._publisher.snapshot.catalog.get(name)
         if stage is None or stage.options.nondeterministic:
             return False
-        goes_on = "goes on as a new version that keeps what its functions give"
+        goes_on = "continues as a new version that memoises the results of its functions"
         declare = "declare it --nondeterministic"
         memoised = True
         try:
@@ -100,8 +100,8 @@ class DeterminismChecks:
         except NosyncError as error:  # a loop cannot memoise the results of functions
             memoised = False
             goes_on, declare = (
-                f"goes on as it is, since {error}",
-                error.hint or "divide it in stages",
+                f"continues unchanged, because {error}",
+                error.hint or "divide it into several stages",
             )
         warn(
             f"stage '{name}' is not deterministic: {problem}. It {goes_on}; {declare}",
@@ -160,7 +160,9 @@ class _NodeCheck:
         for at in range(len(first)):
             one = first.slice(at, at + 1)
             if one.diff[0] > 0 and _row_count(output, one) <= 0:
-                return f"{operator.name} now gives {_rows_text(one)}, which the stage does not hold"
+                return (
+                    f"{operator.name} now returns {_rows_text(one)}, which the stage does not have"
+                )
         return None
 
     def _check_group(self, operator: Operator, sample: _Sample) -> str | None:
@@ -184,7 +186,8 @@ class _NodeCheck:
             return None
         text = _rows_text(one)
         return (
-            f"{operator.name} now gives {count} copies of {text}, of which it holds {stored_count}"
+            f"{operator.name} now returns {count} copies of {text}, of which the stage has"
+            f" {stored_count}"
         )
 
     def _check_loop(self, loop: Loop, chance: random.Random) -> str | None:
@@ -279,14 +282,17 @@ def _repeat_difference(operator: Operator, first: Batch, again: Batch | None) ->
     """Describes the difference of two results for the same row; None if they are equal."""
     if again is None or _equal_rows(first, again):
         return None
-    return f"{operator.name} gave {_rows_text(first)}, then {_rows_text(again)}"
+    return f"{operator.name} returned {_rows_text(first)}, then {_rows_text(again)}"
 
 
 def _stored_difference(operator: Operator, result: Batch, stored: Batch) -> str | None:
     """Describes the difference of a result from the stored one; None if they are equal."""
     if _equal_rows(result, stored):
         return None
-    return f"{operator.name} now gives {_rows_text(result)}, and gave {_rows_text(stored)}"
+    return (
+        f"{operator.name} now returns {_rows_text(result)}, and returned {_rows_text(stored)}"
+        " before"
+    )
 
 
 def _equal_rows(one: Batch, other: Batch) -> bool:

@@ -49,7 +49,7 @@ BLOCK = "epoch:"
 EPOCHS_MAX = 64
 """Epochs after a recovery in which inserts are compared."""
 
-ALREADY = "is there already, nothing to do"
+ALREADY = "is loaded already, nothing to do"
 """Suffix of the notice of a skipped load."""
 
 COMPARED_MAX = 128
@@ -273,8 +273,9 @@ class LoadRegistry:
         before = self._publisher.ledger.load(mark) or self._transactions.current.once.get(mark, "")
         if _loads_differ(before, load):
             warn(
-                f"{what.rstrip(':')}: its rows differ from those loaded as {once!r}; nothing was"
-                " done\nHint: use set(rows) to make the input equal to them, or another key",
+                f"{what.rstrip(':')}: its rows differ from those loaded as {once!r}; nothing"
+                " was inserted\nHint: use set(rows) to make the input equal to them, or"
+                " another key",
                 stacklevel=stacklevel,
             )
         else:
@@ -340,10 +341,10 @@ def _repeat_warning(name: str, calls: Sequence[PendingCall], epoch: int) -> str:
     """Returns the text of the warning."""
     count = _rows_count(calls)
     return (
-        f"input '{name}': the {count} rows to insert are those that epoch {epoch} inserted before"
-        f" the restart; they will be there twice\n"
-        f"Hint: insert(rows, once=KEY) takes a load once, set(rows) makes the input equal to rows;"
-        " session.discard() drops what waits"
+        f"input '{name}': the {count} rows to insert are those that epoch {epoch} inserted"
+        " before the restart; they will be counted twice\nHint: use insert(rows, once=KEY) to"
+        " load rows once, or set(rows) to make the input equal to rows; session.discard()"
+        " drops the pending changes"
     )
 
 

@@ -77,9 +77,9 @@ class IngestService:
             raise
         except MemoryError as error:
             raise OutOfMemoryError(
-                f"out of memory: the rows for input '{name}' were not taken, and none of them"
-                " waits",
-                hint="insert them in several pieces, or as a Spark DataFrame",
+                f"out of memory: the rows for input '{name}' were not inserted, and none of"
+                " them is pending",
+                hint="insert them in several parts, or as a Spark DataFrame",
             ) from error
 
     def _ingest(self, name: str, kind: str, data: Any, mark: str | None) -> int:
@@ -99,7 +99,7 @@ class IngestService:
         if not rows_count:
             return self._add_converted(stage, kind, fetched, mark)
         self._admit(name, rows_count, size_bytes)
-        what = f"takes {rows_count:,} rows for {name}"
+        what = f"inserts {rows_count:,} rows into {name}"
         with self._publisher.works.doing.record(what, size_bytes, in_bytes=True):
             return self._add_converted(stage, kind, fetched, mark)
 
@@ -191,18 +191,18 @@ class IngestService:
         self._gate.writable("insert", rebuilt=False)
         stage = self._publisher.snapshot.catalog.get(name)
         if stage is None or not stage.is_input:
-            raise StageError(f"there is no input '{name}' any more", hint="define it again")
+            raise StageError(f"input '{name}' no longer exists", hint="define it again")
         return stage
 
 
 def _absent_text(stage: Stage, absent: Updates) -> str:
     """Returns the warning for rows that a keyed input should remove and does not have."""
     more = int(absent.diff.sum()) - 1
-    others = f", nor are {more} more of the rows" if more else ""
+    others = f", nor do {more} more of the rows" if more else ""
     return (
-        f"input '{stage.name}': row {row_text(absent.columns, stage.schema.types)} is not there"
-        f"{others}: nothing was removed for it\n"
-        f"Hint: {stage.name}.delete([{key_text(stage, absent, 0)}]) removes the row of that key"
+        f"input '{stage.name}': row {row_text(absent.columns, stage.schema.types)} does not"
+        f" exist{others}: nothing was removed for it\nHint:"
+        f" {stage.name}.delete([{key_text(stage, absent, 0)}]) removes the row of that key"
     )
 
 

@@ -176,7 +176,7 @@ class Input(Collection):
         if key is None:
             raise SchemaError(
                 f"input '{self.name}' has no key, so it has no {method}()",
-                hint=f"declare one: session.input('{self._input_name()}', ..., key='id')",
+                hint=f"declare a key: session.input('{self._input_name()}', ..., key='id')",
             )
         return key
 
@@ -216,8 +216,9 @@ def check_idempotency_key(once: Any, what: str) -> None:
         elif not (part is None or isinstance(part, _KEY_TYPES) or hasattr(part, "isoformat")):
             kind = type(part).__name__
             raise SchemaError(
-                f"{what}: once={once!r:.60} is no key: type {kind} is not known again",
-                hint="give a text, a number or a date, such as once='2024-01'",
+                f"{what}: once={once!r:.60} is not a key: type {kind} cannot be compared after"
+                " a restart",
+                hint="use a text, a number or a date, such as once='2024-01'",
             )
 
 

@@ -35,10 +35,10 @@ def repair(snapshot: Snapshot, names: Iterable[str]) -> str:
         if len(below):
             commands.append(_repair_command(stage, batch.updates.take(below)))
     if not commands:
-        return "the inputs lack no row at the last epoch: read that one"
+        return "read the last epoch, at which no input has a negative count"
     left = len(commands) - _NAMED_MAX
-    more = f"; of {left} more inputs `%dd status` tells" if left > 0 else ""
-    why = "# rows were removed that were not there: this brings them; then commit"
+    more = f"; `%dd status` lists {left} more inputs" if left > 0 else ""
+    why = "# rows were removed that did not exist: this inserts them; then commit"
     return f"{'; '.join(commands[:_NAMED_MAX])}  {why}{more}"
 
 

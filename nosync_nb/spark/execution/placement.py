@@ -101,7 +101,7 @@ class Placement:
         if forced == "local":
             return LOCAL
         if operator.spreads and any(delta is not None and delta.is_pending for delta in deltas):
-            return PlacementChoice(SPARK, "executors have its rows")
+            return PlacementChoice(SPARK, "its rows are on executors")
         if isinstance(forced, int) and rows <= forced:  # independent of the machine
             return choose_placement(CostEstimate("row", rows, forced=forced))
         estimate = self._estimate(_kind(operator), deltas, rows, forced)
@@ -131,8 +131,9 @@ class Placement:
         chosen = choose_placement(estimate)
         if chosen.place == NOWHERE:
             raise OutOfMemoryError(
-                f"input '{name}': {chosen.why}: they were not taken, and none of them waits",
-                hint="insert them in several pieces, or as a Spark DataFrame",
+                f"input '{name}': {chosen.why}: they were not inserted, and none of them is"
+                " pending",
+                hint="insert them in several parts, or as a Spark DataFrame",
             )
 
     def _estimate(
@@ -396,9 +397,9 @@ def _admissible(node: Node, chosen: PlacementChoice) -> PlacementChoice:
     """
     if chosen.place == NOWHERE:
         raise OutOfMemoryError(
-            f"{titled(node.stage)}: {chosen.why}: it was not run, and nothing has changed",
-            hint="commit or define over fewer rows at a time, or have Spark run it; %%dd --on local"
-            " tries it here all the same",
+            f"{titled(node.stage)}: {chosen.why}: it did not run, and nothing has changed",
+            hint="commit or define over fewer rows at a time, or let Spark run it with %%dd --on"
+            " spark; %%dd --on local tries it in this process",
         )
     return chosen
 

@@ -41,14 +41,15 @@ def expanded_batches(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
         at = int(batch.diff.argmin())
         row = row_text([rows.slice_(c, at, at + 1) for c in batch.columns], schema.types)
         raise NegativeMultiplicityError(
-            f"the row {row} is there {int(batch.diff[at])} times",
-            hint="call .count() of the collection: its error has the command that repairs it",
+            f"the row {row} has a count of {int(batch.diff[at])}: it was removed more often"
+            " than inserted",
+            hint="call .count() on the collection: its error has the command that repairs it",
         )
     arrays = [rows.to_arrow(c, t) for c, t in zip(batch.columns, schema.types, strict=True)]
     plain = bool((batch.diff == 1).all())
     ends = batch.diff.astype(np.float64).cumsum() if not plain else None
     if ends is not None and ends[-1] > _COPIES_MAX:
-        raise CorruptLogError(f"the rows of a collection are there {ends[-1]:.3g} times")
+        raise CorruptLogError(f"the rows of a collection have a total count of {ends[-1]:.3g}")
     ends = None if ends is None else batch.diff.cumsum()
     count = len(batch) if ends is None else int(ends[-1])
     for start in range(0, count, RECORD_ROWS):
@@ -72,11 +73,11 @@ def range_reader(
         kept: True if the session that made it retains the files of its last DataFrames; a session
             that is open for reading cannot.
     """
-    hint = "make it again with to_spark(), or read a view, which follows"
+    hint = "create it again with to_spark(), or read the stage's temp view, which is updated"
     if not kept:
         hint = (
-            'a session of mode="r" cannot keep files: make it again with to_spark() and execute it'
-            " soon, or cache() it; or make it in the session that writes"
+            "create it again with to_spark() and execute it soon, or cache() it; or create it"
+            ' in the session that writes, because mode="r" cannot retain files'
         )
     names = {p.path for parts in stored.layers for p in parts if isinstance(p, PartRef)}
 
@@ -89,7 +90,7 @@ def range_reader(
                     if all(map(depot.has, names)):
                         raise
                     raise StageError(
-                        "the files that this DataFrame reads were merged and deleted since",
+                        "the files that this DataFrame reads have been merged and deleted",
                         hint=hint,
                     ) from None
 

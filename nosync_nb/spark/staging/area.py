@@ -141,6 +141,6 @@ def _staged_file_error(url: str, error: Exception) -> DurabilityError:
     So it is a DurabilityError.
     """
     return DurabilityError(
-        f"bulk place {url!r}: {error}",
-        hint="commit again, and it is sent again; see who else writes there",
+        f"bulk location {url!r}: {error}",
+        hint="commit again, which uploads it again; check for other writers to this location",
     )

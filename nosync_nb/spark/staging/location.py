@@ -36,7 +36,7 @@ STAGING = CallPolicy(silent_s=30.0)
 """The limits of a call to a location, which may transfer a piece of a file between two reports."""
 
 _CHUNK_BYTES = 1 << 20
-_FORM = "it is file:///absolute/folder, or s3://bucket/prefix or whatever else pyarrow.fs reaches"
+_FORM = "use file:///absolute/folder, s3://bucket/prefix, or another URL that pyarrow.fs supports"
 
 
 class StagingLocation(Protocol):
@@ -87,15 +87,15 @@ def checked_url(url: Any) -> str:
     except ValueError:
         split = None
     if split is None or not split.scheme or not (split.netloc or split.path.strip("/")):
-        raise SchemaError(f"bulk={url!r:.200} is no URL of a place for layers", hint=_FORM)
+        raise SchemaError(f"bulk={url!r:.200} is not a valid URL", hint=_FORM)
     if split.username is not None or split.password is not None:
         raise SchemaError(
-            "bulk: a URL holds no user and no password: it travels with every task",
-            hint="give them to driver and executors by their environment",
+            "bulk: the URL must not contain a user or password, because it is sent with every task",
+            hint="set them in the environment of driver and executors",
         )
     beyond = split.netloc or split.query or split.fragment or not split.path.startswith("/")
     if split.scheme == "file" and beyond:
-        raise SchemaError(f"bulk={url!r:.200} is no folder of this machine", hint=_FORM)
+        raise SchemaError(f"bulk={url!r:.200} is not an absolute folder", hint=_FORM)
     return str(url)
 
 
@@ -296,8 +296,8 @@ class RemoteLocation:
             raise
         except (OSError, pa.ArrowException) as error:
             raise DurabilityError(
-                f"bulk place {self._url!r}: {error}",
-                hint="see whether driver and executors reach it and may write there",
+                f"bulk location {self._url!r}: {error}",
+                hint="check that driver and executors can reach it and write to it",
             ) from error
 
 

@@ -96,7 +96,7 @@ class StagingService:
         try:
             return self.depot(spark) is not None
         except NosyncError as error:
-            warn(f"{error}: what Spark would run for it runs in this process", stacklevel=None)
+            warn(f"{error}: operators run in this process instead of on Spark", stacklevel=None)
             return False
 
     def send(self, depot: StagingArea, refs: Iterable[PartRef]) -> None:
@@ -204,7 +204,10 @@ class StagingService:
             try:
                 place.delete(name)
             except NosyncError as error:
-                warn(f"{error}: what is not needed any more stays there for now", stacklevel=None)
+                warn(
+                    f"{error}: files that are no longer needed will be deleted later",
+                    stacklevel=None,
+                )
                 return
             with self._lock:
                 self._staged.discard(name)
@@ -243,8 +246,9 @@ def ensure_reachable(spark: Spark, depot: StagingArea, named: str) -> None:
         places[depot.url] = _workers_see_files(spark, depot)
     if not places[depot.url]:
         raise NosyncError(
-            f"bulk={named!r}: Spark's executors do not see what this process writes there",
-            hint="name a folder that is mounted under one path on all machines, or a bucket",
+            f"bulk={named!r}: Spark's executors cannot read the files that this process writes"
+            " there",
+            hint="use a folder that all machines mount under the same path, or a bucket",
         )
 
 
@@ -256,9 +260,10 @@ def assume_shared(spark: Spark, folder: str, *, shared: bool) -> None:
 def unshared_folder_error(what: str, folder: str) -> NosyncError:
     """The error of an operation whose executors do not see the session's folder."""
     return NosyncError(
-        f"{what}: Spark's executors do not see the session's folder '{folder}'",
-        hint="open it with bulk=URL, a place that driver and executors reach (file:///mnt/shared,"
-        " s3://bucket/prefix), or in a folder that they share; or raise spark_rows",
+        f"{what}: Spark's executors cannot read the session's folder '{folder}'",
+        hint="open it with bulk=URL, a location that driver and executors can reach"
+        " (file:///mnt/shared, s3://bucket/prefix), or in a folder that they share; or raise"
+        " spark_rows",
     )
 
 

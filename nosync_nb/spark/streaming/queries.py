@@ -52,16 +52,16 @@ def check_stream(frame: Any, schema: Schema, name: str, trigger: Mapping[str, An
     if unknown:
         raise SchemaError(
             f"{what}: there is no trigger {unknown[0]!r}",
-            hint=f"those of Spark's writers are {', '.join(TRIGGERS)}",
+            hint=f"use one of {', '.join(TRIGGERS)}",
         )
     if getattr(frame, "isStreaming", None) is not True:
         raise SchemaError(
-            f"{what}: {type(frame).__name__} is no streaming DataFrame",
-            hint="make one with spark.readStream; insert(rows) takes other DataFrames",
+            f"{what}: {type(frame).__name__} is not a streaming DataFrame",
+            hint="create one with spark.readStream, or insert other DataFrames with insert(rows)",
         )
     if is_connect(frame.sparkSession):
         raise NosyncError(
-            f"{what}: of Spark Connect, which hands batches on where its server is, not here",
+            f"{what}: Spark Connect processes batches at its server, not in this process",
             hint="use a classic Spark session, or write files and watch() their folder",
         )
     ingest.check_columns(frame, schema, name)

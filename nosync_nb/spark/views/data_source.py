@@ -80,9 +80,9 @@ class StageReader(DataSourceReader):
         place, count = partition.value
         if not Files().exists(self.folder):
             raise NosyncError(
-                f"stage '{self.stage}': Spark's executors do not see the log's folder"
-                f" '{self.folder}', as its temp views have to",
-                hint=f"session[{self.stage!r}].to_spark() gives a DataFrame that they can read",
+                f"stage '{self.stage}': Spark's executors cannot read the log's folder"
+                f" '{self.folder}', which its temp view needs",
+                hint=f"use session[{self.stage!r}].to_spark(), a DataFrame that they can read",
             )
         asked = snapshot_server.stage_snapshot(
             self.folder, self.stage, self.at, _query_number(), pin=self.pin

@@ -128,8 +128,9 @@ def check_pin(snapshot: StageSnapshot, stage: str, pin: Pin) -> None:
     epoch, incarnation = pin
     if snapshot.numbering.has_left(epoch, incarnation):
         raise TimeError(
-            f"stage '{stage}': epoch {epoch} was left when the session went back behind it",
-            hint="make the DataFrame again; what was left is in a branch, see session.branches",
+            f"stage '{stage}': epoch {epoch} was undone by a rewind",
+            hint="create the DataFrame again; the undone epochs are in a branch, see"
+            " session.branches",
         )
 
 

@@ -115,7 +115,7 @@ class Views:
             return None
         folder, other = holder
         if folder == self.folder:
-            why = f"'{other}' has that name in Spark, which knows no case"
+            why = f"'{other}' has that name in Spark, which ignores case"
         else:
             why = f"the log in '{folder}' has a view of that name"
         return (

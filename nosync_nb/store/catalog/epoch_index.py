@@ -174,7 +174,7 @@ class EpochIndex:
         self._times = array("d")
         self._times.frombytes(times)
         if len(self._times) != epoch:
-            raise CorruptLogError(f"the checkpoint has {len(self._times)} times of {epoch} epochs")
+            raise CorruptLogError(f"the checkpoint has {len(self._times)} times for {epoch} epochs")
         self._labels = dict(labels or {})
         self._load_epochs = dict(once or {})
         self._load_digests = dict(loads or {})

@@ -87,19 +87,21 @@ def judge_signature(
     """
     signer, mac = _parse(signature)
     if not signer:
-        return CatalogOrigin("", f"nobody signed what it computes: {_OWN_CELL}")
+        return CatalogOrigin("", f"its definition is unsigned: {_OWN_CELL}")
     if key is None:
         path = signing.key_path()
         return CatalogOrigin(
             signer,
-            f"key {signer} signed what it computes, and '{path}' is not there: bring your key"
-            f" with `python -m nosync key import`, or {_OWN_CELL}",
+            f"its definition is signed with key {signer}, and '{path}' does not exist: import"
+            f" your key with `python -m nosync key import`, or {_OWN_CELL}",
         )
     if signer != signing.key_id(key):
         return CatalogOrigin(signer, is_foreign(signer))
     if not hmac.compare_digest(mac, _mac(key, log_id, epoch, digest(catalog))):
         return CatalogOrigin(
-            signer, f"what it computes was changed after it was signed, or moved: {_OWN_CELL}"
+            signer,
+            "its definition was modified after it was signed, or comes from another log:"
+            f" {_OWN_CELL}",
         )
     return OWN
 
@@ -116,10 +118,10 @@ def own_key_name(key: bytes, log_id: bytes, what: str) -> str:
 def is_foreign(signer: str) -> str:
     """Returns why a stage that another key described is not run."""
     if not signer:
-        return f"nobody signed what it computes: {_OWN_CELL}"
+        return f"its definition is unsigned: {_OWN_CELL}"
     return (
-        f"key {signer} signed what it computes, which is not yours: {_OWN_CELL}, or if the log is"
-        " your own bring its key with `python -m nosync key import`"
+        f"its definition is signed with key {signer}, which is not yours: {_OWN_CELL}, or if"
+        " the log is your own import its key with `python -m nosync key import`"
     )
 
 
@@ -170,12 +172,13 @@ def export_user_key(path: str, files: Files | None = None) -> str:
     key = signing.existing_user_key(disk)
     if key is None:
         raise TrustError(
-            f"there is no key at '{signing.key_path()}'", hint="the first definition makes it"
+            f"there is no key at '{signing.key_path()}'",
+            hint="define a stage, which creates the key",
         )
     target = os.path.abspath(path)
     try:
         if disk.exists(target):
-            raise TrustError(f"'{path}' is there already", hint="name another file")
+            raise TrustError(f"'{path}' exists already", hint="use another file name")
         disk.replace(target, signing.key_text(key))
     except DurabilityError as error:
         raise TrustError(f"the key cannot be exported: {error}") from error
@@ -208,8 +211,8 @@ def import_user_key(
             if not replace:
                 raise TrustError(
                     f"this user has another key, {signing.key_id(old)}, at '{target}'",
-                    hint=f"--replace takes {signing.key_id(new)} and keeps the other as '{backup}';"
-                    " logs that it signed wait for their cells then",
+                    hint=f"use --replace to import {signing.key_id(new)}; the other key is saved as"
+                    f" '{backup}', and logs that it signed need their cells to be run",
                 )
             disk.replace(backup, signing.key_text(old))
         disk.replace(target, signing.key_text(new))

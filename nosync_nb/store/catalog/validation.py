@@ -45,17 +45,17 @@ def check_catalog(data: Any, epoch: int) -> None:
             raise _invalid("two stages have one name")
         inputs = [each["uid"] for each in data["stages"] if "definition" not in each]
         if len(set(inputs)) != len(inputs):
-            raise _invalid("two inputs are one")
+            raise _invalid("two inputs are the same node")
         if retention_policy.KEY in data and not retention_policy.well_formed(
             data[retention_policy.KEY], epoch
         ):
-            raise _invalid("which past it keeps makes no sense")
+            raise _invalid("its retention is invalid")
         nodes: dict[str, Any] = {}
         ids: set[int] = set()
         for node in _check_list(data["nodes"]):
             _check_node(node, epoch, numbers)
             if node["id"] in ids or node["name"] in nodes:
-                raise _invalid(f"node {node['id']} is there twice")
+                raise _invalid(f"node {node['id']} occurs twice")
             ids.add(node["id"])
             if node["name"] is not None:
                 nodes[node["name"]] = node
@@ -78,7 +78,7 @@ def check_text(value: Any, what: str) -> str:
         CorruptLogError: the value is no text.
     """
     if not isinstance(value, str):
-        raise CorruptLogError(f"{what} is no text: {value!r:.60}")
+        raise CorruptLogError(f"{what} is not a string: {value!r:.60}")
     return value
 
 
@@ -90,7 +90,7 @@ def stage_name(name: Any, *, frozen: bool) -> str:
     """
     base, at, version = name.partition("@") if isinstance(name, str) else ("", "", "")
     if bool(at) != frozen or (frozen and not (version.isascii() and version.isdecimal())):
-        raise _invalid(f"{name!r:.60} is no name of a stage")
+        raise _invalid(f"{name!r:.60} is not a valid name of a stage")
     try:
         check_name(base, "stage")
     except SchemaError as error:
@@ -107,12 +107,12 @@ def _check_stage(data: Any, epoch: int, numbers: int, frozen: AbstractSet[str]) 
     _check_key(data["key"], types, what)
     _check_number(data["version"], f"{what}: its version")
     _check_number(data["begin"], f"{what}: its begin", epoch)
-    _check_number(data.get("apart", 0), f"{what}: what tells it apart")
-    _check_number(data.get("scaled", 0), f"{what}: what replicas had of it", epoch)
+    _check_number(data.get("apart", 0), f"{what}: its discriminator")
+    _check_number(data.get("scaled", 0), f"{what}: its epoch at replicas", epoch)
     check_text(data["uid"], f"{what}: its uid")
     check_text(data["fingerprint"], f"{what}: its fingerprint")
     if not signature.is_key_id(data.get("signer", "")):
-        raise _invalid(f"{what}: its signer is no key")
+        raise _invalid(f"{what}: its signer is not a key")
     _check_options(data["options"], what)
     _check_life(life, types, epoch, numbers, what)
     for lower, upper in _check_list(data["gaps"]):
@@ -168,14 +168,16 @@ def _check_definition(data: Any, functions: int, frozen: AbstractSet[str], what:
         for each in _check_list(part["functions"]):
             _check_number(each, f"{what}: a function", functions - 1)
         for each in _check_list(part["inputs"]):
-            _check_number(each, f"{what}: what an operator reads", number - 1)
+            _check_number(each, f"{what}: the inputs of an operator", number - 1)
 
 
 def _check_nesting(data: Any, most: int, what: str) -> None:
     """Checks that lists and objects are nested no deeper than any operator needs."""
     if isinstance(data, dict | list):
         if not most:
-            raise _invalid(f"{what}: what an operator is given is nested deeper than {_NESTED_MAX}")
+            raise _invalid(
+                f"{what}: the parameters of an operator are nested deeper than {_NESTED_MAX}"
+            )
         for each in data.values() if isinstance(data, dict) else data:
             _check_nesting(each, most - 1, what)
 
@@ -223,7 +225,7 @@ def _check_key(data: Any, types: Sequence[str], what: str) -> None:
 def _check_type(text: Any) -> str:
     check_text(text, "a type")
     if _canonical(text) != text:
-        raise _invalid(f"{text!r:.60} is no type")
+        raise _invalid(f"{text!r:.60} is not a type")
     return str(text)
 
 
@@ -235,7 +237,7 @@ def _canonical(text: str) -> str:
 def _check_number(value: Any, what: str, most: int = _EPOCH_MAX) -> int:
     """Checks for an integer from 0 to `most`."""
     if type(value) is not int or not 0 <= value <= most:
-        raise _invalid(f"{what}: {value!r:.40} is no number up to {most}")
+        raise _invalid(f"{what}: {value!r:.40} is not a number up to {most}")
     return value
 
 
@@ -247,7 +249,7 @@ def _check_bool(value: Any) -> bool:
 
 def _check_list(value: Any) -> Sequence[Any]:
     if not isinstance(value, list):
-        raise _invalid(f"{value!r:.40} is no list")
+        raise _invalid(f"{value!r:.40} is not a list")
     return value
 
 
@@ -258,7 +260,7 @@ def _check_optional_text(value: Any, what: str) -> None:
 
 def _invalid(why: str) -> CorruptLogError:
     return CorruptLogError(
-        f"the catalog makes no sense: {why}",
+        f"the catalog is invalid: {why}",
         hint="restore the log from a copy; nothing was changed",
     )
 
@@ -290,7 +292,7 @@ def check_pairs(pairs: Any, what: str) -> list[tuple[int, int]]:
     """Checks numbers of frames, each with an epoch.
 
     Raises:
-        CorruptLogError: the value is no list of pairs of numbers.
+        CorruptLogError: the value is not a list of pairs of numbers.
     """
     with guarded_decoding(what):
         return [

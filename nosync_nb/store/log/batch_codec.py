@@ -251,7 +251,7 @@ def _decode(data: bytes | memoryview, types: Sequence[str]) -> tuple[list[Column
     if _ARROW in tags:
         at = _decode_arrow(data, at, rows, types, columns)
     if at != len(data):
-        raise ValueError(f"{len(data)} bytes where {at} belong")
+        raise ValueError(f"{len(data)} bytes instead of {at}")
     return columns, diff
 
 
@@ -342,7 +342,7 @@ def _decode_objects(
     start = at + _SIZE.size + 4 * rows
     stop = start + _SIZE.unpack_from(data, at)[0]
     if stop > len(data):
-        raise ValueError("a text is cut off")
+        raise ValueError("a text is truncated")
     lengths = array("I")
     lengths.frombytes(data[at + _SIZE.size : start])
     values = _split(read(bytes(data[start:stop])), lengths, convert)
@@ -375,7 +375,7 @@ def _decode_arrow(
     batch = arrow_messages.record_batch(reader, schema)
     batch.validate(full=True)
     if batch.num_rows != rows:
-        raise ValueError(f"{batch.num_rows} rows of Arrow where {rows} belong")
+        raise ValueError(f"{batch.num_rows} rows of Arrow instead of {rows}")
     for index, place in enumerate(places):
         columns[place] = batch.column(index)
     return at + int(reader.tell())

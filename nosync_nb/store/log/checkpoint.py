@@ -159,7 +159,7 @@ def decode_checkpoint(data: bytes, name: str, path: str) -> Checkpoint | str:
     fields, rest = data[: _HEADER.size], data[_HEADER.size :]
     payload = rest[_CRC.size :]
     if len(rest) < _CRC.size or _CRC.unpack_from(rest) != (zlib.crc32(fields), zlib.crc32(payload)):
-        return f"'{path}' is damaged: it does not fit its checksum"
+        return f"'{path}' is damaged: it does not match its checksum"
     magic, version, _, flags, generation, seq, offset, chain, size = _HEADER.unpack(fields)
     if magic == _MAGIC:
         check_format(version, FORMAT, f"'{path}'", flags)

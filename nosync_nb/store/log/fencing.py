@@ -55,7 +55,7 @@ class ControlBlock:
         if len(self.words) < _WORDS or self.words[_HEAD] != _MAGIC:
             raise CorruptLogError(
                 f"'{mapped.path}' is damaged",
-                hint="delete it when no process uses the log: it is made again",
+                hint="delete it while no process uses the log; it is created again",
             )
         check_format(self.words[_FORMAT], FORMAT, f"'{mapped.path}'")
 
@@ -174,8 +174,9 @@ class WriterLease(ControlBlock):
         if original is None:
             return []
         return [
-            f"this folder is a copy of '{original}': both are one log, and neither has what is"
-            f" written to the other from now on. For a log of its own: {_branch_hint(original)}"
+            f"this folder is a copy of '{original}': both have the same log id, and epochs"
+            " written to one are missing in the other. To get an independent log,"
+            f" {_branch_hint(original)}"
         ]
 
     @property
@@ -192,7 +193,7 @@ class WriterLease(ControlBlock):
         """Raises FencedError in a forked child."""
         if os.getpid() != self._pid:
             raise FencedError(
-                f"the log belongs to process {self._pid}; this is its child {os.getpid()}",
+                f"the log belongs to process {self._pid}, not to its child {os.getpid()}",
                 hint='open the log with mode="r" in the child, or send rows to the parent',
             )
 
@@ -231,8 +232,8 @@ class WriterLease(ControlBlock):
         known = owner is not None and owner.generation != self.number
         who = f"{owner}, since {owner.since}" if owner and known else "another process"
         return FencedError(
-            f"'{self._folder}' was taken over by {who}; what this process wrote last "
-            "may or may not be part of the log",
+            f"'{self._folder}' was taken over by {who}; the last writes of this process may be"
+            " lost",
             hint=_REMEDY,
         )
 
@@ -254,8 +255,8 @@ class WriterLease(ControlBlock):
 def _branch_hint(original: str) -> str:
     """Returns how the user of a copied folder gets a log that is distinct from the original."""
     return (
-        f"go on in a branch of '{original}', session.branch(NAME) there, or in a notebook"
-        f" `%dd open {original} --branch NAME`; or make another log, nosync.copy('{original}',"
+        f"use a branch of '{original}': session.branch(NAME) there, or in a notebook `%dd open"
+        f" {original} --branch NAME`; or create another log with nosync.copy('{original}',"
         " FOLDER)"
     )
 
@@ -321,7 +322,7 @@ def opening_lock(files: Files, folder: str) -> Lock:
     lock = files.lock(os.path.join(folder, "lock"), wait_s=OPEN_WAIT_S)
     if lock is None:
         raise FencedError(
-            f"'{folder}' is being opened or closed by another process for {OPEN_WAIT_S:.0f} s",
+            f"'{folder}' has been opened or closed by another process for {OPEN_WAIT_S:.0f} s",
             hint='try again, or read it with mode="r"',
         )
     return lock
@@ -367,13 +368,13 @@ def _refuse_live_owner(
     alive = machine.alive(before.identity)
     if alive is None:
         alive = machine.changes(lambda: words.beats, SILENT_S)
-        state = "its heart beats"
+        state = "it is alive"
     else:
         state = "this process" if before.identity == machine.identity() else "alive"
     if alive and original is not None:
         raise FencedError(
             f"'{folder}' is a copy of '{original}', which {before} writes, since {before.since}",
-            hint=f"{_branch_hint(original)}; takeover=True goes on with this copy as it is",
+            hint=f"{_branch_hint(original)}; or continue with this copy: takeover=True",
         )
     if alive:
         raise FencedError(
@@ -392,7 +393,7 @@ def _write_generation(files: Files, folder: str, words: ControlBlock, number: in
         file.close()
     if words.generation != number:
         raise DurabilityError(
-            f"'{folder}' is on a file system whose maps do not show what was written",
+            f"'{folder}' is on a file system whose memory maps do not show writes",
             hint="keep the log on a local disk",
         )
 

@@ -25,7 +25,7 @@ def check_log_folder(files: Files, folder: str, machine: HostIdentity, *, write:
     if not files.exists(folder):
         if not write:
             raise DurabilityError(
-                f"there is no log at '{folder}'", hint="open it for writing to make one"
+                f"there is no log at '{folder}'", hint="open it for writing to create one"
             )
         files.make_folder(folder)
     is_owned_by_user(files, folder, write=write, fresh=True)  # before the listing, because of links
@@ -38,7 +38,7 @@ def check_log_folder(files: Files, folder: str, machine: HostIdentity, *, write:
     if not log and strange:
         raise DurabilityError(
             f"'{folder}' is not empty and holds no log ('{strange[0]}')",
-            hint="name a new or an empty folder",
+            hint="use a new or an empty folder",
         )
     if not log:
         files.restrict(folder)
@@ -46,8 +46,8 @@ def check_log_folder(files: Files, folder: str, machine: HostIdentity, *, write:
     kind = machine.file_system(folder)
     if machine.is_network(kind):
         raise DurabilityError(
-            f"'{folder}' is on a network file system ({kind}), where two writers cannot "
-            "be told apart",
+            f"'{folder}' is on a network file system ({kind}), where two writers cannot exclude"
+            " each other",
             hint="keep the log on a local disk",
         )
 
@@ -90,9 +90,11 @@ def is_owned_by_user(files: Files, folder: str, *, write: bool, fresh: bool = Fa
     """
     status = files.status(folder)
     if stat.S_ISLNK(status.st_mode):
-        raise TrustError(f"'{folder}' is a link", hint=f"open '{os.path.realpath(folder)}' itself")
+        raise TrustError(
+            f"'{folder}' is a link", hint=f"open its target '{os.path.realpath(folder)}'"
+        )
     if not stat.S_ISDIR(status.st_mode):
-        raise DurabilityError(f"'{folder}' is not a folder", hint="name a folder for the log")
+        raise DurabilityError(f"'{folder}' is not a folder", hint="use a folder for the log")
     if write and status.st_uid != os.getuid():
         raise TrustError(
             f"'{folder}' belongs to user {status.st_uid}, not to {os.getuid()}",
@@ -100,6 +102,6 @@ def is_owned_by_user(files: Files, folder: str, *, write: bool, fresh: bool = Fa
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not fresh:
         raise TrustError(
-            f"'{folder}' can be written by others (mode {stat.S_IMODE(status.st_mode):o})",
+            f"'{folder}' is writable by other users (mode {stat.S_IMODE(status.st_mode):o})",
             hint=f"chmod 700 '{folder}'",
         )

@@ -243,7 +243,7 @@ def _frame_at(file: File, at: int, position: Position) -> Frame:
     if isinstance(frame, int):
         frame = check_frame(file.read_at(at, frame), position)
     if isinstance(frame, int):
-        raise CorruptLogError(f"frame {position.seq}: the file ends inside it")
+        raise CorruptLogError(f"frame {position.seq}: the file ends within the frame")
     return frame
 
 

@@ -88,7 +88,7 @@ def check_format(version: int, own: int, where: str, flags: int = 0) -> None:
     age = "newer than" if newer else "older than"
     what = f"log format {version}" if version != own else f"log format {version}, flags {flags:x},"
     if version in UNRELEASED:
-        age = "of before the first release, not that of"
+        age = "from before the first release, not that of"
     raise CorruptLogError(
         f"{where}: {what} is {age} this program ({own})",
         hint=("upgrade nosync" if newer else "open it with the version of nosync that wrote it")
@@ -192,7 +192,7 @@ def check_frame(data: bytes, position: Position) -> Frame | int:
     digest, crc, mark = _TRAILER.unpack_from(data, need - TRAILER_BYTES)
     payload = data[HEADER_BYTES : HEADER_BYTES + length]
     if crc != zlib.crc32(payload) or mark != _END:
-        raise CorruptLogError(f"frame {seq}: the payload does not fit its checksum")
+        raise CorruptLogError(f"frame {seq}: the payload does not match its checksum")
     return Frame(position, kind, payload, generation, Mark(seq, offset + need, digest))
 
 
@@ -212,7 +212,7 @@ def mark_after(trailer: bytes, position: Position, size: int) -> Mark:
         CorruptLogError: the bytes are no trailer.
     """
     if len(trailer) < TRAILER_BYTES:
-        raise CorruptLogError(f"frame {position.seq}: the file ends inside it")
+        raise CorruptLogError(f"frame {position.seq}: the file ends within the frame")
     digest, _, mark = _TRAILER.unpack(trailer)
     if mark != _END:
         raise CorruptLogError(f"frame {position.seq}: its end is missing or overwritten")
@@ -297,18 +297,18 @@ def _damage(data: bytes, at: int, *, before: Mark) -> Damage:
 def _explain(data: bytes, at: int, before: Mark) -> str:
     """Returns why the bytes at `at` are not the frame that follows `before`."""
     if len(data) - at < HEADER_BYTES:
-        return "the frame is cut off"
+        return "the frame is truncated"
     fields = _decode_header(data, at)
     if fields is None:
-        return "the header does not fit its checksum"
+        return "the header does not match its checksum"
     length, number, offset, durable = fields[4], fields[6], fields[7], fields[8]
     if (number, offset) != (before.seq + 1, before.offset):
-        return f"frame {number} stands in the place of {before.seq + 1}"
+        return f"frame {number} is in the place of frame {before.seq + 1}"
     if durable > before.seq:
-        return "the header contradicts the frame before"
+        return "the header contradicts the previous frame"
     if len(data) - at < frame_bytes(length):
-        return "the frame is cut off"
-    return "the payload does not fit its checksum"
+        return "the frame is truncated"
+    return "the payload does not match its checksum"
 
 
 def bytes_needed(data: bytes, end: Mark) -> int:

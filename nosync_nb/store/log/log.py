@@ -328,7 +328,8 @@ class Log:
         start = self._end if self._end.chain or not chain.live else chain.live[0].start
         if not tail.tail_holds(self._files, self.path, chain, start):
             raise DurabilityError(
-                f"'{self.path}' was rolled back behind frame {self._end.seq}, which was read here",
+                f"'{self.path}' was rolled back behind frame {self._end.seq}, which this"
+                " session has read",
                 hint="open it again",
             )
         rest = tail.read_tail(self._files, self.path, chain, start, upto=upto)

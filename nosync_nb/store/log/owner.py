@@ -248,7 +248,7 @@ def _decode_owner(data: bytes, path: str) -> LogOwner:
         return LogOwner(**{**_known_fields(LogOwner, fields), **named})
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptLogError(
-            f"'{path}' is damaged: it cannot be told who writes this log",
+            f"'{path}' is damaged: the owner of this log is unknown",
             hint="make sure that no other process uses it, then open it with takeover=True",
         ) from error
 
@@ -260,7 +260,7 @@ def _known_fields(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _decode_location(path: str = "", device: int = 0, number: int = 0) -> LogLocation:
     if path != "" and not (isinstance(path, str) and os.path.isabs(path) and "\0" not in path):
-        raise ValueError("it lies nowhere")
+        raise ValueError("it is not in any segment")
     return LogLocation(path, int(device), int(number))
 
 

@@ -66,7 +66,7 @@ def recover_log(
     start = state.mark if state else chain.live[0].start if chain.live else NOTHING
     if start.offset < (chain.live[0].start.offset if chain.live else 0):
         raise CorruptLogError(
-            f"'{folder}' holds nothing before {chain.live[0].name}, and no checkpoint for it",
+            f"'{folder}' has no segments before {chain.live[0].name}, and no checkpoint for them",
             hint="restore the missing files from a copy",
         )
     known = max(known, start.seq)
@@ -162,7 +162,7 @@ def newest_checkpoint(
     for name in checkpoint.checkpoint_names(names):
         state = checkpoint.read_checkpoint(files, folder, name)
         if isinstance(state, str):
-            notes.append(f"{state}; the one before it is used")
+            notes.append(f"{state}; the previous one is used")
             unread.append(name)
             continue
         chain = segments.linked_segments(files, folder, names, since=state.mark.offset)
@@ -171,11 +171,11 @@ def newest_checkpoint(
         if not leftover_files(state, chain.live):
             place = chain.missing or (chain.live[0].name if chain.live else "its segment")
             raise CorruptLogError(
-                f"'{os.path.join(folder, place)}': frame {state.mark.seq}, which checkpoint "
-                f"'{name}' was made after, is missing or damaged",
+                f"'{os.path.join(folder, place)}': frame {state.mark.seq}, the position of"
+                f" checkpoint '{name}', is missing or damaged",
                 hint="restore the file from a copy; nothing was changed",
             )
-        notes.append(f"{name}: left out, it was written by an owner who had been replaced")
+        notes.append(f"{name}: ignored, because it was written by an owner that had been replaced")
     return None, segments.linked_segments(files, folder, names), unread, notes
 
 

@@ -159,7 +159,7 @@ def _notes_or_damage(
         )
     tail_bytes = sum(origin + len(data) - end.offset for origin, data in pieces[-1:])
     text = f"{where[0]}: {max(0, tail_bytes)} bytes after frame {end.seq} were never synced"
-    return [f"{text} and are left out ({reason})"]
+    return [f"{text} and are ignored ({reason})"]
 
 
 def _break_position(chain: Chain, cut: int, end: Mark) -> tuple[str, int]:

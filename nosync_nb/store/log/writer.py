@@ -314,7 +314,7 @@ class Writer:
             if each.deleted():
                 raise DurabilityError(
                     f"'{each.path}' was deleted while the log is open",
-                    hint="the rows are in memory only: copy them to another log",
+                    hint="copy the rows to another log: they are in memory only",
                 )
         if len(files) > 1:
             self._files.sync_folder(self._folder)

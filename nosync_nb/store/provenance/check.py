@@ -60,7 +60,7 @@ def recorded_contradictions(data: Iterable[Any]) -> list[ClockContradiction]:
     with guarded_decoding("the clocks of a checkpoint"):
         contradictions = [ClockContradiction(*each) for each in data]
         if not all(type(number) is int for each in contradictions for number in each):
-            raise ValueError("they name no logs")
+            raise ValueError("they do not name logs")
         return contradictions
 
 

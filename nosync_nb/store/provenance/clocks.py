@@ -86,7 +86,7 @@ def encoded_clocks(data: bytes) -> list[tuple[bytes, bytes]]:
             clocks.append((data[at : at + LABEL_BYTES], data[start:end]))
             at = end + room
             if at > size:
-                raise ValueError("one is cut short")
+                raise ValueError("one is truncated")
     except (struct.error, ValueError) as error:
         raise damage_error("the clocks of a frame", error) from error
     return clocks

@@ -197,7 +197,7 @@ def requirement_of(payload: Payload) -> ReplicationRequirement | None:
         return None
     if LOCAL_KEY not in payload.meta:
         return NO_REQUIREMENT
-    with guarded_decoding("what is owed to replicas"):
+    with guarded_decoding("the replication requirement"):
         numbers, listed = payload.meta[LOCAL_KEY]
         files: dict[str, set[int]] = {}
         for number, names in listed:
@@ -206,7 +206,7 @@ def requirement_of(payload: Payload) -> ReplicationRequirement | None:
         if not all(
             type(n) is int for n in (*numbers, *(n for each in files.values() for n in each))
         ):
-            raise ValueError("they are no numbers")
+            raise ValueError("they are not numbers")
         return ReplicationRequirement(frozenset(numbers), files)
 
 

@@ -114,14 +114,14 @@ def decode_payload(data: bytes | memoryview) -> Payload:
             start = at + size_of
             at = start + size
             if at > end:
-                raise ValueError("an entry is cut short")
+                raise ValueError("an entry is truncated")
             if kind > UNDONE:
                 raise format_features.unknown_feature_error(f"an entry of kind {kind}")
             if number >= NUMBERS_MAX or (kind == CLEAR and size):
                 is_valid = False
             entries.append(new(PayloadEntry, (number, kind, view[start:at])))
         if not is_valid:
-            raise ValueError("it says nothing that is known here")
+            raise ValueError("it has an unknown type")
     except CRAFTED as error:
         raise damage_error("a frame", error) from error
     return new(Payload, (epoch, utc, meta, entries))
@@ -216,7 +216,7 @@ def _add_entries(payload: Payload, by_log: dict[int, list[tuple[int, PayloadEntr
 
 def batch_files(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
     """Returns the files of a log's batch and their layout; `layout` is the log's own."""
-    with guarded_decoding("what a frame says of files"):
+    with guarded_decoding("the files of a frame"):
         value = json.loads(bytes(data))
         if isinstance(value, dict):
             layout, value = Layout.from_json(value["layout"]), value["refs"]
@@ -237,10 +237,10 @@ def files_of_entry(epoch: int, entry: PayloadEntry) -> tuple[range, tuple[PartRe
 
 def layer_of(entry: PayloadEntry) -> tuple[int, int, tuple[PartRef, ...]]:
     """Returns the interval and the files of a layer that an entry names."""
-    with guarded_decoding("what a frame says of a layer"):
+    with guarded_decoding("a layer of a frame"):
         lower, upper, listed = json.loads(bytes(entry.data))
         if type(lower) is not int or type(upper) is not int or not 0 <= lower < upper:
-            raise ValueError(f"[{lower!r:.40}, {upper!r:.40}) is no interval")
+            raise ValueError(f"[{lower!r:.40}, {upper!r:.40}) is not an interval")
         return lower, upper, refs_from_json(listed)
 
 
@@ -386,7 +386,7 @@ def _restore_function(data: Sequence[Any], context: str, unseal: Unseal | None) 
             function = (
                 unseal(text, context, identity)
                 if unseal
-                else UnavailableFunction("it is not run here")
+                else UnavailableFunction("it must not run here")
             )
         except TrustError as error:
             function = UnavailableFunction(str(error))

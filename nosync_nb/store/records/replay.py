@@ -58,7 +58,7 @@ class FrameReplay:
             if type(count) is not int or not 0 <= count <= len(self._pending):
                 raise CorruptLogError(
                     f"frame {each.seq} defines stages with {count!r} replayed epochs, of which "
-                    f"{len(self._pending)} are there",
+                    f"{len(self._pending)} precede it",
                     hint="restore the log from a copy",
                 )
             contents += [*self._pending[len(self._pending) - count :], each]

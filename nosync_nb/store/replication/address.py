@@ -21,7 +21,7 @@ _URLS_MAX = 16
 _ID_HEX = 32
 _HOST = re.compile(r"[0-9a-z.:_-]{1,255}")
 _HEX = frozenset("0123456789abcdef")
-_FORM = "a replica is file:///absolute/folder, grpc://host:port or s3://bucket/prefix"
+_FORM = "use file:///absolute/folder, grpc://host:port or s3://bucket/prefix"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,221}[a-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9._/-]{0,500}")
 
@@ -55,27 +55,27 @@ def parse_address(url: Any) -> ReplicaAddress:
         SchemaError: no replica can be there; the message has the URL, the hint its form.
     """
     if not isinstance(url, str):
-        raise SchemaError(f"{url!r:.80} is no URL of a replica", hint=_FORM)
+        raise SchemaError(f"{url!r:.80} is not a valid replica URL", hint=_FORM)
     shown = visible(url[:200])
     try:
         parts = urlsplit(url)
         secret = parts.username is not None or parts.password is not None
     except ValueError as error:
-        raise SchemaError(f"'{shown}' is no URL of a replica: {error}", hint=_FORM) from None
+        raise SchemaError(f"'{shown}' is not a valid replica URL: {error}", hint=_FORM) from None
     if secret:
         raise SchemaError(
-            "a URL of a replica holds no user and no password: it is stored with the log",
-            hint="take them out",
+            "a replica URL must not contain a user or password, because it is stored with the log",
+            hint="remove them from the URL",
         )
     taken_apart = _KINDS.get(parts.scheme)
     if taken_apart is None:
-        raise SchemaError(f"'{shown}': replicas of kind '{parts.scheme}' are not known", hint=_FORM)
+        raise SchemaError(f"'{shown}': there is no kind of replica '{parts.scheme}'", hint=_FORM)
     host, path = taken_apart(parts, shown)
     which = parts.fragment
     if which and not (len(which) == _ID_HEX and set(which) <= _HEX):
         raise SchemaError(
-            f"'{shown}': what follows the # is no id of a log",
-            hint=f"it has {_ID_HEX} hex digits",
+            f"'{shown}': the part after # is not the id of a log",
+            hint=f"write its {_ID_HEX} hex digits",
         )
     log_id = bytes.fromhex(which) if which else None
     return ReplicaAddress(url.partition("#")[0], parts.scheme, host, path, log_id)
@@ -85,10 +85,10 @@ def _folder(parts: SplitResult, shown: str) -> tuple[str, str]:
     """Returns host and path of the URL of a folder."""
     path = unquote(parts.path)
     if parts.netloc or parts.query or not os.path.isabs(path) or "\0" in path:
-        raise SchemaError(f"'{shown}' names no folder of this machine", hint=_FORM)
+        raise SchemaError(f"'{shown}' is not an absolute folder", hint=_FORM)
     path = os.path.normpath(path)
     if path == os.sep:
-        raise SchemaError(f"'{shown}' is the root of this machine", hint="name a folder in it")
+        raise SchemaError(f"'{shown}' is the root folder", hint="use a folder below it")
     return "", path
 
 
@@ -99,7 +99,7 @@ def _server(parts: SplitResult, shown: str) -> tuple[str, str]:
     except ValueError:
         name = port = None
     if not name or not port or parts.query or parts.path.strip("/") or not _HOST.fullmatch(name):
-        raise SchemaError(f"'{shown}' names no port of a host", hint=_FORM)
+        raise SchemaError(f"'{shown}' has no port", hint=_FORM)
     if name == "localhost":
         name = "127.0.0.1"
     with suppress(ValueError):  # a host name, not a number
@@ -108,8 +108,8 @@ def _server(parts: SplitResult, shown: str) -> tuple[str, str]:
     host = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
     if parts.scheme == "grpc" and not is_loopback(host):
         raise SchemaError(
-            f"'{shown}': what is sent to another machine could be read on the way",
-            hint=f"start the server with TLS, and name grpc+tls://{host}",
+            f"'{shown}': data sent to another machine would not be encrypted",
+            hint=f"start the server with TLS, and use grpc+tls://{host}",
         )
     return host, ""
 
@@ -127,13 +127,16 @@ def _bucket(parts: SplitResult, shown: str) -> tuple[str, str]:
     """Returns bucket and prefix of the URL of an object store."""
     path = unquote(parts.path).strip("/")
     if parts.query:  # some users put credentials there
-        raise SchemaError(f"'{shown.partition('?')[0]}' has more behind a ?", hint="take it out")
+        raise SchemaError(
+            f"'{shown.partition('?')[0]}' has a query after ?", hint="remove the query"
+        )
     if not _BUCKET.fullmatch(parts.netloc):
-        raise SchemaError(f"'{shown}' names no bucket", hint=_FORM)
+        raise SchemaError(f"'{shown}' has no bucket", hint=_FORM)
     steps = path.split("/")
     if not _PREFIX.fullmatch(path) or (path and {"", ".", ".."} & {*steps}):
         raise SchemaError(
-            f"'{shown}': a prefix has letters, digits and `-._/`, and no empty steps", hint=_FORM
+            f"'{shown}': a prefix may only have letters, digits and `-._/`, and no empty parts",
+            hint=_FORM,
         )
     return parts.netloc, path
 
@@ -160,7 +163,7 @@ def parse_addresses(urls: Any, *, log: str, look: bool = True) -> tuple[ReplicaA
             each other.
     """
     if isinstance(urls, str) or not isinstance(urls, Sequence):
-        raise SchemaError(f"replicas={urls!r:.80} is no list", hint=f"name a list; {_FORM}")
+        raise SchemaError(f"replicas={urls!r:.80} is not a list", hint=f"pass a list; {_FORM}")
     if len(urls) > _URLS_MAX:
         raise SchemaError(f"{len(urls)} replicas are more than {_URLS_MAX}", hint="name fewer")
     sites: dict[tuple[str, str, str], ReplicaAddress] = {}
@@ -175,13 +178,13 @@ def parse_addresses(urls: Any, *, log: str, look: bool = True) -> tuple[ReplicaA
         same = each.site(real_of)
         if same in sites:
             raise SchemaError(
-                f"'{sites[same].url}' and '{each.url}' are one place",
-                hint="name it once: two copies in one place are lost together",
+                f"'{sites[same].url}' and '{each.url}' are the same location",
+                hint="list it once: two copies in one location are lost together",
             )
         if each.kind == "file" and os.path.commonpath((same[-1], log_path)) in (same[-1], log_path):
             raise SchemaError(
-                f"'{each.url}' and the log '{log_path}' lie in each other",
-                hint="name a folder elsewhere, best on another disk",
+                f"'{each.url}' and the log '{log_path}' contain each other",
+                hint="use another folder, preferably on another disk",
             )
         sites[same] = each
     return tuple(sites.values())
@@ -209,10 +212,10 @@ def checked_quorum(quorum: Any, count: int) -> int:
     if quorum is None:
         return count // 2 + 1
     if not count:
-        raise SchemaError(f"quorum={quorum!r} of no replicas", hint="name them: replicas=[...]")
+        raise SchemaError(f"quorum={quorum!r} without replicas", hint="list them: replicas=[...]")
     if type(quorum) is not int or not 1 <= quorum <= count:
         raise SchemaError(
             f"quorum={quorum!r} of {count} replica{'s' if count != 1 else ''}",
-            hint=f"1 to {count}; the log's own disk does not count",
+            hint=f"use 1 to {count}; the log's own disk does not count",
         )
     return quorum

@@ -158,7 +158,7 @@ class _Comparison:
             else:
                 damage += self._differences(replica, name, item.size, beat)
         state: CopyState = "differs" if damage else "behind" if behind or not sizes else "level"
-        why = "" if sizes else "it holds nothing of the log"
+        why = "" if sizes else "it has no data of the log"
         return ReplicaFinding(url, state, _epoch_before(surveyed, end), tuple(damage), why)
 
     def _differences(
@@ -178,7 +178,7 @@ class _Comparison:
         beat()
         if local_hash == remote or name in local.hurt:
             return []
-        return [DamagedRange(name, "its bytes are not those of this log")]
+        return [DamagedRange(name, "its bytes differ from this log")]
 
 
 def _no_file(segment: Segment) -> PresentFile:

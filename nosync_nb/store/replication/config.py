@@ -170,9 +170,9 @@ def read_config(files: Files, folder: str, log_id: bytes) -> ReplicaConfig:
         mac, _mac(key, _identity(files, folder, log_id), text)
     ):
         raise TrustError(
-            f"'{path}' names replicas, and your key has not signed it for this folder, which may be"
-            " a copy: none of them is asked",
-            hint="name them again: nosync.open(path, replicas=[...])",
+            f"'{path}' lists replicas but is not signed with your key for this folder, which"
+            " may be a copy: no replica is used",
+            hint="list them again: nosync.open(path, replicas=[...])",
         )
     try:
         fields = json.loads(text)
@@ -188,7 +188,8 @@ def read_config(files: Files, folder: str, log_id: bytes) -> ReplicaConfig:
         return settings._replace(former=FormerReplicas(tuple(urls), *numbers))
     except (SchemaError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptLogError(
-            f"'{path}' is damaged: {error}", hint="name the replicas again when you open the log"
+            f"'{path}' is damaged: {error}",
+            hint="list the replicas again: nosync.open(path, replicas=[...])",
         ) from error
 
 

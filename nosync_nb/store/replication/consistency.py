@@ -71,11 +71,9 @@ class CopyClaims:
             for other, copy in self._copies.items():
                 if copy == incarnation:
                     raise DuplicateReplicaError(
-                        f"it leads to the copy that '{self._urls[other]}' keeps, and does not count"
-                        " a second time",
-                        hint=f"`%dd replicas remove` one of the two; if somebody has copied the"
-                        f" folder of '{self._urls[other]}' there, delete this one: it is filled"
-                        " anew",
+                        f"it is the same copy as '{self._urls[other]}', which counts only once",
+                        hint="run `%dd replicas remove` for one of the two; if it is a copy of the"
+                        f" folder of '{self._urls[other]}', delete it, and it is filled again",
                     )
             self._copies[replica] = incarnation
 
@@ -148,8 +146,8 @@ def foreign_frames(other_id: bytes, log_id: bytes) -> CorruptLogError:
     """Returns the error of a copy whose frames belong to another log."""
     return CorruptLogError(
         f"the copy of log {log_id.hex()} holds frames of log {other_id.hex()}",
-        hint=f"rename the folder to '{other_id.hex()}', or delete its copy '{log_id.hex()}': it is"
-        " filled again from the log",
+        hint=f"rename the folder to '{other_id.hex()}', or delete the copy '{log_id.hex()}', which"
+        " is then filled again from the log",
     )
 
 
@@ -220,7 +218,7 @@ def examine_folder(
         if missing is None:
             return _readable_part(files, stretch, None, None)
         why = why or f"'{missing}' is missing, or too short"
-    raise CorruptLogError(f"the copy holds no whole log: {why or 'no segment is there'}")
+    raise CorruptLogError(f"the copy is not a complete log: {why or 'it has no segments'}")
 
 
 def _checkpoints(
@@ -324,8 +322,9 @@ def _readable_part(
     acknowledged = stretch.replica.acknowledged()
     if end.seq < acknowledged:
         raise CorruptLogError(
-            f"'{stretch.url}' is damaged: it had frame {acknowledged}, and ends at {end.seq}",
-            hint="it is repaired from the log; take another replica",
+            f"'{stretch.url}' is damaged: it acknowledged frame {acknowledged}, but ends at"
+            f" {end.seq}",
+            hint="use another replica; this one is repaired from the log",
         )
     sizes, generation = {}, 0
     for index, segment in enumerate(live):

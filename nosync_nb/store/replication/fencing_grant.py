@@ -57,8 +57,8 @@ def decode_grant(data: bytes, where: str) -> FencingGrant:
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptLogError(
-            f"the promise of '{where}' is damaged: it cannot be told whom this copy obeys",
-            hint=f"delete '{where}': the copy is made anew",
+            f"replica '{where}': the fencing record is damaged, so its owner is unknown",
+            hint=f"delete '{where}', and the copy is created again",
         ) from error
 
 
@@ -85,8 +85,7 @@ def conflicts(accepted: OwnerTerm, requested: OwnerTerm) -> bool:
 def grant_conflict_error(where: str, accepted: OwnerTerm) -> FencedError:
     """Returns the error of a call to a copy that accepts another owner's term."""
     return FencedError(
-        f"'{where}' has promised itself to generation {accepted.generation} of the log, of another"
-        " owner",
-        hint="if that owner goes on, close this session; else close it and open the log again,"
-        " which goes on if it lacks nothing that replicas hold",
+        f"replica '{where}' accepts writes only from another owner, generation"
+        f" {accepted.generation}",
+        hint="if that owner is running, close this session; else close it and open the log again",
     )

@@ -71,5 +71,5 @@ def file_path(folder: str, name: str) -> str:
     inner = branch_part(name)
     if inner is None:
         checked_file_name(name, PART, PACK)
-        raise CorruptLogError(f"'{name}' is no name of a file of a log")
+        raise CorruptLogError(f"'{name}' is not a valid name of a file of a log")
     return os.path.join(folder, inner, name)

@@ -131,7 +131,9 @@ def drop_copies(
             sites[url].logs()  # raises if the site is unreachable, which looks like a missing grant
             return
         if generation is not None and accepted.generation > generation:
-            raise FencedError(f"its copy obeys generation {accepted.generation}, of a later owner")
+            raise FencedError(
+                f"the copy belongs to a later owner (generation {accepted.generation})"
+            )
         # One more, because the copy may hold a grant of the log's generation under another name.
         term = OwnerTerm(1 + max(accepted.generation, generation or 0), secrets.token_hex(16))
         copy.promise(term, name)

@@ -201,7 +201,7 @@ class RemoteCall(Generic[Answer]):
         """Runs the call in a thread of its own, unless an earlier call to the site hangs."""
         if _abandoned.holds(self.what):
             self._ended = True
-            self._error = self._silent_error("has not answered what it was asked before")
+            self._error = self._silent_error("has not answered an earlier request")
         else:
             self._thread = threading.Thread(target=self.run, name=f"ask {self.what}", daemon=True)
             self._thread.start()
@@ -264,9 +264,7 @@ class RemoteCall(Generic[Answer]):
         return self._answer  # type: ignore[return-value]
 
     def _silent_error(self, why: str) -> RemoteTimeoutError:
-        return RemoteTimeoutError(
-            f"{self.what} {why}", hint="look whether its disk or its network is there"
-        )
+        return RemoteTimeoutError(f"{self.what} {why}", hint="check its disk and its network")
 
 
 def call_remote(what: str, call: Call[Answer], policy: CallPolicy | None = None) -> Answer:
@@ -339,7 +337,7 @@ def copy_file(
             try:
                 data = replica.read(name, done, piece)
             except NosyncError as error:
-                raise CorruptLogError(f"'{name}' cannot be read there: {error}") from error
+                raise CorruptLogError(f"'{name}' cannot be read on the replica: {error}") from error
             if not data and size is None:
                 break
             if not data:

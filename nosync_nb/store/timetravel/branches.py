@@ -136,7 +136,7 @@ def create_branch(parent: Store, name: str, beginning: BranchStart) -> str:
     if size_bytes > NAME_BYTES_MAX:
         raise SchemaError(
             f"branch '{name:.40}...': a name of {size_bytes} bytes is too long for a folder",
-            hint=f"name it with at most {NAME_BYTES_MAX} bytes",
+            hint=f"use a name of at most {NAME_BYTES_MAX} bytes",
         )
     target = branch_folder(parent.path, name)
     if files.exists(target):
@@ -250,8 +250,8 @@ def _write_and_rename(
 def branch_exists_error(name: str, path: str) -> SchemaError:
     """Returns the error for a name that another branch has."""
     return SchemaError(
-        f"there is a branch '{name}' already",
-        hint=f"name another one, open it with nosync.open('{path}'), or drop it:"
+        f"branch '{name}' exists already",
+        hint=f"use another name, open it with nosync.open('{path}'), or drop it:"
         f" session.drop_branch('{name}')",
     )
 
@@ -352,7 +352,7 @@ def _claim_lease(files: Files, path: str, name: str) -> fencing.WriterLease:
     except FencedError as error:
         raise FencedError(
             f"branch '{name}' is open: {error}",
-            hint="close it where it is open (`session.close()`, `%dd switch`), and drop it then",
+            hint="close it where it is open (`session.close()`, `%dd switch`), then drop it",
         ) from error
 
 
@@ -476,7 +476,7 @@ def _branch_info(path: str, name: str) -> BranchInfo:
         fork = branch_origin(store.meta)
         if fork is None:
             raise CorruptLogError(
-                f"'{path}' is no branch: its log says of nothing where it forked",
+                f"'{path}' is not a branch: its log does not record where it forked",
                 hint="move the folder elsewhere and open it there",
             )
         kinds = payloads.EPOCH, payloads.REWIND

@@ -174,8 +174,8 @@ def historical_catalog(store: FrameStore, epoch: int, now: int) -> HistoricalCat
     if epoch not in known:
         since = f"those of epoch {min(known)} and later are; " if known else ""
         raise TimeError(
-            f"what was defined at epoch {epoch} is not known any more",
-            hint=f"{since}leave out definitions='then' to go on with the definitions of now",
+            f"the definitions at epoch {epoch} are no longer stored",
+            hint=f"{since}omit definitions='then' to use the current definitions",
         )
     return known[epoch]
 
@@ -229,8 +229,8 @@ def with_historical_catalog(seen: Snapshot, was: HistoricalCatalog, log_id: byte
     )
     if not origin.is_by_this_user:
         raise TrustError(
-            f"what was defined at epoch {was.epoch} cannot be gone on with: {origin.why}",
-            hint="leave out definitions='then' to go on with the definitions of now",
+            f"the definitions at epoch {was.epoch} cannot be used: {origin.why}",
+            hint="omit definitions='then' to use the current definitions",
         )
     with guarded_decoding("an earlier catalog"):
         catalog = payloads.catalog_from_json(was.catalog, log_id, None)
@@ -287,8 +287,9 @@ class _EarlierGraph:
         """Handles a named collection whose rows are lost."""
         if stage.is_input:
             raise TimeError(
-                f"input '{stage.name}', which was there then, was dropped since: its rows are gone",
-                hint="leave out definitions='then' to go on with the definitions of now",
+                f"input '{stage.name}', which existed at that epoch, was dropped later: its"
+                " rows are deleted",
+                hint="omit definitions='then' to use the current definitions",
             )
         assert node.log is not None
         self.history.start_at(node.log, self.seen.epoch + 1)

@@ -82,7 +82,7 @@ def closed_segment_damage(read: Read, recorded: Segment | None, successor: Segme
     header, end = read(0, segments.HEADER_BYTES), successor.start
     segment = recorded or segments.decode_header(header)
     if segment is None or header != segments.encode_header(segment):
-        return "its header is not what was written"
+        return "its header does not match its checksum"
     if (segment.key, segment.log_id) != (successor.before, successor.log_id):
         return "it is another segment"
     last: Mark = segment.start
@@ -90,7 +90,7 @@ def closed_segment_damage(read: Read, recorded: Segment | None, successor: Segme
         if isinstance(each, FrameGap):
             return f"frame {each.seq}: {each.reason}"
         last = each.end
-    return "" if last == end else "its frames do not lead to those after it"
+    return "" if last == end else "its frames do not continue with those after it"
 
 
 class FrameRun(NamedTuple):
@@ -160,7 +160,7 @@ def walk_runs(
         if need:
             size = need
             continue
-        reason = damage.reason if damage and data else "the file ends here"
+        reason = damage.reason if damage and data else "the file ends before it"
         resumed = _resume_mark(read, segment, end, stop) if resume else None
         yield FrameGap(end.offset, end.seq + 1, resumed.seq + 1 if resumed else None, reason)
         if resumed is None:

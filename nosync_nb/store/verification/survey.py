@@ -180,7 +180,9 @@ class _Surveyor:
         try:
             generation = words.generation
             if not generation:
-                self._damage.append(DamagedRange("generation", "its word is not what was written"))
+                self._damage.append(
+                    DamagedRange("generation", "its control block does not match its checksum")
+                )
             me = self._machine.identity()
             wrote = recorded.last(generation) if recorded else None
             same = wrote is not None and bool(me.boot) and wrote[:2] == (me.host, me.boot)
@@ -221,11 +223,9 @@ class _Surveyor:
         hit = self._damaged_segments()
         for name, state, *_ in unfit:
             if recovery.leftover_files(state, path):
-                self._notes.append(f"{name}: left out, its writer had been replaced")
+                self._notes.append(f"{name}: ignored, because its writer had been replaced")
             elif not hit:
-                self._damage.append(
-                    DamagedRange(name, "the frame that it was made after is another")
-                )
+                self._damage.append(DamagedRange(name, "it belongs to another frame"))
 
     def _damaged_segments(self) -> list[tuple[int, int]]:
         """Returns the damaged segments."""
@@ -282,7 +282,7 @@ class _Surveyor:
         }
         for key in headers:
             if headers[key] is None:
-                what = "it is missing, or its header is not what was written"
+                what = "it is missing, or its header does not match its checksum"
                 self._damage.append(DamagedRange(segments.file_name(*key), what))
         rest = [each for each in headers.values() if each is not None and each not in path]
         newest = bool(rest) and rest[-1].key == keys[-1]
@@ -321,7 +321,9 @@ class _Surveyor:
             return data
 
         if read(0, segments.HEADER_BYTES) != segments.encode_header(segment):
-            self._damage.append(DamagedRange(segment.name, "its header is not what was written"))
+            self._damage.append(
+                DamagedRange(segment.name, "its header does not match its checksum")
+            )
         end: Mark | None = segment.start
         gap: FrameGap | None = None
         upto = segment.start.offset + max(0, file.size() - segments.HEADER_BYTES)
@@ -391,7 +393,7 @@ class _Surveyor:
         """Returns the damage for a clock that contradicts the log."""
         names = self._stages
         rows = "itself" if wrong.source == wrong.log else f"'{names.get(wrong.source, '?')}'"
-        what = f"frame {frame.position.seq}: its clock names other rows of {rows} than are there"
+        what = f"frame {frame.position.seq}: its clock names other rows of {rows} than the log has"
         epochs = range(wrong.epoch, wrong.epoch + 1) if wrong.epoch else None
         return DamagedRange(segment.name, what, names.get(wrong.log), epochs)
 

@@ -197,7 +197,7 @@ def _file_damage(
     except DurabilityError as error:
         flaws = [FileDamage(str(error))]
     except (CorruptLogError, *CRAFTED) as error:
-        flaws = [FileDamage(f"what it says of other files makes no sense: {error}")]
+        flaws = [FileDamage(f"its references to other files are invalid: {error}")]
     return [damage_of(each, flaw, surveyed.stages) for flaw in flaws]
 
 

@@ -117,7 +117,7 @@ class History:
         packed = manifest["packed"]
         if type(packed) is not int:
             raise CorruptLogError(
-                f"'{folder}': what is packed is no number of epochs",
+                f"'{folder}': the number of packed epochs is not a number",
                 hint="restore the log from a copy",
             )
         history._view = _View(tree, {}, hidden, packed)
@@ -327,9 +327,10 @@ class History:
             for e in interval_cover.nearest_epochs(self.epochs(trace, last), at)
             if e is not None
         ]
+        nearest = f"{' or '.join(both)}, the nearest epochs" if both else "a later epoch"
         raise TimeError(
-            f"epoch {at} cannot be told apart from its neighbours",
-            hint=f"the nearest epochs that can be read are {' and '.join(both) or 'later'}",
+            f"epoch {at} is no longer retained separately",
+            hint=f"read at {nearest}",
         )
 
     def pack(self, upto: int, without: AbstractSet[int] = frozenset()) -> PackPlan | None:

@@ -91,7 +91,7 @@ class Pack:
             )
         table, self._directory = _directory(self._data, folder, name)
         if hashlib.blake2b(table, digest_size=16).hexdigest() != digest:
-            raise damaged_file_error(folder, name, "its directory is not what was written")
+            raise damaged_file_error(folder, name, "its directory does not match its checksum")
         self._ending = file_ending(self._data)
         self._sections: dict[int, tuple[Section, ...]] = {}
 
@@ -120,7 +120,9 @@ class Pack:
         data = self._data.slice(offset, size)
         if xxh3_64_intdigest(data) != checksum:
             raise damaged_file_error(
-                self._folder, self._name, f"its section at offset {offset} was changed"
+                self._folder,
+                self._name,
+                f"its section at offset {offset} does not match its checksum",
             )
         try:
             return _decode(data, head, thorough=self._thorough)
@@ -139,7 +141,7 @@ def _directory(data: pa.Buffer, folder: str, name: str) -> tuple[memoryview, lis
     table = words[first:-2]
     entries: list[list[int]] = table.reshape(count, DIRECTORY).tolist()
     if any(offset + size > first * 8 for _, offset, size, _, _ in entries):
-        raise damaged_file_error(folder, name, "its directory is not what was written")
+        raise damaged_file_error(folder, name, "its directory does not match its checksum")
     return table.data.cast("B"), entries
 
 

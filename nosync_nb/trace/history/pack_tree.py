@@ -69,8 +69,8 @@ def check_cut(top: PackNode, upper: int) -> None:
         if not node.children and crossing and upper % node.grain:
             below = upper // node.grain * node.grain - 1
             raise TimeError(
-                f"cannot go back to epoch {upper - 1}: it cannot be told apart any more",
-                hint=f"the nearest epochs are {below} and {below + node.grain}",
+                f"cannot use epoch {upper - 1}: it is no longer retained separately",
+                hint=f"use {below} or {below + node.grain}, the nearest epochs",
             )
 
 
@@ -128,7 +128,7 @@ def node_from_json(data: Sequence[Any]) -> PackNode:
     whole = all(type(number) is int and number >= 0 for number in numbers)
     if not whole or node.lower > node.upper or node.grain < 1 or not isinstance(node.digest, str):
         raise CorruptLogError(
-            f"'{name}': the epochs that it holds are no numbers, or none that can be",
+            f"'{name}': its epochs are not valid numbers",
             hint="restore the log from a copy",
         )
     return node
@@ -147,7 +147,7 @@ def hidden_from_json(data: Sequence[Any]) -> dict[int, tuple[tuple[int, int], ..
         whole = all(type(number) is int and number >= 0 for number in numbers)
         if not whole or trace in hidden or not all(lower < upper for lower, upper in bounds):
             raise CorruptLogError(
-                "the log hides epochs that are none, or of what is no trace",
+                "the log hides invalid epochs, or epochs of an unknown trace",
                 hint="restore the log from a copy",
             )
         hidden[trace] = bounds

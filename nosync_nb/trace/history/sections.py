@@ -80,7 +80,7 @@ class Section(NamedTuple):
         if not self.levels:
             return []
         runs = cover(lower, upper, self.start, self.stop, tuple(k.shift for k in self.levels))
-        assert runs is not None, "an epoch was read that can not be told apart any more"
+        assert runs is not None, "an epoch was read that is no longer retained separately"
         levels = {level.shift: level for level in self.levels}
         entries = []
         for shift, first, end in runs:

@@ -205,7 +205,7 @@ def open_mapped(
     header: dict[str, Any] = json.loads(record.schema.metadata[b"nosync"])
     if header["format"] not in (_FORMAT, WITH_TEXTS):
         raise damaged_file_error(
-            folder, name, f"its format is {header['format']}, which is not known"
+            folder, name, f"its format is {header['format']}, which this version cannot read"
         )
     return header, record, file_ending(data)
 
@@ -305,7 +305,7 @@ def _check_blocks(data: pa.Buffer, table: _Table, folder: str, name: str) -> Non
         start = i * BLOCK
         if xxh3_64_intdigest(view[start : min(start + BLOCK, table.end)]) != wanted:
             raise damaged_file_error(
-                folder, name, f"the MiB at offset {start} is not what was written"
+                folder, name, f"the MiB at offset {start} does not match its checksum"
             )
 
 
@@ -325,6 +325,6 @@ def _checksum_table(data: pa.Buffer, folder: str, name: str, digest: str | None 
         good = hashlib.blake2b(sums, digest_size=16).hexdigest() == digest
     good = good and xxh3_64_intdigest(view[:head_size]) == head
     if not good or xxh3_64_intdigest(view[at + TAIL.size :]) != footer:
-        raise damaged_file_error(folder, name, "its header is not what was written")
+        raise damaged_file_error(folder, name, "its header does not match its checksum")
     blocks = np.frombuffer(view[start:at], np.uint64)
     return _Table(head_size, head, footer, blocks, end)

@@ -64,10 +64,10 @@ def check_record(
     for i, column_texts in texts.items():
         few = len(column_texts) <= MOST and all(isinstance(text, str) for text in column_texts)
         if not few or not 0 <= i < len(types):
-            raise ValueError(f"column {i} is coded by texts that are none")
+            raise ValueError(f"column {i} has an invalid table of texts")
         codes = record.column(i).drop_null()
         if thorough and (buffers.numbers(codes, np.uint8) >= max(len(column_texts), 1)).any():
-            raise ValueError(f"column {i} has codes of no text")
+            raise ValueError(f"column {i} has codes without a text")
     if not thorough:
         for array in record.columns:
             _check_offsets(array)
@@ -77,16 +77,16 @@ def check_level(starts: Any, group: Any, row: Any, diff: Any, rows_count: int) -
     """Raises one of `UNSOUND` unless the entries of a level lie in it, and their rows exist."""
     for each in (starts, group, row, diff):
         if each is not None and each.dtype.kind not in "iu":
-            raise ValueError("its levels hold no integers")
+            raise ValueError("its levels are not integers")
     if len(starts) != len(group) + 1 or (row is not None and len(row) != len(diff)):
         raise ValueError("its levels are of unequal lengths")
     if starts[0] < 0 or (starts[1:] < starts[:-1]).any() or starts[-1] > len(diff):
-        raise ValueError("its groups lead outside")
+        raise ValueError("its groups point outside the rows")
     outside = (
         len(diff) > rows_count if row is None else (row < 0).any() or (row >= rows_count).any()
     )
     if outside:
-        raise ValueError("its entries name rows that are not there")
+        raise ValueError("its entries name rows that do not exist")
 
 
 def _check_offsets(array: pa.Array) -> None:
@@ -106,7 +106,7 @@ def _check_offsets(array: pa.Array) -> None:
         dtype = np.dtype(np.int64 if wide else np.int32)
         offsets = buffers.bounds(array, dtype)
         if (offsets[1:] < offsets[:-1]).any():
-            raise ValueError("offsets lead outside")
+            raise ValueError("offsets point outside the values")
     if nested and kinds.is_map(type_):
         _check_offsets(array.keys)
         _check_offsets(array.items)

@@ -132,7 +132,7 @@ def frame_rows(refs: Iterable[PartRef]) -> int:
 def _checked_ref(data: Any) -> PartRef:
     if not isinstance(data, list | tuple) or len(data) != len(PartRef._fields):
         raise CorruptLogError(
-            f"the log refers to a part file by {type(data).__name__}, not by its six fields",
+            f"the log names a part file by {type(data).__name__}, not by its six fields",
             hint="restore the log from a copy",
         )
     ref = PartRef(*data)
@@ -140,7 +140,7 @@ def _checked_ref(data: Any) -> PartRef:
     counts = all(type(number) is int and 0 <= number <= 2**64 for number in ref[1:5])
     if not counts or not isinstance(ref.digest, str):
         raise CorruptLogError(
-            f"the log refers to '{ref.path}' by sizes or a digest that are none",
+            f"the log names '{ref.path}' with an invalid size or digest",
             hint="restore the log from a copy",
         )
     return ref

@@ -377,7 +377,7 @@ def test_values_outside_the_list_have_no_fingerprint_and_a_reason(value: Any, sa
         ("f = lambda r: later(r)\n", "'later' is not defined yet"),
         ("f = lambda r: eval('r')\n", "'eval' looks up names"),
         ("n = 0\ndef f(r):\n    global n\n    n += 1\n    return n\n", "it assigns the global 'n'"),
-        ("v = []\nv.append(v)\nf = lambda r: v\n", "'v' is a container that holds itself"),
+        ("v = []\nv.append(v)\nf = lambda r: v\n", "'v' is a container that contains itself"),
         (
             "class M(type): pass\nclass A(metaclass=M): pass\nf = lambda r: A\n",
             "metaclass is 'M'",

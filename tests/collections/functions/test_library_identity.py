@@ -163,7 +163,7 @@ def test_what_a_function_uses_of_the_library_has_the_name_that_it_is_offered_by(
 def test_what_the_library_does_not_offer_is_known_in_this_kernel_only() -> None:
     found = function_fingerprint(lambda row: event_time.ToMicros)
     assert found.fingerprint is None
-    assert "not offered" in str(found.reason)
+    assert "not part of the public API" in str(found.reason)
 
 
 def test_our_own_functions_differ_by_what_they_compute() -> None:

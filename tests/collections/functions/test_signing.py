@@ -270,12 +270,12 @@ def test_a_key_in_a_folder_that_others_can_write_is_refused(key_file: Path, mode
     for there in (False, True):
         key_file.parent.mkdir(exist_ok=True)
         key_file.parent.chmod(mode)
-        with pytest.raises(TrustError, match=f"mode {mode:04o}: others may") as caught:
+        with pytest.raises(TrustError, match=f"mode {mode:04o}: other users can") as caught:
             user_key()
         assert "chmod 700" in (caught.value.hint or "")
         assert key_file.exists() == there
         if there:
-            with pytest.raises(TrustError, match="others may"):
+            with pytest.raises(TrustError, match="other users can"):
                 existing_user_key()
         key_file.parent.chmod(0o700)
         user_key()

@@ -492,7 +492,7 @@ def test_numbers_and_weights_that_are_none_are_refused(session: Session) -> None
             graphs.pagerank(edges, rounds=given)
         with pytest.raises(StageError, match=f"^label_propagation: rounds={given!r} is not a"):
             graphs.label_propagation(edges, rounds=given)
-        with pytest.raises(StageError, match=f"^k_core: k={given!r} is not a whole number of 1"):
+        with pytest.raises(StageError, match=f"^k_core: k={given!r} is not an integer of 1"):
             graphs.k_core(edges, given)
     with pytest.raises(SchemaError, match=r"^distances: edges has no column 'miles'"):
         graphs.distances(edges, roots, "miles")

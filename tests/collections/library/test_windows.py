@@ -328,7 +328,7 @@ def test_what_windows_cannot_do_is_said(session: Session) -> None:
     calls: dict[str, Callable[[], Any]] = {
         "the event time 'day' is date": lambda: windows.tumbling(a, on="day", every="1 day"),
         "no column 'nothing'": lambda: windows.tumbling(a, on="nothing", every="1 day"),
-        "a column 'window_start' already": lambda: windows.tumbling(
+        "the column 'window_start' exists already": lambda: windows.tumbling(
             a.rename(n="window_start"), on="ts", every="1 day"
         ),
         "is longer than size": lambda: windows.sliding(a, on="ts", size="1 day", every="2 days"),
@@ -340,7 +340,7 @@ def test_what_windows_cannot_do_is_said(session: Session) -> None:
             a, a.drop("n"), on={"n": "day"}, time="ts"
         ),
         "is not one column": lambda: windows.asof_join(a, a, time={}),
-        "give an integer|is int": lambda: windows.asof_join(
+        "pass an integer|is int": lambda: windows.asof_join(
             a, a.select("n", "n + 1 AS m"), time="n", tolerance="1 day"
         ),
     }

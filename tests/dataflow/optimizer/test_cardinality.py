@@ -101,11 +101,11 @@ def test_of_what_cannot_be_asked_a_third_stays(session: Session) -> None:
 
 def test_explained_it_says_what_was_weighed(session: Session) -> None:
     told = str(session.stage("bought", bought(session)).explain())
-    instead = f"looked up instead of about {LINES:,} rows between, which would be more: "
+    instead = f"looked up instead of about {LINES:,} rows between, which would be larger: "
     assert f"{instead}orders by buyer" in told
     kept = str(session.stage("kept", bought(session, "quantity = 3")).explain())
-    assert "keeps the rows of the join below (160 rows): a predicate stands between" in kept
-    assert f"to keep none it would look up orders by buyer ({ORDERS} rows)" in kept
+    assert "stores the rows of the join below (160 rows): a predicate is between the joins" in kept
+    assert f"to store none it would look up orders by buyer ({ORDERS} rows)" in kept
 
 
 def test_little_is_kept_as_usual(session: Session) -> None:

@@ -94,7 +94,7 @@ def test_explained_it_says_what_a_change_looks_up_the_smallest_first(session: Se
     session.commit()
     told = [line.strip() for line in str(session["sold"].explain()).splitlines()]
     assert told[1] == (
-        "join of 4, no rows kept between, on c and o where paid > price or paid < 2:"
+        "join of 4, without intermediate rows, on c and o where paid > price or paid < 2:"
         " c, place, name, o, price, item, n, paid"
     )
     assert told[2:6] == ["├─ customers", "├─ orders", "├─ lines", "└─ bills"]
@@ -104,7 +104,7 @@ def test_explained_it_says_what_a_change_looks_up_the_smallest_first(session: Se
 
 def told(collection: Collection) -> list[str]:
     """Why joins of a stage keep those below them, from the result down, and how many rows."""
-    return re.findall(r"keeps the rows of the join below \(([^;\n]*)", str(collection.explain()))
+    return re.findall(r"stores the rows of the join below \(([^;\n]*)", str(collection.explain()))
 
 
 def test_explained_a_join_says_why_it_keeps_the_rows_of_the_one_below(session: Session) -> None:
@@ -125,17 +125,19 @@ def test_explained_a_join_says_why_it_keeps_the_rows_of_the_one_below(session: S
     )
     insert(session)
     session.commit()
-    sieved = "a predicate stands between"
+    sieved = "a predicate is between the joins"
     assert [told(session[n]) for n in ("filtered", "raising", "python")] == [
         [f"2 rows): {sieved}"], [f"1 row): {sieved}"], [f"4 rows): {sieved}"],
     ]  # fmt: skip
-    assert told(session["computed"]) == ["4 rows): columns are computed between"]
-    assert told(session["both"]) == ["4 rows): they are joined by columns of several inputs"]
-    assert told(session["again"]) == ["4 rows): others read them"] * 2
+    assert told(session["computed"]) == [
+        "4 rows): columns are computed between the joins the joins"
+    ]
+    assert told(session["both"]) == ["4 rows): the join key has columns of several inputs"]
+    assert told(session["again"]) == ["4 rows): other operators read them"] * 2
     assert told(session["counted"]) == []
     session.stage("star", orders.join(bills, on="o").join(session["customers"], on={"paid": "c"}))
     assert told(session["star"]) == [
-        "4 rows): a join of all would ask for as many arrangements as it saves"
+        "4 rows): a multiway join would need as many arrangements as it saves"
     ]
 
 
@@ -269,7 +271,7 @@ def test_what_others_keep_is_looked_up_below_a_predicate(
     insert(session)
     session.commit()
     assert kept(session) == 0
-    assert "looked up as others keep it: orders by o" in str(session["cheap"].explain())
+    assert "looked up in the arrangements of others: orders by o" in str(session["cheap"].explain())
     assert sorted(session["cheap"].rows()) == CHEAP
     session["orders"].remove([(10, 1, 5)])
     session.commit()
@@ -283,7 +285,7 @@ def test_what_nobody_keeps_any_more_is_asked_for_until_something_is_remembered(
     session.drop("paid")
     insert(session)
     session.commit()
-    assert told(session["cheap"]) == ["2 rows): a predicate stands between"]
+    assert told(session["cheap"]) == ["2 rows): a predicate is between the joins"]
 
 
 def nodes(session: Session) -> dict[int, str]:
@@ -304,7 +306,7 @@ def test_what_is_remembered_stays_whatever_others_keep(tmp_path: Any, first: str
             session.drop("paid")
         else:
             session.stage("paid", given["paid"])
-        between = ["2 rows): a predicate stands between"]
+        between = ["2 rows): a predicate is between the joins"]
         assert told(session["cheap"]) == ([] if first == "both" else between)
         now = nodes(session)
         assert now.items() <= had.items() or had.items() <= now.items()

@@ -44,7 +44,7 @@ def notebook(empty: Notebook) -> Notebook:
         ("orders.group_by('sku').agg('sum(amount) AS s')", "agg(s='sum(amount)')"),
         ("orders.group_by('sku').agg({'amount': 'sum'})", "agg(amount='sum(amount)')"),
         ("orders.group_by('sku').contu()", "did you mean 'count'?"),
-        ("orders.group_by('sku').zzz", "it ends in agg, count, reduce, top or rank"),
+        ("orders.group_by('sku').zzz", "call agg, count, reduce, top or rank on it"),
     ],
 )
 def test_what_people_bring_is_answered_with_what_it_is_here(

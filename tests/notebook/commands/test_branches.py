@@ -99,7 +99,7 @@ def test_a_switch_says_where_cells_go_on_and_not_how_a_log_was_opened(notebook: 
     notebook.ok('%%dd\nfast = flights.filter("delay < 10")')
     notebook.ok("%dd branch earlier --at 2")
     said = notebook.ok("%dd switch earlier")
-    assert "recompute: fast: it was not there at epoch 2" in said
+    assert "recompute: fast: it was not available at epoch 2" in said
 
 
 def test_handles_with_other_names_follow_a_switch_and_those_without_any_are_told(
@@ -302,7 +302,7 @@ def test_what_cannot_be_is_told_and_cells_go_on_where_they_did(
     assert "must be an identifier" in notebook.fails("%dd branch 2nd")
     assert "epoch 99 is not readable" in notebook.fails("%dd branch other --at 99")
     assert "%dd branch: write" in notebook.fails("%dd branch other --drop one")
-    assert "is no branch of" in notebook.fails("%dd follow")
+    assert "is not a branch of" in notebook.fails("%dd follow")
     notebook.ok("%dd branch taken")
     assert "there is a branch 'taken' already" in notebook.fails("%dd branch taken")
     code = (

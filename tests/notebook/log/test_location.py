@@ -168,5 +168,5 @@ def test_what_a_notebook_writes_is_its_users_alone(tmp_path: Path) -> None:
 def test_a_folder_of_logs_that_others_can_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".nosync").mkdir()
     (tmp_path / ".nosync").chmod(0o777)
-    with pytest.raises(TrustError, match="can be written by others"):
+    with pytest.raises(TrustError, match="is writable by other users"):
         prepare_folder(LogPlace(tmp_path / ".nosync" / "nb", "the notebook's name"))

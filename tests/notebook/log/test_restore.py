@@ -46,7 +46,7 @@ def test_the_notebook_that_the_log_knew_recovers_by_itself(lost: Path) -> None:
     assert listed.stat().st_mode & 0o777 == 0o600
     with started(lost) as kernel:
         reply = kernel.run(SHOW)
-        assert "made anew from" in reply
+        assert "restored from" in reply
         assert VALUES in reply
         assert kernel.run("flights.insert([('UA', 9)])").status == "ok"
         assert "('UA', 2, 9)" in kernel.run(SHOW)
@@ -72,4 +72,4 @@ def test_a_reset_begins_anew_where_the_log_was_deleted(lost: Path) -> None:
         assert kernel.run(FLIGHTS).status == "ok"
         assert kernel.run(DELAYS).status == "ok"
         assert VALUES in kernel.run(SHOW)
-        assert "made anew" not in kernel.run("%dd recover")
+        assert "restored" not in kernel.run("%dd recover")

@@ -317,7 +317,9 @@ def test_a_total_out_of_range_names_the_stage_and_applies_nothing(
         rows = session.input("rows", f"x {type_}")
         stage = session.stage("total", rows.agg(t=sql))
         rows.insert([(value,), (value,)])
-        with pytest.raises(ExpressionError, match=r"stage 'total': .* leaves the range") as caught:
+        with pytest.raises(
+            ExpressionError, match=r"stage 'total': .* is outside the range"
+        ) as caught:
             session.commit()
         assert "cast(x as" in str(caught.value.hint)
         assert stage.rows(at=session.now) == [(None,)]

@@ -164,7 +164,7 @@ def test_a_log_on_a_read_only_disk_can_be_read(on: Callable[..., Session]) -> No
 
 @pytest.mark.fault(45)
 @pytest.mark.parametrize("writer", [segments, checkpoint, owner, fencing])
-@pytest.mark.parametrize(("format_", "age"), [(99, "newer"), (5, "of before the first release")])
+@pytest.mark.parametrize(("format_", "age"), [(99, "newer"), (5, "from before the first release")])
 def test_a_log_of_another_format_is_refused_and_left_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: Any, format_: int, age: str
 ) -> None:
@@ -202,7 +202,7 @@ def test_a_log_that_others_can_write_is_refused(tmp_path: Path) -> None:
     nosync_nb.open(tmp_path / "log").close()
     (tmp_path / "log").chmod(0o777)
     for mode in ("r", "w"):
-        with pytest.raises(TrustError, match="can be written by others"):
+        with pytest.raises(TrustError, match="is writable by other users"):
             nosync_nb.open(tmp_path / "log", mode=mode)  # type: ignore[arg-type]
 
 

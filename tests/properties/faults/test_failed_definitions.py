@@ -98,27 +98,27 @@ def test_a_definition_that_fails_changes_nothing_of_what_readers_hold(session: S
     [
         (
             lambda s: s.stage("more", s["numbers"].filter("v > 1")),
-            "stage 'more' is defined and stands",
+            "stage 'more' is defined; do not define it again",
             {"numbers", "large", "counts", "more"},
         ),
         (
             lambda s: s.define({n: s["numbers"].filter("v > 1") for n in "ab"}),
-            "stages 'a', 'b' are defined and stand",
+            "stages 'a', 'b' are defined; do not define them again",
             {"numbers", "large", "counts", "a", "b"},
         ),
         (
             lambda s: s.input("other", "k int"),
-            "input 'other' is defined and stands",
+            "input 'other' is defined; do not define it again",
             {"numbers", "large", "counts", "other"},
         ),
         (
             lambda s: s.drop("large", "counts"),
-            "'large', 'counts': dropped, and stays so",
+            "'large', 'counts': dropped; do not drop again",
             {"numbers"},
         ),
         (
             lambda s: s.rename("counts", "totals"),
-            "'counts' is called 'totals' now, and stays so",
+            "'counts' has been renamed to 'totals'; do not rename it again",
             {"numbers", "large", "totals"},
         ),
     ],
@@ -147,7 +147,7 @@ def test_an_error_after_a_definition_is_written_says_that_it_stands(
     cause = came.value.__cause__
     notes = [*getattr(came.value, "__notes__", ()), *getattr(cause, "__notes__", ())]
     assert said in notes
-    assert "is as it was" not in str(came.value)
+    assert "no stage has changed" not in str(came.value)
     assert session.info.reads.keys() == names
     now = told(session)
     session.close()

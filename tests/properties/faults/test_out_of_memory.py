@@ -58,7 +58,7 @@ def test_rows_that_were_not_taken_do_not_wait(session: Session, data: Any) -> No
     for place, name in ((rows, "to_columns"), (pending_changes, "_effect")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, name, full)
-            fails(lambda: data.insert([("d", 4)]), "the rows for input 'data' were not taken")
+            fails(lambda: data.insert([("d", 4)]), "the rows for input 'data' were not inserted")
         assert not session.pending
     data.insert([("d", 4)])
     assert session.commit() == 2
@@ -71,7 +71,9 @@ def test_a_commit_leaves_the_rows_that_wait_and_the_epoch_before(
     data.insert([("a", 10), ("d", 4)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(services_of(session).publisher.runner, "epoch", full)
-        fails(session.commit, "epoch 2 was not committed, its 2 rows still wait and epoch 1 is as")
+        fails(
+            session.commit, "epoch 2 was not committed, its 2 rows are still pending, and epoch 1"
+        )
         with pytest.raises(OutOfMemoryError, match="epoch 2 was not"), session.epoch():
             data.insert([("x", 1)])
     assert session["total"].rows(at=session.now) == [("a", 1), ("b", 2), ("c", 3)]
@@ -85,7 +87,7 @@ def test_a_definition_changes_no_stage(session: Session, data: Any) -> None:
         patch.setattr(rows, "hash_columns", full)
         patch.setattr(Trace, "updates", full)
         patch.setattr(Trace, "consolidated", full)
-        fails(lambda: session.stage("total", edited), "total: not defined, and every stage is as")
+        fails(lambda: session.stage("total", edited), "total: not defined, and no stage")
         fails(lambda: session.stage("new", data.filter("n > 1")), "new: not defined")
     assert list(session.stages) == ["total"]
     data.insert([("a", 1)])
@@ -162,11 +164,11 @@ def test_files_that_cannot_be_mapped_are_no_damage_and_do_not_stay(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory_map, "_mmap", refused)
         if spilled_at_once:
-            fails(lambda: data.insert(table), "the rows for input 'data' were not taken")
+            fails(lambda: data.insert(table), "the rows for input 'data' were not inserted")
             assert not session.pending
         else:
             data.insert(table)
-            fails(session.commit, "epoch 1 was not committed, its 90000 rows still wait")
+            fails(session.commit, "epoch 1 was not committed, its 90000 rows are still pending")
         assert not list(layers.iterdir())
     if spilled_at_once:
         data.insert(table)
@@ -202,7 +204,7 @@ with nosync_nb.open(sys.argv[1], spark_rows=1 << 40) as session:
             break
         except nosync_nb.OutOfMemoryError as error:
             limit(None)
-            assert "its 400000 rows still wait and epoch 1 is as it was" in str(error), error
+            assert "400000 rows are still pending, and epoch 1 has not changed" in str(error)
             assert session.now == 1 and session.pending
             failed += 1
     limit(None)

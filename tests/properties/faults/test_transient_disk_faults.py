@@ -209,7 +209,7 @@ def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
     shutil.copytree(whole, log)
     disk.unreadable, disk.code = newest(log), code
     session = on(disk)
-    assert "the one before it is used" in session.recovery.notes[0]
+    assert "the previous one is used" in session.recovery.notes[0]
     assert [name for name in disk.deleted if name.endswith((".arrow", ".pack"))] == []
     assert everything(session) == wanted
     if more != "nothing":

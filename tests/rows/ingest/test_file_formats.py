@@ -24,14 +24,34 @@ def read(data: bytes, name: str, ddl: str) -> list[tuple[Any, ...]]:
 
 
 CSV = {
-    "a value of another type": (b"a,b\n1,2\n3,x\n", ANY, "line 3, column 'b': 'x' is no bigint"),
-    "after empty lines": (b"a,b\n\n1,2\n\n\n3,x\n", ANY, "line 6, column 'b': 'x' is no bigint"),
+    "a value of another type": (
+        b"a,b\n1,2\n3,x\n",
+        ANY,
+        "line 3, column 'b': 'x' is not a valid bigint",
+    ),
+    "after empty lines": (
+        b"a,b\n\n1,2\n\n\n3,x\n",
+        ANY,
+        "line 6, column 'b': 'x' is not a valid bigint",
+    ),
     "after a value of two lines": (b'a,b\n"1\n5",2\n3,x', ANY, "line 4, column 'b': 'x' is no"),
-    "in a value of two lines": (b'b,a\nx,"1\n5"\n', ANY, "line 2, column 'b': 'x' is no bigint"),
-    "a name in another case": (b"A,B\n1,x\n", ANY, "line 2, column 'B': 'x' is no bigint"),
+    "in a value of two lines": (
+        b'b,a\nx,"1\n5"\n',
+        ANY,
+        "line 2, column 'b': 'x' is not a valid bigint",
+    ),
+    "a name in another case": (b"A,B\n1,x\n", ANY, "line 2, column 'B': 'x' is not a valid bigint"),
     "with a byte order mark": (b"\xef\xbb\xbfb,a\nx,1\n", ANY, "line 2, column 'b': 'x' is no"),
-    "a number that is too large": (b"b\n300\n", "b tinyint", "line 2, column 'b': '300' is no tin"),
-    "a time": (b"t\n2024-13-01\n", "t timestamp_ntz", "line 2, column 't': '2024-13-01' is no t"),
+    "a number that is too large": (
+        b"b\n300\n",
+        "b tinyint",
+        "line 2, column 'b': '300' is not a valid tin",
+    ),
+    "a time": (
+        b"t\n2024-13-01\n",
+        "t timestamp_ntz",
+        "line 2, column 't': '2024-13-01' is not a valid t",
+    ),
     "a decimal": (b"d\n1.255\n", "d decimal(5,2)", "line 2, column 'd': Rescaling"),
     "bytes that are no text": (b"a,b\n1,2\n\xff,3\n", ANY, "line 3, column 'a': invalid UTF8"),
     "too few values": (b"a,b\n1,2\n3\n", ANY, "line 3: Expected 2 columns, got 1: 3"),
@@ -87,7 +107,9 @@ def test_lines_of_json_are_counted_with_the_empty_ones() -> None:
     ],
 )
 def test_nested_json_with_other_fields_is_refused_with_a_hint(value: Any, hint: str) -> None:
-    with pytest.raises(SchemaError, match=r"column 'x', row 0: .* has other fields") as caught:
+    with pytest.raises(
+        SchemaError, match=r"column 'x', row 0: .* does not have the fields"
+    ) as caught:
         read(json.dumps({"x": value}).encode(), "f.json", "x struct<a:bigint>")
     assert caught.value.hint == hint
 

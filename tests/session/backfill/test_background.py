@@ -154,7 +154,7 @@ def test_a_session_is_read_branched_and_taken_back_while_it_is_made(
     kernels.hold()
     assert set(soon(lambda: session.rewind(to=OLD)).remade) == set(STAGES)
     assert kernels.reached.wait(SECONDS)
-    assert doing(session) == "makes what is remembered for labels, pairs: 1 of 3"
+    assert doing(session) == "builds operator state of labels, pairs: 1 of 3"
     assert soon(lambda: rows(session)) == was[OLD]
     aside = soon(lambda: session.branch("aside"))
     assert rows(aside) == was[OLD]
@@ -261,7 +261,7 @@ def test_what_fails_behind_is_made_by_who_needs_it(
     drain_background(session)
     kernels.ran.clear()
     if isinstance(error, Struck):
-        with pytest.warns(UserWarning, match="failed: rebuilding the state of operators"):
+        with pytest.warns(UserWarning, match="failed: rebuilding operator state"):
             commit(session)
     else:
         commit(session)
@@ -287,7 +287,7 @@ def test_a_disk_that_fails_while_it_is_adopted_is_told_and_it_is_made_again(
         kernels.go_on()
         drain_background(session)
     assert rows(session) == was[OLD]
-    with pytest.warns(UserWarning, match="rebuilding the state of operators: the disk is full"):
+    with pytest.warns(UserWarning, match="rebuilding operator state: the disk is full"):
         gone_on(session, was)
 
 
@@ -464,7 +464,7 @@ def test_a_branch_begins_with_it_before_anybody_writes_and_ends_when_it_is_close
     kernels.hold()
     branch = soon(lambda: session.branch("then", at=OLD))
     assert kernels.reached.wait(SECONDS)
-    assert doing(branch) == "makes what is remembered for labels, pairs: 1 of 3"
+    assert doing(branch) == "builds operator state of labels, pairs: 1 of 3"
     assert soon(lambda: rows(branch)) == was[OLD]
     commit(session)
     with ThreadPoolExecutor(1) as pool:

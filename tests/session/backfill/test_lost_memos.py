@@ -17,7 +17,7 @@ from nosync_nb.store.lazy_layer import files_needed
 
 pytestmark = pytest.mark.usefixtures("own_key")
 
-LOST = r"its memoised results are not known at epoch \d+: run the stage's cell"
+LOST = r"its memoised results at epoch \d+ are unknown: run the stage's cell"
 
 
 @pytest.fixture

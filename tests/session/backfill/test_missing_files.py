@@ -186,8 +186,8 @@ def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
             kinds = {*session.recovery.stages.values()} - {"read", "stale"}
             assert len(kinds) <= 1
             seen |= kinds or {"arranged" if "arranged" in told else "input"}
-            assert stopped == ({"named"} if "nothing gives" in told else set())
-            if "cannot be read" in told or "nothing gives" in told:
+            assert stopped == ({"named"} if "cannot be recomputed" in told else set())
+            if "cannot be read" in told or "cannot be recomputed" in told:
                 assert "input 'orders'" in told or "input 'people'" in told
                 with pytest.raises(CorruptLogError, match="it is missing") as caught:
                     rows(session)

@@ -35,7 +35,7 @@ STOPPED = LIVING.as_stale("a function was not restored", 4)
         (STOPPED, True, None, 4, "resumed"),
         (STOPPED, True, None, 7, "extended"),
         (STOPPED, True, "'numbers' is not what it was", 7, "changed"),
-        (STOPPED, True, "its state was not kept", 4, "changed"),
+        (STOPPED, True, "its state was not stored", 4, "changed"),
         (STOPPED, False, None, 7, "changed"),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_version_that_is_read_is_in_the_catalog(opened: Callable[[], Session])
     (part,) = (p for p in stage["definition"] if p["op"] == "ref")
     for name in ("big@7", "big@", "@1", "big@1@1", "numbers@1"):
         part["params"]["name"] = name
-        with pytest.raises(CorruptLogError, match="is no name of a stage"):
+        with pytest.raises(CorruptLogError, match="is not a valid name of a stage"):
             check_catalog(catalog, session.now)
 
 

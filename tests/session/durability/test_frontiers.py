@@ -120,7 +120,7 @@ def test_a_definition_that_reaches_the_disk_raises_its_own_bound_alone(
 def test_an_unknown_stage_or_failure_is_told(session: Session) -> None:
     with pytest.raises(StageError, match="there is no stage or input 'degree'"):
         session.recovery_frontier("power", stage="degree")
-    with pytest.raises(StageError, match="unknown class of failure 'fire'"):
+    with pytest.raises(StageError, match="unknown kind of failure 'fire'"):
         session.recovery_frontier("fire")  # type: ignore[arg-type]
 
 

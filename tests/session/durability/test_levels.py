@@ -108,7 +108,7 @@ def test_what_was_in_memory_is_there_again_after_a_restart(opened: Opened, ended
         session.close()
     session = opened(takeover=True)
     assert session.recovery.stages == {"totals": "recompute", "ranked": "recompute"}
-    assert "in memory alone" in session.recovery.reasons["totals"]
+    assert "in memory only" in session.recovery.reasons["totals"]
     assert {name: past(session, name) for name in expected} == expected
     for name in ("totals", "ranked"):
         assert session.frontiers[name].memory == session.now
@@ -268,8 +268,8 @@ def test_a_stage_that_cannot_leave_memory_is_there_as_before_and_says_so(
     with pytest.raises(StageError, match="not now") as caught:
         session.define(cell, persist="disk")
     assert caught.value.__notes__[1:] == [
-        "'twice': kept in memory alone, as before, until the cell is run again",
-        "stages 'twice', 'better' are defined and stand",
+        "'twice': stored in memory only, as before, until the cell is run again",
+        "stages 'twice', 'better' are defined; do not define them again",
     ]
     assert values(session, "twice") == expected
     assert values(session, "better") == values(session, "orders")
@@ -285,7 +285,9 @@ def test_a_stage_on_disk_does_not_fall_and_nothing_changes(opened: Opened) -> No
     session = opened()
     define(session, None)
     feed(session)
-    with pytest.raises(StageError, match="kept on disk and cannot be kept in memory") as caught:
+    with pytest.raises(
+        StageError, match="persist cannot be lowered from 'disk' to 'memory'"
+    ) as caught:
         define(session, "memory")
     assert "session.drop('totals')" in (caught.value.hint or "")
     assert not graph_of(session).unwritten
@@ -318,7 +320,7 @@ def test_who_only_reads_is_told_that_rows_are_with_the_owner(opened: Opened) -> 
 @pytest.mark.parametrize(
     ("persist", "message", "hint"),
     [
-        ("tape", "persist='tape' is not known", "memory, disk or replicas"),
+        ("tape", "persist='tape' is unknown", "memory, disk or replicas"),
         ("replicas", "this log has no replicas", "open it with replicas="),
     ],
 )
@@ -335,7 +337,7 @@ def test_a_level_that_is_not_there_is_refused(
 def test_what_functions_gave_is_never_in_memory_alone(opened: Opened) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
-    with pytest.raises(StageError, match="is not had a second time"):
+    with pytest.raises(StageError, match="cannot be recomputed"):
         session.stage(
             "drawn", numbers.map(lambda r: (r.x,), "x int"), nondeterministic=True, persist="memory"
         )
@@ -382,7 +384,7 @@ def test_one_whose_function_is_gone_says_so_and_is_had_again_by_its_cell(
     session = opened()
     assert session.recovery.stages == {"double": "stale", "read": "stale"}
     for at in (None, 1):
-        with pytest.raises(TimeError, match="memory alone"):
+        with pytest.raises(TimeError, match="in memory only"):
             session["double"].rows(at=at)
     assert values(session, "read", 1) == [(4,)]
     double = session["numbers"].map(lambda row: (2 * row.x,), "x int")
@@ -569,7 +571,7 @@ def test_what_reads_an_earlier_version_that_is_gone_stops(opened: Opened) -> Non
         session = opened()
         assert session.recovery.stages == {"totals": "recompute", "both": "stale", "few": "stale"}
         for name in ("both", "few"):
-            assert "was in memory alone and is gone" in session.recovery.reasons[name]
+            assert "was in memory only and is lost" in session.recovery.reasons[name]
         feed(session, 1, more=more)
         assert values(session, "both", epoch) == expected
         with pytest.raises(TimeError, match="is stale"):
@@ -638,7 +640,7 @@ def test_the_past_of_a_stage_in_memory_takes_no_more_than_a_restart_would_bring_
     kept = past(session, "totals")
     assert 0 not in kept
     assert 1 not in kept
-    with pytest.raises(TimeError, match="cannot be told apart"):
+    with pytest.raises(TimeError, match="no longer retained separately"):
         session["totals"].rows(at=1)
     assert max(sizes[2:]) <= min(sizes[2:]) + 200
     assert sizes[-1] <= len(kept[session.now]) + 200

@@ -234,7 +234,9 @@ def test_a_stage_rises_to_replicas_when_they_have_it(replicated: Replicated) -> 
     session.sync("replicas", timeout=WAIT_S)
     assert session.frontiers["local"].replicas == session.now
     assert local <= {path.name for path in Path(session.path).parent.joinpath("r").rglob("*")}
-    with pytest.raises(StageError, match="kept on replicas and cannot be kept on disk") as caught:
+    with pytest.raises(
+        StageError, match="persist cannot be lowered from 'replicas' to 'disk'"
+    ) as caught:
         keep(session, "disk")
     assert "session.drop('local')" in (caught.value.hint or "")
     assert session.frontiers["local"].replicas == session.now
@@ -245,7 +247,7 @@ def test_what_nothing_is_said_of_does_not_fall_where_there_are_replicas(
 ) -> None:
     session = replicated(None)
     assert session.frontiers["local"].replicas == session.now
-    with pytest.raises(StageError, match="cannot be kept on disk alone"):
+    with pytest.raises(StageError, match="persist cannot be lowered from 'replicas' to 'disk'"):
         keep(session, "disk")
     with nosync_nb.open(tmp_path / "alone") as alone:
         define(alone, None)

@@ -383,9 +383,9 @@ def test_a_watch_of_a_session_that_was_taken_over_ends(tmp_path: Path, folder: P
 
 
 def test_what_cannot_be_watched_is_refused(session: Session, tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(StageError, match="is no input"):
+    with pytest.raises(StageError, match="is not an input"):
         nosync_nb.watch(folder / "*.csv", into=session["late"])  # type: ignore[arg-type]
-    with pytest.raises(SchemaError, match=r"end with \.xlsx are not read"):
+    with pytest.raises(SchemaError, match=r"end with \.xlsx are not supported"):
         nosync_nb.watch(folder / "*.xlsx", into=session["flights"])
     with (
         nosync_nb.open(tmp_path / "log", mode="r") as reader,

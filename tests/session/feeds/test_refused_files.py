@@ -194,10 +194,12 @@ def test_a_young_file_is_counted_and_said_and_ends_a_wait_that_has_a_limit(
     put(folder / "1.csv", GOOD, old=False)
     put(folder / "notes.txt", "no table", old=False)
     with watching(session, folder) as watch:
-        assert repr(watch).endswith("0 loaded, 1 not settled yet>")
-        assert "1 not settled yet" in notices_of(session)[-1]
+        assert repr(watch).endswith("0 loaded, 1 still being written>")
+        assert "1 still being written" in notices_of(session)[-1]
         for timeout in (0, 0.02):
-            with pytest.raises(NosyncError, match=r"not settled after .* s: .*1\.csv'") as raised:
+            with pytest.raises(
+                NosyncError, match=r"still being written after .* s: .*1\.csv'"
+            ) as raised:
                 watch.catch_up(timeout=timeout)
             assert ".catch_up(timeout=60)" in raised.value.__notes__[0]
         assert session.now == 0
@@ -235,7 +237,7 @@ def test_catch_up_waits_for_no_file_that_is_gone_or_came_later(
             watch.look()
             waits.join(0.01)
         assert watch.loaded == {}
-        assert repr(watch).endswith("1 not settled yet>")
+        assert repr(watch).endswith("1 still being written>")
 
 
 @pytest.mark.parametrize("end", ["stop", "close", "takeover"])

@@ -192,7 +192,7 @@ TASKS = {
     "thinning": thinned,
     "budget": fitted,
     "memory": gave_back,
-    "state of operators": rebuilt,
+    "operator state": rebuilt,
     "scaling": scaled,
 }
 
@@ -292,18 +292,16 @@ FAULTS = {
         (Store, "checkpoint_payload"), checkpointed, "writing a checkpoint: ", checkpoint=False
     ),
     "sum": Fault(
-        (History, "shorten"), summed_up, "summing up the past of stage 'kept': ", checkpoint=True
+        (History, "shorten"), summed_up, "combining the history of stage 'kept': ", checkpoint=True
     ),
-    "thinning": Fault((History, "tidy"), checkpointed, "thinning out the past: ", checkpoint=True),
+    "thinning": Fault((History, "tidy"), checkpointed, "downsampling history: ", checkpoint=True),
     "budget": Fault(
         (disk_usage, "over_budget"),
         bounded,
-        "fitting the past into the budget: ",
+        "reducing history to the budget: ",
         checkpoint=True,
     ),
-    "memory": Fault(
-        (maintenance, "release_memory"), gave_back, "giving memory back to the system: "
-    ),
+    "memory": Fault((maintenance, "release_memory"), gave_back, "returning memory to the system: "),
 }
 ERRORS = [
     RuntimeError("a fault of ours"),

@@ -128,7 +128,7 @@ def test_a_budget_below_the_state_of_now_is_refused_and_nothing_is_let_go(
 
     was = disk_usage.minimum_bytes
     monkeypatch.setattr(disk_usage, "minimum_bytes", least)
-    with pytest.raises(SchemaError, match="is less than the state of now") as error:
+    with pytest.raises(SchemaError, match="is less than the current state") as error:
         session.budget = "2 kB"
     need = retention_policy.size_text(measured.pop())
     assert "'2 kB', 2.0 kB" in str(error.value)
@@ -226,7 +226,7 @@ def test_a_budget_is_said_when_a_log_is_opened_by_who_writes(
 ) -> None:
     assert opened(budget="2 GB").budget == 2 * 10**9
     assert opened(budget="none").budget is None
-    with pytest.raises(SchemaError, match="who writes"):
+    with pytest.raises(SchemaError, match="the session that writes"):
         opened(mode="r", budget="2 GB")
 
 

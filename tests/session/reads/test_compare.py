@@ -131,7 +131,7 @@ def test_what_cannot_be_compared_is_told_with_a_remedy(session: Session) -> None
         session.compare(late, late, at=9)
     with pytest.raises(SchemaError, match="at="):
         session.compare(late, at=(1, 2, 3))
-    with pytest.raises(StageError, match="compared with what"):
+    with pytest.raises(StageError, match="there is nothing to compare"):
         session.compare(late)
     with pytest.raises(StageError, match="nothing"):
         session.compare("nothing", late)

@@ -143,7 +143,9 @@ def test_a_stage_with_other_columns_is_not_read_as_the_one_it_was(flown: Session
     slow, unnamed = flown["slow"], flown["slow"].filter("delay > 90")
     flown.stage("slow", flown["flights"].select("delay", "carrier"))
     for old in (slow, unnamed):
-        with pytest.raises(StageError, match=r"'slow' was edited: it has columns \(delay double"):
+        with pytest.raises(
+            StageError, match=r"'slow' was edited: it now has columns \(delay double"
+        ):
             old.rows()
     assert flown["slow"].rows()[0] == (65.0, "UA")
 

@@ -52,7 +52,8 @@ def test_what_was_moved_and_is_not_carried_is_told(flights: Session) -> None:
     text = late(flights).explain()
     assert re.search(r"filter minutes > 15 .*moved below a join", text)
     assert re.search(
-        r"join on carrier = code: .*not carried, as nobody reads it: id, .*origin", text
+        r"join on carrier = code: .*not carried, because no other operator reads it: id, .*origin",
+        text,
     )
     assert "flights  · 2 of 4 columns: carrier, minutes" in text
     sums = flights.stage("sums", flights["late"].group_by("label").agg(n="sum(n)")).explain()
@@ -63,20 +64,20 @@ def test_what_was_moved_and_is_not_carried_is_told(flights: Session) -> None:
 def test_what_is_kept_is_told_with_rows_bytes_and_for_whom(flights: Session) -> None:
     stage = late(flights)
     flights.stage("names", flights["flights"].join(flights["carriers"], on={"carrier": "code"}))
-    kept = part(stage.explain(), "kept to be looked up")
+    kept = part(stage.explain(), "arranged for lookups")
     assert re.search(r"carriers by code \(2 rows\): [\d.]+ .?i?B  · for late, names", kept)
-    assert re.search(r"what late remembers \(\d+ rows\): [\d.,]+ \w+  · for late", kept)
+    assert re.search(r"the state of late \(\d+ rows\): [\d.,]+ \w+  · for late", kept)
     assert "flights by carrier" not in kept, "only what this plan looks into"
     flights.drop("names")
     assert "names" not in stage.explain()
 
 
 def test_what_a_change_of_an_input_looks_up_is_told(flights: Session) -> None:
-    asked = part(late(flights).explain(), "a change of an input looks up").splitlines()
+    asked = part(late(flights).explain(), "lookups of a change").splitlines()
     by_input = {line.split(":")[0].strip(): line for line in asked}
     assert by_input.keys() == {"flights", "carriers"}
-    assert "carriers by code (2 rows), what late remembers" in by_input["flights"]
-    assert re.search(r"by carrier \(\d+ rows\), what late remembers", by_input["carriers"])
+    assert "carriers by code (2 rows), the state of late" in by_input["flights"]
+    assert re.search(r"by carrier \(\d+ rows\), the state of late", by_input["carriers"])
     passed = flights.stage("passed", flights["flights"].filter("id > 3"))
     assert "flights: nothing" in passed.explain()
 

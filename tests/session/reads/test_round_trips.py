@@ -121,7 +121,7 @@ def test_export_to_arrow_backed_columns_keeps_types_and_values(session: Session)
     assert source.set(source.at(session.now).to_pandas(types="arrow")) == 0
     assert source.to_pandas(types="numpy").dtypes.tolist() == source.to_pandas().dtypes.tolist()
     assert source.to_pandas()["i"].dtype == np.float64
-    with pytest.raises(SchemaError, match="types='polars' is not known") as caught:
+    with pytest.raises(SchemaError, match="types='polars' is unknown") as caught:
         source.to_pandas(types="polars")
     assert 'types="arrow"' in str(caught.value.hint)
 
@@ -162,5 +162,5 @@ def test_rows_with_dates_beyond_python_inside_are_refused(session: Session, type
     )
     far.insert(pa.table({"x": array}))
     session.commit()
-    with pytest.raises(SchemaError, match="beyond the years 1 to 9999"):
+    with pytest.raises(SchemaError, match="outside the years 1 to 9999"):
         far.rows()

@@ -154,8 +154,8 @@ def test_a_stage_whose_clock_names_another_batch_is_run_again_from_there(
         "narrow",
         "few",
     }
-    assert "at epoch 4 its clock names other rows of 'edges' than are there" in reasons["labels"]
-    assert "reads 'labels', which is computed again" in reasons["large"]
+    assert "at epoch 4 its clock names other rows of 'edges' than the log has" in reasons["labels"]
+    assert "reads 'labels', which is recomputed" in reasons["large"]
     assert session.recovery.recomputed > 0
     from_scratch(session)
     session.inputs["edges"].insert([(9, 3)])
@@ -193,7 +193,7 @@ def test_a_stage_that_cannot_be_run_again_is_refused_until_it_is_defined_again(
     written: Callable[..., Session], tmp_path: Path
 ) -> None:
     session = written(other_rows)
-    why = "other rows of 'edges' than are there; its memoised results cannot be recomputed"
+    why = "other rows of 'edges' than the log has; its memoised results cannot be recomputed"
     assert why in session.stale["drawn"]
     session.inputs["edges"].insert([(8, 8)])
     session.commit()
@@ -248,7 +248,7 @@ def test_a_stage_that_had_stopped_never_goes_on_from_rows_that_are_not_believed(
     with monkeypatch.context() as patch:
         patch.setattr(signing, "load_signed_function", unseal)
         session = written(other_rows)
-        assert "other rows of 'edges' than are there" in session.stale["narrow"]
+        assert "other rows of 'edges' than the log has" in session.stale["narrow"]
         session.inputs["edges"].insert([(20, 1)])
         session.commit()
         session.close()
@@ -278,7 +278,7 @@ def test_what_read_a_stage_that_was_made_anew_is_not_believed_after_a_crash(
     assert "labels" in installed
     with nosync_nb.open(tmp_path / "log") as again:
         assert again.recovery.stages["large"] == "extend"
-        assert "it reads 'labels', which is computed again" in again.recovery.reasons["large"]
+        assert "it reads 'labels', which is recomputed" in again.recovery.reasons["large"]
         from_scratch(again)
     with nosync_nb.open(tmp_path / "log") as again:
         assert set(again.recovery.stages.values()) == {"read"}
@@ -299,7 +299,7 @@ def test_verification_names_the_stage_until_it_is_computed_again(
     session = written(flipped(2, 1))
     ((stage, epochs, what),) = found
     assert (stage, epochs) == ("labels", range(4, 5))
-    assert "its clock names other rows of 'edges' than are there" in what
+    assert "its clock names other rows of 'edges' than the log has" in what
     settle_background(session)
     checkpoint_now(session)
     assert session.verify().whole

@@ -450,7 +450,7 @@ def test_a_scrubber_tells_what_nobody_has_whole(log: Path, session: Session) -> 
         (copy_of(log, name) / "history" / pack.name).unlink()
     heard = Heard(session)
     heard.scrubber.round()
-    assert "no replica has it whole" in heard.events[0]
+    assert "no replica has an intact copy" in heard.events[0]
     assert heard.doubted == {"a": [], "b": []}, "nothing is sent from a file that is damaged"
 
 
@@ -517,7 +517,9 @@ def test_a_keeper_sends_anew_what_is_bad_at_a_replica_which_has_nothing_for_sure
         heard.wait(lambda said: isinstance(said, ReplicaProgress) and said.condition == "level")
         for path in bad:
             spoil(path)
-        first = heard.wait(lambda said: isinstance(said, ScrubReport) and "sent anew" in said.event)
+        first = heard.wait(
+            lambda said: isinstance(said, ScrubReport) and "sent again" in said.event
+        )
         level = ReplicaProgress(0, "level")
         with heard.news:
             assert heard.news.wait_for(
@@ -635,7 +637,7 @@ def test_an_opening_takes_nothing_for_lost_while_a_volume_is_not_mounted(
         away.mkdir()
     with nosync_nb.open(path) as session:
         assert catalog_of(session)["drawn"].live
-        with pytest.raises(CorruptLogError, match="no replica has it whole"):
+        with pytest.raises(CorruptLogError, match="no replica has an intact copy"):
             session["drawn"].rows()
         assert catalog_of(session)["drawn"].live
         if mount_point:

@@ -770,7 +770,7 @@ def test_epochs_that_power_loss_took_are_told(
     assert after.now == 1
     assert after.recovery.lost == [2, 3]
     assert "2 epochs lost" in str(after.recovery)
-    assert "epochs 2 to 3: committed, but not yet on disk when the power went" in str(
+    assert "epochs 2 to 3: committed, but not yet on disk when the power failed" in str(
         after.recovery
     )
     after["numbers"].insert([(4,)])

@@ -99,7 +99,9 @@ def test_replicas_that_cannot_be_reached_are_told_and_tried_again(
 ) -> None:
     shipped(session, "what_if")
     (tmp_path / "two").rename(tmp_path / "away")
-    with pytest.warns(UserWarning, match=r"'what_if' is dropped here, and is still at .*/two/copy"):
+    with pytest.warns(
+        UserWarning, match=r"'what_if' is dropped locally, but a copy remains at .*/two/copy"
+    ):
         session.drop_branch("what_if")
     assert not Path(session.path, "branches", "what_if").exists()
     assert logs(f"{urls[0]}/branches/what_if") == set()
@@ -118,7 +120,7 @@ def test_a_copy_that_obeys_a_later_owner_is_left_alone(session: Session, urls: l
     (log_id,) = logs(url)
     later = connect_site(parse_address(url), Files()).replica(log_id)
     later.promise(OwnerTerm(99, "somebody"), LogName(path, "", 1, 1))
-    with pytest.warns(UserWarning, match="its copy obeys generation 99, of a later owner"):
+    with pytest.warns(UserWarning, match="the copy belongs to a later owner (generation 99)"):
         session.drop_branch("what_if")
     assert logs(url) == {log_id}
     assert logs(f"{urls[1]}/branches/what_if") == set()
@@ -215,7 +217,9 @@ def test_a_branch_stays_at_a_server_that_is_away_when_it_is_dropped_until_it_is_
     urls = [each.url for each in servers]
     with begun(tmp_path, urls) as session:
         servers[1].kill()
-        with pytest.warns(UserWarning, match="'what_if' is dropped here, and is still at grpc://"):
+        with pytest.warns(
+            UserWarning, match="'what_if' is dropped locally, but a copy remains at grpc://"
+        ):
             session.drop_branch("what_if")
         (left,) = session.branches["what_if"].replicas
         assert left.startswith(urls[1])

@@ -142,7 +142,7 @@ def test_a_disk_that_fails_leaves_the_session_where_it_is_or_says_that_it_has_go
             session.rewind(to=5)
         except DurabilityError as error:
             refused += 1
-            stands = any("has gone back" in note for note in error.__notes__)
+            stands = any("has been rewound" in note for note in error.__notes__)
             assert stands == (session.now == 5), at
         disk.go_on()
         check(session, 7, was, then, at)

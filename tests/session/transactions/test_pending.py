@@ -169,7 +169,7 @@ def test_a_load_with_a_known_key_and_other_rows_is_told_and_not_done(tmp_path: P
         orders.insert([(1, 5.0), (2, 6.0)], once="load")
         orders.insert([(2, 6.0), (1, 5.0)], once="load")
         assert list(notices_of(session)) == [
-            "input 'orders': 'load' is there already, nothing to do"
+            "input 'orders': 'load' is loaded already, nothing to do"
         ]
         with pytest.warns(UserWarning, match="its rows differ from those loaded as 'load'"):
             assert orders.insert([(1, 500.0), (2, 6.0)], once="load") == 0
@@ -209,7 +209,7 @@ def test_a_block_with_a_known_key_and_other_rows_is_told_and_not_done(session: S
 
     assert not load(1)
     assert load(1)
-    assert notices_of(session)[-1] == "epoch 'day 1' is there already, nothing to do"
+    assert notices_of(session)[-1] == "epoch 'day 1' is loaded already, nothing to do"
     with pytest.warns(UserWarning, match="epoch: its rows differ from those loaded as 'day 1'"):
         assert load(2)
     assert data.rows() == [(1,)]
@@ -238,7 +238,7 @@ def test_a_large_group_is_told_once_a_stage_whatever_its_size_becomes(
         session.stage("second", data.group_by("k").reduce(total, "n bigint"))
         data.insert([(1, 100)])
         session.commit()
-    told = [str(each.message) for each in caught if "reduce evaluates" in str(each.message)]
+    told = [str(each.message) for each in caught if "reduce recomputes" in str(each.message)]
     assert [text.partition(":")[0] for text in told] == ["stage 'first'", "stage 'second'"]
     assert first.rows() == [(1, 190 + 10 + 100)]
 

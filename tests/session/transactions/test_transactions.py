@@ -134,7 +134,7 @@ def test_insert_with_two_rows_of_a_key_is_refused_as_two_inserts_are(
     session: Session, rows: Any
 ) -> None:
     planes = session.inputs["planes"]
-    with pytest.raises(SchemaError, match="'planes': key 'a' is there twice in the rows") as caught:
+    with pytest.raises(SchemaError, match="'planes': key 'a' occurs twice in the rows") as caught:
         planes.insert(rows)
     assert "planes.upsert(rows)" in str(caught.value.hint)
     assert not session.pending
@@ -151,9 +151,9 @@ def test_remove_by_key_takes_away_equal_rows_and_names_absent_ones(session: Sess
     planes.insert([("a", 1), ("b", 1), ("c", 1)])
     session.commit()
     assert planes.remove([("a", 1)]) == 1
-    with pytest.warns(UserWarning, match="is not there, nor are 2 more of the rows: nothing was"):
+    with pytest.warns(UserWarning, match="does not exist, nor do 2 more of the rows: nothing was"):
         assert planes.remove([("c", 1), ("c", 1), ("a", 1), ("d", 1)]) == 1
-    told = r"input 'planes': row \('b', 2\) is not there: nothing was removed for it"
+    told = r"input 'planes': row \('b', 2\) does not exist: nothing was removed for it"
     with pytest.warns(UserWarning, match=told) as caught:
         assert planes.remove([("b", 2)]) == 0
     assert caught[0].filename == __file__
@@ -226,7 +226,7 @@ KEYED = st.lists(
 )
 
 
-@pytest.mark.filterwarnings("ignore:input 'keyed'. row .* is not there")
+@pytest.mark.filterwarnings("ignore:input 'keyed'. row .* does not exist")
 @given(KEYED)
 def test_any_program_of_keyed_calls_equals_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, program: list[tuple[str, list[tuple[int, int]]]]
@@ -249,10 +249,10 @@ def test_any_program_of_keyed_calls_equals_a_dictionary(
                 assert keyed.remove(rows) == len(removed)
                 held = {k: v for k, v in held.items() if k not in removed}
             elif call == "insert" and len(dict(rows)) < len(rows):
-                with pytest.raises(SchemaError, match="is there twice"):
+                with pytest.raises(SchemaError, match="occurs twice"):
                     keyed.insert(rows)
             elif call == "insert" and any(k in held for k, _ in rows):
-                with pytest.raises(SchemaError, match="is there already"):
+                with pytest.raises(SchemaError, match="exists already"):
                     keyed.insert(rows)
             else:
                 getattr(keyed, call)(rows)
@@ -375,7 +375,7 @@ def test_a_load_that_two_threads_look_for_at_once_happens_once(session: Session)
         each.join()
     assert session.now == 1
     assert values(session["numbers"]) == [1]
-    assert refused == ["another thread has committed a load of the same key meanwhile"]
+    assert refused == ["another thread has committed a load with the same key"]
 
 
 @pytest.mark.parametrize("commits", [False, True], ids=["waits", "committed"])
@@ -501,7 +501,7 @@ def test_two_transactions_do_not_insert_one_key_both(session: Session) -> None:
 def test_equal_rows_in_files_are_one_row_of_their_key_or_refused(
     session: Session, kind: str
 ) -> None:
-    """As executors leave them: arranged, so that a row that is there twice is one with a count."""
+    """As executors leave them: arranged, so that a row that occurs twice is one with a count."""
     people = session.input("keyed", "id bigint, age bigint", key="id")
     layout = Layout(("bigint", "bigint"), (0,))
     columns = [np.array([1, 1, 2]), np.array([10, 10, 5])]
@@ -509,7 +509,7 @@ def test_equal_rows_in_files_are_one_row_of_their_key_or_refused(
     assert sorted(batch.diff.tolist()) == [1, 2]
     change = PendingCall(kind, None, {layout: ArrangedChange((batch,))})
     if kind == "insert":
-        with pytest.raises(SchemaError, match="'keyed': key 1 is there twice in the rows"):
+        with pytest.raises(SchemaError, match="'keyed': key 1 occurs twice in the rows"):
             services_of(session).inputs.add("keyed", change)
         return
     services_of(session).inputs.add("keyed", change)
@@ -675,7 +675,7 @@ def test_an_epoch_whose_frame_is_written_stands_whatever_signal_comes(
     struck(number)
     with pytest.raises(error) as told:
         session.commit(label="first")
-    assert told.value.__notes__ == ["epoch 1 is committed and stands: do not insert its rows again"]
+    assert told.value.__notes__ == ["epoch 1 is committed: do not insert its rows again"]
     assert session.now == 1
     assert not session.pending
     assert session.commit() == 2

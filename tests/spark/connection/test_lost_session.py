@@ -47,7 +47,7 @@ for make in (
         make()
     except NosyncError as error:
         assert "Java 17" in error.hint, error.hint
-        assert "needs Spark, but Spark does not start" in str(error), error
+        assert "needs Spark, but Spark cannot be started" in str(error), error
     else:
         raise AssertionError("this truly needs Spark")
 big.insert([(3, "b")])
@@ -141,7 +141,7 @@ session.commit()
 session.define({"more": others.filter("i > 8")})
 names.insert([("Bob",)])
 for _ in range(2):
-    refused(session.commit, "JVM of the Spark session has died", "make your Spark session again")
+    refused(session.commit, "JVM of the Spark session has died", "create your Spark session again")
 assert session.pending
 again = builder.getOrCreate()
 session.commit()
@@ -224,11 +224,11 @@ os.read(held[0], 1)  # an executor is at work
 kill(first)
 loading.join()
 assert "input 'others': the JVM of the Spark session has died" in errors[0], errors
-assert "nothing of this was applied" in errors[0]
+assert "nothing was applied" in errors[0]
 assert users.client.get_retry_policies() == policies
 goes_on()
 for _ in range(2):
-    refused(session.commit, "JVM of the Spark session has died", "make your Spark session again")
+    refused(session.commit, "JVM of the Spark session has died", "create your Spark session again")
 assert session.pending
 
 second = serve()
@@ -314,5 +314,5 @@ def test_why_a_jvm_did_not_start_is_told(tmp_path: Path) -> None:
     java.chmod(0o755)
     done = started(QUIET, str(tmp_path / "log"), JAVA_HOME=str(tmp_path / "java"))
     assert done.returncode == 1
-    assert "Spark does not start" in done.stderr
+    assert "Spark cannot be started" in done.stderr
     assert "(no room for a heap)" in done.stderr

@@ -241,10 +241,11 @@ def test_with_spark_off_what_needs_it_is_an_error(
         session["rows"].insert([(1, 1)])  # type: ignore[attr-defined]
         session.commit()
         with pytest.raises(
-            ExpressionError, match=r"xpath_int.*\(function xpath_int\) needs Spark, and it is off"
+            ExpressionError,
+            match=r"xpath_int.*\(function xpath_int\) needs Spark, which is switched off",
         ) as caught:
             session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x").rows()
-        assert "'UPPER(STRING(k))' is computed without" in str(caught.value.hint)
+        assert "use 'UPPER(STRING(k))', which needs no Spark" in str(caught.value.hint)
         assert session["rows"].select("upper(cast(k AS string)) AS text").rows()[0].text == "1"
 
 
@@ -269,7 +270,7 @@ def test_what_spark_is_started_for_is_said_before_it_is(
             session.stage("asked", asked)
         (notice,) = notices_of(session)
     assert notice.startswith('starts Spark for the expression "upper(string(k)) = xpath_int(')
-    assert notice.endswith("(function xpath_int); 'UPPER(STRING(k))' would stay in process")
+    assert notice.endswith("(function xpath_int); 'UPPER(STRING(k))' would run in this process")
     assert len(said) == 1
     assert "starts Spark for" in said[0]
     assert "xpath_int" in said[0]
@@ -288,7 +289,7 @@ def test_rows_that_fit_nowhere_are_refused_before_anything_is_taken(
         monkeypatch.setattr(placement, "free_bytes", lambda: table.nbytes)
         with pytest.raises(OutOfMemoryError, match="input 'rows': 50,000 rows need"):
             rows.insert(table)
-        with pytest.raises(OutOfMemoryError, match="none of them waits"):
+        with pytest.raises(OutOfMemoryError, match="none of them is pending"):
             rows.insert(table.to_pandas())
         with pytest.raises(OutOfMemoryError, match="input 'rows': 50,000 rows need"):
             rows.insert([tuple(row.values()) for row in table.to_pylist()])

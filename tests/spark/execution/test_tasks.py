@@ -388,7 +388,7 @@ class Sparky(Exception):  # noqa: N818 - as Spark's are named
         (
             Sparky("An exception was thrown from the Python worker:\nTraceback\n  x\n"
                    "ModuleNotFoundError: No module named 'help'\n\tat org", "PYTHON_EXCEPTION"),
-            "stage 's': an executor's task failed: ModuleNotFoundError: No module named 'help'",
+            "stage 's': a task on an executor failed: ModuleNotFoundError: No module named 'help'",
         ),
         (
             RuntimeError("calling o1.collect.\n: org.x.SparkException: Job aborted due to stage"

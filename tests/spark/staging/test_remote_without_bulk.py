@@ -19,7 +19,7 @@ from nosync_nb.spark.staging import staging
 
 pytestmark = pytest.mark.spark
 
-MESSAGE = "Spark's executors do not see the session's folder"
+MESSAGE = "Spark's executors cannot read the session's folder"
 
 
 @pytest.fixture
@@ -51,7 +51,8 @@ def test_larger_ones_are_refused_with_the_remedy(spark: Any, remote: Session) ->
         given.insert(spark.range(1001).selectExpr("id as x"))
     assert MESSAGE in str(found.value)
     assert (
-        "open it with bulk=URL, a place that driver and executors reach" in found.value.__notes__[0]
+        "open it with bulk=URL, a location that driver and executors can reach"
+        in found.value.__notes__[0]
     )
     assert not remote.pending
     with pytest.raises(SchemaError, match="unknown column 'z'"):

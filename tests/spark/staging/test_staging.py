@@ -258,7 +258,7 @@ def test_what_was_changed_there_is_not_taken(
                 patch.setattr(kind, "get", got)
             else:
                 patch.setattr(kind, "put", sent)
-            with pytest.raises(DurabilityError, match="bulk place"), session.epoch():
+            with pytest.raises(DurabilityError, match="bulk location"), session.epoch():
                 given.insert(frame)
         assert session.now == epoch
         given.insert(frame)
@@ -285,7 +285,7 @@ def test_a_place_that_cannot_be_reached_is_told_and_nothing_is_lost(
         session.commit()
         assert counts.rows()[0].n == ROWS // 50 + 1
     assert os.listdir(tmp_path / "other")
-    with pytest.raises(SchemaError, match="is no URL of a place"):
+    with pytest.raises(SchemaError, match="is not a valid URL"):
         nosync_nb.open(tmp_path / "log", bulk="somewhere")
 
 
@@ -304,7 +304,7 @@ def test_what_needs_no_executors_goes_on_without_a_place_that_is_gone(
         with pytest.raises(DurabilityError, match="place"):
             session.commit()
         assert session.pending
-        with pytest.warns(UserWarning, match="what Spark would run for it runs in this process"):
+        with pytest.warns(UserWarning, match="operators run in this process instead of on Spark"):
             session.commit()
         assert counts.rows()[0] == (0, 3 * ROWS // 50, 3 * ROWS - 50)
         with pytest.raises(DurabilityError, match="place"):
@@ -319,14 +319,14 @@ def test_what_needs_no_executors_goes_on_without_a_place_that_is_gone(
 @pytest.mark.parametrize(
     ("bulk", "said"),
     [
-        ("", "is no URL"),
-        ("/mnt/shared", "is no URL"),
-        ("file:", "is no URL"),
-        ("file:mnt/shared", "is no folder of this machine"),
-        (3, "is no URL"),
-        ("s3://me:secret@bucket/x", "no user and no password"),
-        ("file://host/mnt", "is no folder of this machine"),
-        ("http://[", "is no URL"),
+        ("", "is not a valid URL"),
+        ("/mnt/shared", "is not a valid URL"),
+        ("file:", "is not a valid URL"),
+        ("file:mnt/shared", "is not an absolute folder"),
+        (3, "is not a valid URL"),
+        ("s3://me:secret@bucket/x", "not contain a user or password"),
+        ("file://host/mnt", "is not an absolute folder"),
+        ("http://[", "is not a valid URL"),
     ],
 )
 def test_what_is_no_place_is_refused_before_there_is_a_folder(
@@ -340,7 +340,7 @@ def test_what_is_no_place_is_refused_before_there_is_a_folder(
 
 def test_who_only_reads_names_none(tmp_path: Path) -> None:
     nosync_nb.open(tmp_path / "log").close()
-    with pytest.raises(SchemaError, match="bulk is named by who writes"):
+    with pytest.raises(SchemaError, match="bulk is set by the session that writes"):
         nosync_nb.open(tmp_path / "log", bulk="file:///mnt/shared", mode="r")
 
 
@@ -403,7 +403,7 @@ def test_what_another_worker_took_away_is_fetched_again(
     assert not gone
     place.delete(ref.path)
     (Path(place.folder) / ref.path).unlink()
-    with pytest.raises(DurabilityError, match="bulk place"):
+    with pytest.raises(DurabilityError, match="bulk location"):
         depot.part(ref, layout)
     loose = depot.write_updates(rows.updates, layout.types, "b")
     (Path(place.folder) / loose.path).unlink()
@@ -463,7 +463,7 @@ def test_a_view_says_where_it_cannot_be_read(spark: Any, tmp_path: Path) -> None
     from nosync_nb.spark.views.data_source import StageReader
 
     reader = StageReader(str(tmp_path / "elsewhere"), "odd", None, None)
-    with pytest.raises(NosyncError, match="stage 'odd': Spark's executors do not see") as error:
+    with pytest.raises(NosyncError, match="stage 'odd': Spark's executors cannot read") as error:
         list(reader.read(InputPartition((0, 1))))
     assert "session['odd'].to_spark()" in str(error.value.__notes__)
 
@@ -471,8 +471,8 @@ def test_a_view_says_where_it_cannot_be_read(spark: Any, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_executors_in_a_name_space_without_the_log_write_through_a_folder(tmp_path: Path) -> None:
     said = run("--mount", HIDDEN, str(tmp_path)).splitlines()
-    assert "executors do not see the session's folder" in said[0]
-    assert f"bulk='file://{tmp_path}/log/b': Spark's executors do not see" in said[1]
+    assert "executors cannot read the session's folder" in said[0]
+    assert f"bulk='file://{tmp_path}/log/b': Spark's executors cannot read" in said[1]
 
 
 @pytest.mark.parametrize("way", ["upload", "download"])

@@ -221,7 +221,7 @@ def test_a_batch_that_spark_was_not_told_of_comes_again_and_is_known(
             assert "failed" in repr(feed)
         epoch = session.now
         assert session["counts"].rows() == [("UA", 1)]
-        with pytest.warns(UserWarning, match="batch 0 was not taken: the disk refuses"):
+        with pytest.warns(UserWarning, match="batch 0 was not inserted: the disk refuses"):
             feed.stop()
         again = session.stream(source.frame, into=session.inputs["flights"])
         assert again.catch_up() is None
@@ -274,7 +274,7 @@ def test_a_power_cut_leaves_the_batches_of_the_log_what_they_were(
             feed = session.stream(source.frame, into=session.inputs["flights"], checkpoint=place)
             with pytest.raises(DurabilityError, match="the power goes"):
                 feed.catch_up()
-            with pytest.warns(UserWarning, match="batch 2 was not taken"):
+            with pytest.warns(UserWarning, match="batch 2 was not inserted"):
                 feed.stop()
     source.put((4, "AA"))
     durable.cut(tmp_path / "far" if named else tmp_path / "x.nosync" / "streams", empty=empty)
@@ -301,7 +301,7 @@ def test_a_disk_that_refuses_what_spark_wrote_makes_no_epoch(
         with pytest.raises(DurabilityError, match=r"streams/.*EIO"):
             feed.catch_up()
         assert session.now == before
-        with pytest.warns(UserWarning, match="batch 0 was not taken"):
+        with pytest.warns(UserWarning, match="batch 0 was not inserted"):
             feed.stop()
         durable.refuse("offsets/0$")  # not what is written in its place
         assert session.stream(source.frame, into=flights).catch_up() == before + 1
@@ -335,7 +335,7 @@ def test_what_a_query_keeps_between_batches_goes_on_after_a_batch_that_is_known(
         feed = session.stream(source.frame.dropDuplicates(["id"]), into=flights)
         with pytest.raises(DurabilityError, match="the power goes"):
             feed.catch_up()
-        with pytest.warns(UserWarning, match="batch 1 was not taken"):
+        with pytest.warns(UserWarning, match="batch 1 was not inserted"):
             feed.stop()
     durable = Durable(monkeypatch)
     for first in (rows, rows + rows // 2):
@@ -362,7 +362,9 @@ def test_a_batch_that_a_stage_refuses_changes_nothing_and_comes_again(
             feed.catch_up()
         stands = session.now
         assert session["counts"].rows() == [("UA", 1)]
-        with pytest.warns(UserWarning, match="(?s)batch 1 was not taken.*start the stream again"):
+        with pytest.warns(
+            UserWarning, match="(?s)batch 1 was not inserted.*start the stream again"
+        ):
             session.commit()
         session.drop("parts")
         assert session.stream(source.frame, into=flights).catch_up() == session.now > stands
@@ -379,7 +381,7 @@ def test_without_its_checkpoint_it_begins_anew_only_if_that_is_said(
     shutil.rmtree(tmp_path / "x.nosync" / "streams")
     with opened() as session:
         flights, epoch = session.inputs["flights"], session.now
-        with pytest.raises(StageError, match="its checkpoint is not there") as error:
+        with pytest.raises(StageError, match="its checkpoint is missing") as error:
             session.stream(source.frame, into=flights)
         assert "anew=True" in str(error.value.__notes__)
         elsewhere = str(tmp_path / "elsewhere")
@@ -389,9 +391,9 @@ def test_without_its_checkpoint_it_begins_anew_only_if_that_is_said(
         assert session["counts"].rows() == [("UA", 2)]
         shutil.rmtree(elsewhere)  # nobody can look for it but Spark
         lost = session.stream(source.frame, into=flights, checkpoint=elsewhere)
-        with pytest.raises(StageError, match="its checkpoint is not there"):
+        with pytest.raises(StageError, match="its checkpoint is missing"):
             lost.catch_up()
-        with pytest.warns(UserWarning, match="batch 0 was not taken"):
+        with pytest.warns(UserWarning, match="batch 0 was not inserted"):
             lost.stop()
         assert session.now == epoch + 1
         assert session.stream(source.frame, into=flights, anew=True).catch_up() == epoch + 2
@@ -443,10 +445,10 @@ def test_another_input_of_the_name_is_not_fed(
         session.drop("flights", cascade=True)
         again = session.input("flights", DDL)
         source.put((2, "AA"))
-        with pytest.raises(StageError, match="the input was dropped, and this is another"):
+        with pytest.raises(StageError, match="the input was dropped, and another one has its name"):
             feed.catch_up()
         assert again.count() == 0
-        with pytest.warns(UserWarning, match="batch 1 was not taken"):
+        with pytest.warns(UserWarning, match="batch 1 was not inserted"):
             feed.stop()
         last = session.stream(source.frame, into=again)
         last.catch_up()
@@ -455,7 +457,7 @@ def test_another_input_of_the_name_is_not_fed(
         source.put((3, "AA"))
         with pytest.raises(StageError, match="flights"):
             last.catch_up()
-        with pytest.warns(UserWarning, match="was not taken"):
+        with pytest.warns(UserWarning, match="was not inserted"):
             last.stop()
         with pytest.raises(StageError, match="flights"):
             session.stream(source.frame, into=again)
@@ -466,17 +468,17 @@ def test_what_is_no_stream_for_an_input_is_refused(
 ) -> None:
     with opened() as session:
         flights = session.inputs["flights"]
-        with pytest.raises(SchemaError, match="no streaming DataFrame"):
+        with pytest.raises(SchemaError, match="not a streaming DataFrame"):
             session.stream(spark.createDataFrame([(1, "UA")], DDL), into=flights)
-        with pytest.raises(SchemaError, match="no streaming DataFrame"):
+        with pytest.raises(SchemaError, match="not a streaming DataFrame"):
             session.stream([(1, "UA")], into=flights)
-        with pytest.raises(StageError, match="is no input"):
+        with pytest.raises(StageError, match="is not an input"):
             session.stream(source.frame, into=session["counts"])  # type: ignore[arg-type]
         with nosync_nb.open(tmp_path / "another", spark=spark) as another:
             others = another.input("flights", DDL)
-            with pytest.raises(StageError, match="is no input of this session"):
+            with pytest.raises(StageError, match="is not an input of this session"):
                 session.stream(source.frame, into=others)
-        with pytest.raises(StageError, match=r"stream\(checkpoint=3\) is no place"):
+        with pytest.raises(StageError, match=r"stream\(checkpoint=3\) is not a folder"):
             session.stream(source.frame, into=flights, checkpoint=3)
         with pytest.raises(NosyncError, match='scheme "nowhere"'):
             session.stream(source.frame, into=flights, checkpoint="nowhere://x/y")

@@ -39,7 +39,7 @@ def test_a_stage_without_a_view_is_told_why_and_how_to_read_it(spark: Any, tmp_p
         first.commit()
         first.input("deg", "x int")
         assert spark.table("DEG").collect()[0][0] == 1
-        assert "'Deg' has that name in Spark, which knows no case" in notices_of(first)[-1]
+        assert "'Deg' has that name in Spark, which ignores case" in notices_of(first)[-1]
         second.input("deg", "x int")
         spark.catalog.listTables()
         assert f"the log in '{first.path}' has a view of that name" in notices_of(second)[-1]
@@ -84,7 +84,7 @@ def test_a_frame_of_an_epoch_that_was_left_shows_no_rows_of_another(
         session.commit()
         assert frames[1].count() == 1
         assert reader.option("at", 3).load().count() == 4
-        with pytest.raises(Exception, match="epoch 3 was left") as caught:
+        with pytest.raises(Exception, match="epoch 3 was undone") as caught:
             frames[3].collect()
         assert "serving.py" not in str(caught.value)
         assert spark.table("behind").count() == 4

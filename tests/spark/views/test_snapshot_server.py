@@ -266,13 +266,13 @@ def test_an_epoch_that_was_left_is_not_taken_for_the_one_of_its_number(
         assert rows_of(snapshot_server.ask_session(folder, "given", 2, pin=pins[2])) == 2
         assert rows_of(snapshot_server.ask_session(folder, "given", 4)) == 5
         for at in (4, "l3"):
-            with pytest.raises(nosync_nb.TimeError, match="epoch 4 was left") as told:
+            with pytest.raises(nosync_nb.TimeError, match="epoch 4 was undone") as told:
                 snapshot_server.ask_session(folder, "given", at, pin=pins[at])
             assert "session.branches" in told.value.__notes__[0]
         anew = snapshot_server.ask_session(folder, "given", 4).pin
         if server is not None:  # the rest of a query that began before
             with (
-                pytest.raises(nosync_nb.TimeError, match="was left"),
+                pytest.raises(nosync_nb.TimeError, match="was undone"),
                 snapshot_server.stage_snapshot(folder, "given", None, "app/1"),
             ):
                 pass
@@ -280,7 +280,7 @@ def test_an_epoch_that_was_left_is_not_taken_for_the_one_of_its_number(
         session.rewind(to=1)
         session.commit()
         assert session.now == 2
-        with pytest.raises(nosync_nb.TimeError, match="epoch 2 was left"):
+        with pytest.raises(nosync_nb.TimeError, match="epoch 2 was undone"):
             snapshot_server.ask_session(folder, "given", 2, pin=pins[2])
         with pytest.raises(nosync_nb.TimeError):
             snapshot_server.ask_session(folder, "given", 4, pin=anew)
@@ -297,7 +297,7 @@ def test_only_the_socket_has_the_rows_of_a_stage_in_memory(tmp_path: Path) -> No
         folder = str(tmp_path / "log")
         assert rows_of(snapshot_server.ask_session(folder, "even")) == 5
         server.close()
-        with pytest.raises(nosync_nb.TimeError, match="in memory alone"):
+        with pytest.raises(nosync_nb.TimeError, match="in memory only"):
             snapshot_server.ask_session(folder, "even")
 
 

@@ -69,7 +69,7 @@ def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_pat
             session.commit()
             checkpoint_now(session)
         assert first not in os.listdir(parts_folder(session))
-        with pytest.raises(Exception, match="this DataFrame reads were merged and deleted"):
+        with pytest.raises(Exception, match="this DataFrame reads have been merged and deleted"):
             frame.selectExpr("sum(x)").collect()
         assert numbers.to_spark().count() == 480_000
 
@@ -91,7 +91,7 @@ def test_a_dataframe_of_a_reader_says_that_nobody_kept_its_files(
             merged_away(session)
             with pytest.raises(Exception, match="merged and deleted") as caught:
                 frame.selectExpr("sum(x)").collect()
-            assert 'a session of mode="r" cannot keep files' in str(caught.value)
+            assert 'mode="r" cannot retain files' in str(caught.value)
             assert theirs.to_spark().count() == 480_000, "made again, it has what there is now"
 
 

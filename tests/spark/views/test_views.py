@@ -74,7 +74,7 @@ def test_a_frame_holds_each_row_as_often_as_it_is_there(spark: Any, tmp_path: Pa
     frame = to_spark(spark, given, SCHEMA, PlanPayload.local(str(tmp_path), "view"))
     assert found(frame) == Counter({1: 1, 2: 2, 4: 1})
     assert frame.columns == ["k", "a name"]
-    with pytest.raises(NegativeMultiplicityError, match="is there -1 times"):
+    with pytest.raises(NegativeMultiplicityError, match="has a count of -1"):
         to_spark(spark, trace(batch([7], [-1])), SCHEMA, PlanPayload.local(str(tmp_path), "view"))
 
 

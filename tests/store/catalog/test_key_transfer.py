@@ -48,7 +48,7 @@ def test_no_file_and_no_other_key_is_overwritten(
     carried = tmp_path / "carried"
     signature.export_user_key(str(carried))
     assert main(["key", "export", str(carried)]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     become(monkeypatch, tmp_path / "there" / "key")
     second = signing.user_key()
     assert main(["key", "import", str(carried)]) == 1
@@ -98,7 +98,7 @@ def test_the_report_of_trust_tells_whose_a_log_is_and_what_it_computes(
     with nosync_nb.open(tmp_path / "log", mode=mode) as session:  # type: ignore[arg-type]
         told = session.info.trust()
     assert mine in told.whose
-    assert told.yours == "there is none"
+    assert told.yours == "none"
     (big,) = told.stages
     assert (big.name, big.whose) == ("big", f"of key {mine}")
     assert big.text.startswith("filter(numbers, predicate=")
@@ -119,5 +119,5 @@ def test_the_report_of_a_reader_is_of_what_the_owner_has_defined_since(
         assert reader.info.trust().whose == "signed with your key"
         become(monkeypatch, tmp_path / "there" / "key")
         told = reader.info.trust()
-    assert told.whose == f"signed with key {mine}, or so it says; it is not believed"
+    assert told.whose == f"signed with key {mine}; not trusted"
     assert [(each.name, each.whose) for each in told.stages] == [("big", f"of key {mine}")]

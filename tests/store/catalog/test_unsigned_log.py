@@ -180,7 +180,7 @@ def test_what_is_stale_says_whose_key_signed_it_and_what_to_do(hostile: Victim) 
     signing.user_key()
     session = hostile.opened()
     for reason in session.stale.values():
-        assert f"key {theirs} signed" in reason
+        assert f"signed with key {theirs}" in reason
         assert "run the stage's cell" in reason
         assert "key import" in reason
     session["numbers"].insert([(5,)])
@@ -190,7 +190,7 @@ def test_what_is_stale_says_whose_key_signed_it_and_what_to_do(hostile: Victim) 
 
 
 def test_our_own_cells_make_a_strangers_stages_ours_from_the_rows_alone(hostile: Victim) -> None:
-    """What the stranger says that they hold is not believed, though the cells are the same."""
+    """What the stranger says that they hold is not trusted, though the cells are the same."""
     session = hostile.opened()
     session.inputs["numbers"].insert([(5,)])
     session.commit()
@@ -203,7 +203,7 @@ def test_our_own_cells_make_a_strangers_stages_ours_from_the_rows_alone(hostile:
     assert values(session["counts@1"], 2) == [(1, 1), (2, 1)]
     assert REFLECT not in hostile.compiled
     assert set(session.stale) == {"late"}
-    assert "not believed" in session.info.trust().whose
+    assert "not trusted" in session.info.trust().whose
     with pytest.raises(StageError, match="it reads 'late', which is stale"):
         session.stage("more", session["late"].filter("x > 1"))
     session.close()
@@ -378,7 +378,7 @@ def test_a_catalog_signed_for_another_log_or_epoch_is_not_believed(
     reread(put)
     session = victim.opened(log="one")
     assert set(session.stale) == {"big"}
-    assert "moved" in session.stale["big"]
+    assert "comes from another log" in session.stale["big"]
     assert victim.untouched
 
 
@@ -471,7 +471,7 @@ def test_a_function_signed_for_another_place_is_not_loaded(
 
 def test_a_function_whose_header_names_another_is_not_loaded() -> None:
     sealed = signing.sign_function(len, key=b"1" * 32)
-    with pytest.raises(nosync_nb.TrustError, match="not the one it stands for"):
+    with pytest.raises(nosync_nb.TrustError, match="has another fingerprint than its stage"):
         signing.load_signed_function(sealed, key=b"1" * 32, fingerprint="another")
 
 
@@ -579,7 +579,7 @@ def test_under_our_own_signature_a_log_does_not_call_reflect_by_itself(
     session = victim.opened()
     assert services_of(session).signer.origin.is_by_this_user
     assert set(session.stale) == {"big"}
-    assert "calls 'reflect', which is not run from a log: run the" in session.stale["big"]
+    assert "calls 'reflect', which is not allowed in a log: run the" in session.stale["big"]
     session.inputs["numbers"].insert([(7,)])
     session.commit()
     assert values(session["late"]) == [1, 2, 3, 7]
@@ -592,7 +592,7 @@ def test_under_our_own_signature_a_log_does_not_call_reflect_by_itself(
 @pytest.mark.parametrize("sql", ["(table mine)", "x + (table mine)", "coalesce((table mine), 1)"])
 def test_a_column_called_table_lets_no_subquery_in(session: Session, sql: str) -> None:
     collection = session.input("rows", "x int, `table` int")
-    with pytest.raises(nosync_nb.ExpressionError, match="subquery looks at other rows"):
+    with pytest.raises(nosync_nb.ExpressionError, match="subquery reads other rows"):
         collection.select(f"{sql} as y")
 
 
@@ -601,6 +601,6 @@ def test_what_sparks_own_plan_shows_as_a_subquery_is_refused(spark: Any) -> None
     from nosync_nb.spark import fallback
 
     spark.range(3).createOrReplaceTempView("mine")
-    with pytest.raises(nosync_nb.ExpressionError, match="subquery looks at other rows"):
+    with pytest.raises(nosync_nb.ExpressionError, match="subquery reads other rows"):
         fallback.analysed(spark, "(select max(id) from mine)", Schema.parse("x int"))
     assert fallback.analysed(spark, "x + 1", Schema.parse("x int")) == ("int", ())

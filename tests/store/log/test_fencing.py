@@ -145,7 +145,7 @@ def test_a_file_system_whose_maps_lag_is_refused_and_the_log_stays_as_it_was(pat
     taken(HastyFiles(), path).close()
     before = owner.read_owner(Files(), path)
     lease = fencing.claim_lease(Lagging(), path, FakeMachine(), takeover=True, generation_min=0)
-    with pytest.raises(DurabilityError, match="maps do not show what was written"):
+    with pytest.raises(DurabilityError, match="memory maps do not show writes"):
         lease.acquire()
     lease.give_up()
     assert owner.read_owner(Files(), path) == before
@@ -186,6 +186,6 @@ def test_an_owner_who_says_no_folder_is_damage(path: str, place: object) -> None
     fields["place"] = {"path": place, "device": 1, "number": 1}
     text = json.dumps(fields).encode()
     (Path(path) / "owner").write_bytes(text + f"\n{zlib.crc32(text):08x}\n".encode())
-    with pytest.raises(CorruptLogError, match="who writes"):
+    with pytest.raises(CorruptLogError, match="the owner of this log is unknown"):
         owner.read_owner(HastyFiles(), path)
     Log.open(path, files=HastyFiles(), takeover=True).close()

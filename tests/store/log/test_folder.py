@@ -67,7 +67,7 @@ def test_a_link_in_place_of_a_folder_is_refused_and_what_it_leads_to_stays(
 def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, inner: str, mode: str) -> None:
     write(tmp_path / "log")
     (tmp_path / "log" / inner).chmod(0o777)
-    with pytest.raises(TrustError, match="can be written by others") as caught:
+    with pytest.raises(TrustError, match="is writable by other users") as caught:
         nosync_nb.open(tmp_path / "log", mode=mode)  # type: ignore[arg-type]
     assert "chmod 700" in (caught.value.hint or "")
 

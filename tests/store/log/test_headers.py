@@ -77,7 +77,7 @@ def test_a_flipped_bit_in_the_owners_file_is_told(tmp_path: Path) -> None:
     assert owner.read_owner(HastyFiles(), str(tmp_path)) is not None
     for at in range(len(data) - 1):  # all but the end of the line
         file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        with pytest.raises(CorruptLogError, match="cannot be told who writes this log"):
+        with pytest.raises(CorruptLogError, match="the owner of this log is unknown"):
             owner.read_owner(HastyFiles(), str(tmp_path))
 
 

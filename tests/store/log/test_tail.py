@@ -125,12 +125,12 @@ def test_a_frame_is_told_by_what_is_wrong_with_it() -> None:
     assert scan_buffer(first + second, 0, mark)[1] is None
     at = len(second) // 2
     for frame, told in (
-        (second[:at] + bytes([second[at] ^ 1]) + second[at + 1 :], "the payload does not fit"),
-        (second[:9] + bytes([second[9] ^ 1]) + second[10:], "the header does not fit"),
-        (second[:-1], "the frame is cut off"),
-        (second[:20], "the frame is cut off"),
+        (second[:at] + bytes([second[at] ^ 1]) + second[at + 1 :], "the payload does not match"),
+        (second[:9] + bytes([second[9] ^ 1]) + second[10:], "the header does not match"),
+        (second[:-1], "the frame is truncated"),
+        (second[:20], "the frame is truncated"),
         (bytes(len(second)), "only zeros follow"),
-        (early, "the header contradicts the frame before"),
+        (early, "the header contradicts the previous frame"),
         (other, "frame 5 stands in the place of 2"),
     ):
         frames, damage = scan_buffer(first + frame, 0, mark)

@@ -60,7 +60,7 @@ def test_what_the_power_took_comes_back_from_who_was_shipped_to(world: World) ->
     assert [frame.payload for frame in log.frames()] == world.appended
     (note,) = (text for text in log.notes if "had lost" in text)
     url = world.replicas.replicas[0].url
-    assert note == f"this disk had lost epochs 2 to 3: taken from {url}, which had it"
+    assert note == f"this disk had lost epochs 2 to 3; restored from {url}"
     assert log.durable == 3
     log.close()
     assert not any("had lost" in text for text in asked(world, next_one(world))[0].notes)

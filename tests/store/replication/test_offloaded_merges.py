@@ -126,7 +126,7 @@ def test_a_merge_ends_with_its_owner_after_the_range_that_it_is_in(
     before = files(tmp_path)
     merger = KeeperMerger(str(tmp_path), 1, lambda _: merger.end(0.0), Files())
     said = merger.merged(asked)
-    assert said == MergeProposal(7, done=True, why="whom it was merged for has ended")
+    assert said == MergeProposal(7, done=True, why="the owner that requested the merge has ended")
     assert files(tmp_path) == before
     merger.ask([asked])
     assert files(tmp_path) == before

@@ -319,7 +319,7 @@ def test_a_copy_that_is_gone_is_seen_though_nothing_is_new_and_made_again(
     assert not shipper.ship()
     held = replica.held().files
     shutil.rmtree(replica.folder)
-    with pytest.raises(DurabilityError, match="not the copy any more"):
+    with pytest.raises(DurabilityError, match="was replaced by another copy"):
         shipper.ship()
     assert shipper.ship()
     assert replica.held().files == held
@@ -446,7 +446,7 @@ def test_a_segment_that_is_too_short_takes_what_no_checkpoint_behind_it_has(
         if checkpoint:
             assert examine_copy(Files(), "copy", replica).end.seq == shipper.acknowledged.seq
             return
-        with pytest.raises(CorruptLogError, match="is damaged: it had frame"):
+        with pytest.raises(CorruptLogError, match="is damaged: it acknowledged frame"):
             examine_copy(Files(), "copy", replica)
 
 
@@ -533,7 +533,7 @@ def test_a_replica_that_is_ahead_and_damaged_says_so(path: str, tmp_path: Path) 
     with suppress(CorruptLogError, FencedError):
         shipper.ship()
     assert [bool(vote.ahead) for vote in votes] == [True]
-    assert "is damaged: it had frame" in votes[0].damage
+    assert "is damaged: it acknowledged frame" in votes[0].damage
 
 
 # -- what waits ------------------------------------------------------------------------------------

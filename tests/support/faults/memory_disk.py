@@ -431,7 +431,7 @@ class MemoryFiles(Files):
         if not file.size():
             raise_durability_error(OSError("it is empty"), "map", path)
         if file.size() % 8:
-            raise CorruptLogError(f"'{path}' is damaged: its size is no multiple of 8")
+            raise CorruptLogError(f"'{path}' is damaged: its size is not a multiple of 8")
         return file.mapped(write=write)
 
     def read(self, path: str, *, most: int | None = None) -> bytes:

@@ -233,7 +233,7 @@ def test_another_part_of_that_name_is_an_error(folder: str) -> None:
     open_part(folder, ref, PAIRS)  # the same content: the same part
     third = write_part(folder, numbers(PAIRS, [((1, i + 5), 1 + i % 3) for i in range(60)]), "x")
     os.replace(os.path.join(folder, third.path), os.path.join(folder, ref.path))
-    with pytest.raises(CorruptLogError, match="is not"):
+    with pytest.raises(CorruptLogError, match="does not match"):
         open_part(folder, ref, PAIRS)
     with pytest.raises(CorruptLogError, match="missing"):
         open_part(folder, third, PAIRS)
@@ -338,10 +338,10 @@ def same(one: Batch, other: Batch) -> None:
 @pytest.mark.parametrize(
     ("texts", "told"),
     [
-        ({"1": ["rail", "ship"]}, "column 1 has codes of no text"),
-        ({"1": ["rail", "ship", 7]}, "column 1 is coded by texts that are none"),
-        ({"1": [f"{i}" for i in range(257)]}, "column 1 is coded by texts that are none"),
-        ({"1": ["rail", "ship", ""], "7": ["a"]}, "column 7 is coded by texts that are none"),
+        ({"1": ["rail", "ship"]}, "column 1 has codes without a text"),
+        ({"1": ["rail", "ship", 7]}, "column 1 has an invalid table of texts"),
+        ({"1": [f"{i}" for i in range(257)]}, "column 1 has an invalid table of texts"),
+        ({"1": ["rail", "ship", ""], "7": ["a"]}, "column 7 has an invalid table of texts"),
         ({"1": ["rail", "ship", ""], "0": ["a"]}, "column 0 is of the type int64"),
         ({"x": ["rail"]}, "invalid literal"),
         (["rail"], "has no attribute"),

@@ -155,7 +155,7 @@ class FingerprintWriter:
             if kind.__module__ not in ("builtins", "__main__"):
                 name = f"{kind.__module__}.{name}"
             raise UnsupportedValue(
-                f"is an object of type '{name}', which is not known in another kernel"
+                f"is an object of type '{name}', which another kernel cannot identify"
             )
 
     def _container(self, value: Any) -> bool:
@@ -183,7 +183,7 @@ class FingerprintWriter:
         else:
             return False
         if id(value) in self._ancestors:
-            raise UnsupportedValue("is a container that holds itself")
+            raise UnsupportedValue("is a container that contains itself")
         self._ancestors.add(id(value))
         self.write("(" + kind.__name__)
         for part in parts:
@@ -295,12 +295,12 @@ class FingerprintWriter:
         """Writes a reference into installed code."""
         version = code_origin.code_version(module)
         if version is None:
-            raise UnsupportedValue(f"is '{name}' of module '{module}', whose code is not at hand")
+            raise UnsupportedValue(f"is '{name}' of module '{module}', whose code is not available")
         if version == "engine":
             public = library.public_name(module, name)
             if public is None:
                 raise UnsupportedValue(
-                    f"is '{name}' of module '{module}', which is not offered to users"
+                    f"is '{name}' of module '{module}', which is not part of the public API"
                 )
             self.write("own", public)
             return
@@ -371,7 +371,7 @@ class FingerprintWriter:
         if name not in space:
             own = function.__builtins__  # type: ignore[attr-defined, unused-ignore]
             if name in _DYNAMIC_LOOKUPS:
-                raise UnsupportedValue("looks up names that cannot be known")
+                raise UnsupportedValue("looks up names that are only known at run time")
             if name not in own:
                 raise UnsupportedValue("is not defined yet")
             if own[name] is getattr(builtins, name, None):

@@ -315,7 +315,7 @@ class LogSource:
         while (end := self._end) is not None and (published is not None or end.seq < durable):
             at = [i for i, one in enumerate(self._chain) if one.start.offset <= end.offset]
             if not at:
-                raise CorruptLogError(f"'{self.folder}' holds nothing after frame {end.seq}")
+                raise CorruptLogError(f"'{self.folder}' has no frames after frame {end.seq}")
             segment, after = self._chain[at[-1]], self._chain[at[-1] + 1 : at[-1] + 2]
             if segment.start.offset == end.offset and segment.start != end:
                 raise CorruptLogError(f"'{segment.name}' does not continue the log")
@@ -371,7 +371,7 @@ def log_id(files: Files, folder: str) -> bytes:
 
 
 def _fenced_error(folder: str) -> FencedError:
-    return FencedError(f"'{folder}' has another owner", hint="he ships it now")
+    return FencedError(f"'{folder}' has another owner", hint="the other owner ships it now")
 
 
 def _owner_token(record: LogOwner) -> str:

@@ -197,7 +197,7 @@ class KeeperMerger:
         for batch in each_range(request.layout, layers):
             source.check()
             if self._stopped:
-                raise DurabilityError("whom it was merged for has ended")
+                raise DurabilityError("the owner that requested the merge has ended")
             written += write_parts(self._parts, [batch], request.stem, files=self._files)
             self._tell(MergeProposal(request.merge))
         source.check()

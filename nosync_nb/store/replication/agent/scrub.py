@@ -152,7 +152,7 @@ class Scrubber:
             check=source.check,
         )
         if mended is None:
-            self._report(f"'{item.name}' is damaged ({why}), and no replica has it whole")
+            self._report(f"'{item.name}' is damaged ({why}), and no replica has an intact copy")
         else:
             self._totals = self._totals._replace(repaired=self._totals.repaired + 1)
             self._report(str(mended))
@@ -179,7 +179,7 @@ class Scrubber:
         self._totals = self._totals._replace(repaired=self._totals.repaired + len(names))
         for each in copy.damage:
             if each.file in names:
-                self._report(f"{address.url}: '{each.file}': {each.what}; it is sent anew")
+                self._report(f"{address.url}: '{each.file}': {each.what}; it is sent again")
 
     def _report(self, event: str) -> None:
         self._totals = self._totals._replace(event=event)

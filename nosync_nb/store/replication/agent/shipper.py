@@ -156,8 +156,9 @@ class Shipper:
                 self._remote_sizes = None  # the next attempt begins with a promise
                 raise
         raise DurabilityError(
-            f"'{missing}' is not here, and the log names it",
-            hint="it is shipped when it was brought from another replica, or restored from a copy",
+            f"'{missing}', which the log names, is missing",
+            hint="wait until it is fetched from another replica, or restore it from a copy; then it"
+            " is shipped",
         )
 
     def _ship_view(self, view: LogView) -> bool:
@@ -395,7 +396,7 @@ def whole_segment(file: File, segment: Segment, size: int, put: Put) -> None:
     """
     header = file.read_at(0, HEADER_BYTES)
     if header != encode_header(segment):
-        raise _damaged_error(segment.name, "its header is not what was written")
+        raise _damaged_error(segment.name, "its header does not match its checksum")
     pieces = _PieceWriter(put)
     pieces.take(header)
     for data in _verified_frames(file, segment, segment.start, size):
@@ -460,6 +461,6 @@ def _verified_frames(file: File, segment: Segment, known: Mark, size: int) -> It
 
 def _damaged_error(name: str, why: str) -> CorruptLogError:
     return CorruptLogError(
-        f"'{name}' is damaged here, and is not shipped: {why}",
-        hint="it is repaired from a replica that has it whole; else restore it from a copy",
+        f"'{name}' is damaged on this machine, and is not shipped: {why}",
+        hint="restore it from a copy if it is not repaired from a replica",
     )

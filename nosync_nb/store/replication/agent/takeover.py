@@ -124,14 +124,14 @@ class TakeoverPoll:
             return
         if vote in ahead and (every or len(ahead) >= self._quorum):
             raise ReplicaAheadError(vote.ahead, hint=_ahead_hint(ahead))
-        why = f"{len(sound)} of {needed} replicas have told that this log lacks nothing"
+        why = f"{len(sound)} of {needed} replicas have confirmed that this log is complete"
         silent = self._replicas - len(votes)
         if silent and not vote.generation:
-            why += f"; it is empty itself, which tells nothing while {silent} do not answer"
+            why += f"; this log is empty, and {silent} do not answer"
         raise QuorumPendingError(
             vote.ahead or why,
-            hint="it goes on when more of the replicas answer; if this log's disk is no old copy,"
-            " those that do not can be removed (%dd replicas remove URL), and added again later",
+            hint="wait until more replicas answer; if this disk is not an old copy, remove those"
+            " that do not answer (%dd replicas remove URL) and add them again later",
         )
 
 
@@ -139,13 +139,13 @@ def _ahead_hint(ahead: Sequence[TakeoverVote]) -> str:
     """Returns the hint for a log that lacks frames of replicas."""
     if all(each.damage for each in ahead):
         return (
-            f"its copy cannot be read back ({ahead[-1].damage}): bring back a replica that has it"
-            " whole, or restore the copy; to go on without what is missing, remove the replica"
-            " (%dd replicas remove URL), delete its copy, and add it again"
+            f"its copy cannot be read ({ahead[-1].damage}): reconnect a replica that has an"
+            " intact copy, or restore this copy; to continue without the missing part, remove"
+            " the replica (%dd replicas remove URL), delete its copy, and add it again"
         )
     return (
-        "close the session, move the log's folder away, and open it with the replicas: they have"
-        " what is missing"
+        "close the session, move the log's folder away, and open it with the replicas, which"
+        " have the missing frames"
     )
 
 
@@ -188,7 +188,7 @@ def _frames_ahead(source: LogSource, replica: Replica, chain: Own) -> tuple[str,
         if segment.generation >= source.generation:
             continue
         if not source.holds(segment.start, segment):
-            why = f"the replica goes on after frame {segment.start.seq}, which this log lacks"
+            why = f"the replica has frames after frame {segment.start.seq} that this log lacks"
             return why, torn
         local_size = source.size(segment.name)
         if (

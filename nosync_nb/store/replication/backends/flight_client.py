@@ -37,16 +37,16 @@ _NAMES_MAX = 256
 _SHOWN_MAX = 200
 _PLAIN_WORDS = (
     ("Connection refused", "nothing listens there"),
-    ("resolv", "nobody knows its host's name"),
-    ("lookup failed", "nobody knows its host's name"),
-    ("CERTIFICATE_VERIFY_FAILED", "nobody who is known here has signed its certificate"),
-    ("andshake failed", "what listens there does not speak TLS"),
-    ("Failed parsing HTTP/2", "what listens there is no replica server"),
-    ("unreachable", "no network leads there"),
-    ("No route to host", "no network leads there"),
+    ("resolv", "its host name cannot be resolved"),
+    ("lookup failed", "its host name cannot be resolved"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is signed by an unknown authority"),
+    ("andshake failed", "the server there does not use TLS"),
+    ("Failed parsing HTTP/2", "the server there is not a replica server"),
+    ("unreachable", "there is no route to it"),
+    ("No route to host", "there is no route to it"),
     ("reset by peer", "the connection was cut"),
     ("Socket closed", "the connection was cut"),
-    ("imed out", "nobody answers there"),
+    ("imed out", "it does not answer"),
 )
 _JARGON = re.compile(r"Flight [a-z ]+ error, with message: |\b[A-Z_]{3,}: |ipv[46]:\S+: ")
 _TLS = "grpc+tls"
@@ -112,9 +112,9 @@ class ServerConnection:
         if not greeting.proved(self._action("hello", greeting.nonce, remote_call.SERVER.silent_s)):
             self.close()
             raise DurabilityError(
-                f"'{self._address.url}' has another token than this user",
-                hint=f"give the server's token to this user: a line in "
-                f"'{flight_protocol.KNOWN}' beside the key, `{host} TOKEN`",
+                f"'{self._address.url}' does not accept this user's token",
+                hint=f"add a line `{host} TOKEN` with the server's token to"
+                f" '{flight_protocol.KNOWN}' beside the key",
             )
         self._handshake = greeting
         return greeting
@@ -134,22 +134,22 @@ class ServerConnection:
         if isinstance(error, flight.FlightTimedOutError):
             return DurabilityError(
                 f"'{url}' did not answer within {seconds:.3g} s",
-                hint="see whether the server runs and the network leads there",
+                hint="check that the server runs and that the network reaches it",
             )
         if isinstance(error, flight.FlightUnauthenticatedError | UnauthenticatedError):
             return DurabilityError(
-                f"'{url}' was started again, or is no replica server with this token",
-                hint="it is asked anew; see what listens there if this stays",
+                f"'{url}' was restarted, or is not a replica server with this token",
+                hint="it is asked again; if this persists, check the server",
             )
         why = plain(str(error))
         if isinstance(error, flight.FlightUnavailableError):
             return DurabilityError(
                 f"'{url}' cannot be reached: {why}",
-                hint="see whether the server runs there: python -m nosync_nb.replica DIR --port P",
+                hint="check that the server runs there: python -m nosync_nb.replica DIR --port P",
             )
         return DurabilityError(
             f"'{url}' does not answer as a replica server: {why}",
-            hint="see what listens there",
+            hint="check the server",
         )
 
 
@@ -337,4 +337,4 @@ def decoded(reply: bytes, url: str) -> Any:
 
 def malformed_reply_error(url: str) -> CorruptLogError:
     """Returns the error of a malformed answer."""
-    return CorruptLogError(f"'{url}' answers what makes no sense", hint="update the server")
+    return CorruptLogError(f"'{url}' sent an invalid answer", hint="update the server")

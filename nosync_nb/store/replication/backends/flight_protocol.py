@@ -46,7 +46,7 @@ from nosync_nb.store.replication.address import ReplicaAddress, is_loopback
 
 OWN, KNOWN, ROOTS = "replica-token", "replica-tokens", "replica-roots.pem"
 _BYTES_MAX = 1 << 20
-_REMEDY = "set NOSYNC_KEY_FILE to a file of yours: tokens lie beside it"
+_REMEDY = "set NOSYNC_KEY_FILE to a file of yours, whose folder also has the tokens"
 
 NONCE_BYTES = MAC_BYTES = 32
 PIECE_BYTES = 1 << 20
@@ -86,7 +86,10 @@ def client_token(files: Files, path: str) -> bytes:
         DurabilityError: it cannot be read.
     """
     return secret_files.read_secret(
-        files, path, "token", "write 64 hex digits: `openssl rand -hex 32`; the clients need them"
+        files,
+        path,
+        "token",
+        "write 64 hex digits, from `openssl rand -hex 32`, and give them to the clients",
     )
 
 
@@ -106,15 +109,15 @@ def token_for(files: Files, address: ReplicaAddress) -> bytes:
                 secret = secret_files.decode_secret(token.strip())
                 if not secret:
                     raise TrustError(
-                        f"'{path}': what stands behind '{address.host}' is no token",
-                        hint="it has 64 hex digits or more, those of the server's token file",
+                        f"'{path}': the entry for '{address.host}' is not a valid token",
+                        hint="write the 64 or more hex digits of the server's token file",
                     )
                 return secret
     if is_loopback(address.host):
         return server_token(files)
     raise DurabilityError(
-        f"no token is known for '{address.host}'",
-        hint=f"write a line into '{path}' (mode 600): {address.host} TOKEN",
+        f"there is no token for '{address.host}'",
+        hint=f"add a line to '{path}' (mode 600): {address.host} TOKEN",
     )
 
 
@@ -130,8 +133,8 @@ def root_certificates(files: Files) -> bytes:
     system = ssl.get_default_verify_paths().cafile
     if system is None:
         raise DurabilityError(
-            "this system has no certificates to know servers by",
-            hint=f"put the one that signed the server's into '{path}'",
+            "this system has no certificates to verify servers",
+            hint=f"write the certificate of the server's authority to '{path}'",
         )
     return files.read(os.path.realpath(system), most=_BYTES_MAX)
 

@@ -116,12 +116,14 @@ class ServerCopies:
             return self._list_logs()
         call = _CALLS.get(action)
         if call is None:
-            raise DurabilityError(f"'{action:.40}' is not known here", hint="update the server")
+            raise DurabilityError(
+                f"the server does not know '{action:.40}'", hint="update the server"
+            )
         log_id = _log_id_field(header)
         turn = self._log_locks[log_id[0] % _LOCKS]
         if not turn.acquire(timeout=_BUSY_S):
             raise DurabilityError(
-                f"the server is busy with log {log_id.hex()}", hint="it is tried again"
+                f"the server is busy with log {log_id.hex()}", hint="wait: it is tried again"
             )
         try:
             if action == "promise":
@@ -198,14 +200,15 @@ class ServerCopies:
         copies = [name for name in self._files.names(self._folder) if len(name) == _ID_HEX]
         if len(copies) >= LOGS_MAX and log_id.hex() not in copies:
             raise DurabilityError(
-                f"the server has copies of {len(copies)} logs already",
-                hint=f"start one with another folder, or delete some in '{self._folder}'",
+                f"the server has copies of {len(copies)} logs, its maximum",
+                hint=f"start a server with another folder, or delete copies in '{self._folder}'",
             )
         with self._lock:
             full = len(self._session_copies) >= SESSIONS_MAX and log_id not in self._session_copies
         if full and not self.drop_idle(_SILENT_S):
             raise DurabilityError(
-                f"{SESSIONS_MAX} sessions ship to the server already", hint="it is tried again"
+                f"{SESSIONS_MAX} sessions ship to the server already",
+                hint="wait: it is tried again",
             )
 
     def _replica(self, log_id: bytes) -> FolderReplica:
@@ -324,7 +327,7 @@ def _int_field(header: dict[str, Any], key: str) -> int:
 
 
 def _malformed_call(key: str) -> DurabilityError:
-    return DurabilityError(f"a call has no '{key}' that makes sense", hint="update the client")
+    return DurabilityError(f"a call has no valid '{key}'", hint="update the client")
 
 
 class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
@@ -356,7 +359,7 @@ class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
             raise flight.FlightUnauthenticatedError(str(error)) from None
         answer: bytes | NosyncError
         if not self._call_slots.acquire(blocking=False):
-            answer = DurabilityError("the server is busy", hint="it is tried again")
+            answer = DurabilityError("the server is busy", hint="wait: it is tried again")
             return [_result(piece) for piece in check_answer(call, answer)]
         try:
             answer = self._copies.call(call.nonce, call.header, call.data)
@@ -403,7 +406,7 @@ def _serve(options: argparse.Namespace, files: Files) -> None:
         signals = _signal_descriptor()
         kind = "grpc+tls" if tls else "grpc"
         at = f"{kind}://{_bracketed(options.host)}:{service.port}"
-        sys.stdout.write(f"{at} keeps {options.dir}\n")
+        sys.stdout.write(f"{at} stores copies in {options.dir}\n")
         sys.stdout.flush()
         looks = 0
         while not select.select([signals], [], [], _LOOK_S)[0]:
@@ -429,12 +432,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m nosync_nb.replica", description="Keeps copies of logs in a folder."
     )
-    parser.add_argument("dir", type=os.path.abspath, metavar="DIR", help="where the copies are")
-    parser.add_argument("--port", type=_port, required=True, help="0: one that is free")
-    parser.add_argument("--host", default="127.0.0.1", help="beyond this machine it takes TLS")
+    parser.add_argument("dir", type=os.path.abspath, metavar="DIR", help="folder of the copies")
+    parser.add_argument("--port", type=_port, required=True, help="0: a free port")
+    parser.add_argument("--host", default="127.0.0.1", help="TLS is required beyond this machine")
     parser.add_argument("--token-file", help="64 hex digits or more; else the user's own token")
     parser.add_argument("--tls-cert", help="certificate, PEM")
-    parser.add_argument("--tls-key", help="its key, PEM, which the user alone can read")
+    parser.add_argument("--tls-key", help="its key, PEM, readable by the user only")
     return parser
 
 
@@ -456,8 +459,8 @@ def _tls_identity(files: Files, options: argparse.Namespace) -> tuple[bytes, byt
         raise SchemaError("--tls-cert and --tls-key go together", hint="name both")
     if not is_loopback(f"{options.host}:0") and not (options.tls_cert and options.token_file):
         raise SchemaError(
-            f"host '{options.host}' is heard beyond this machine",
-            hint="name --token-file, --tls-cert and --tls-key, or leave --host out",
+            f"host '{options.host}' is reachable from other machines",
+            hint="pass --token-file, --tls-cert and --tls-key, or omit --host",
         )
     if not options.tls_cert:
         return None
@@ -475,14 +478,14 @@ def _lock_folder(files: Files, folder: str) -> Lock:
     if not files.exists(folder):
         if not files.exists(os.path.dirname(folder)):
             raise DurabilityError(
-                f"'{os.path.dirname(folder)}' is not there", hint="mount its disk, or make it"
+                f"'{os.path.dirname(folder)}' does not exist", hint="mount its disk, or create it"
             )
         files.make_folder(folder)
     log_folder.is_owned_by_user(files, folder, write=True)
     lock = files.lock(os.path.join(folder, "server.lock"))
     if lock is None:
         raise DurabilityError(
-            f"another server keeps '{folder}'", hint="end it, or name another folder"
+            f"another server uses '{folder}'", hint="stop it, or use another folder"
         )
     return lock
 
@@ -497,8 +500,8 @@ def _start_service(
     except (pa.ArrowException, flight.FlightError, OSError) as error:
         raise DurabilityError(
             f"cannot listen at {host}:{options.port}: {error}",
-            hint="something else listens there, the address is none of this machine's, or"
-            " certificate and key do not go together; --port 0 takes a port that is free",
+            hint="check that the port is free (--port 0 picks a free one), that the address is"
+            " local, and that certificate and key match",
         ) from None
 
 
@@ -517,6 +520,6 @@ def _memory_bytes(files: Files) -> int:
 
 def _restart(port: int) -> None:
     """Restarts the process at its port; its clients reconnect."""
-    sys.stderr.write("nosync replica: sent more than it may be, and starts again\n")
+    sys.stderr.write("nosync replica: a message was larger than allowed; the server restarts\n")
     sys.stderr.flush()
     os.execv(sys.executable, [*sys.orig_argv, "--port", str(port)])

@@ -134,7 +134,7 @@ class FolderReplica:
         lock = self._files.lock(os.path.join(self._folder, "lock"), wait_s=_LOCK_WAIT_S)
         if lock is None:
             raise DurabilityError(
-                f"'{self._folder}' is being promised to somebody else", hint="try again"
+                f"'{self._folder}': another owner is taking over this copy", hint="try again"
             )
         try:
             grant = read_promise(self._files, self._folder)
@@ -201,7 +201,7 @@ class FolderReplica:
                 self._new_file = self._files.create(temporary)
             new = self._new_file
             if new is None or new.path != temporary or new.size() != offset:
-                raise DurabilityError(f"'{path}': a piece at byte {offset} follows nothing")
+                raise DurabilityError(f"'{path}': a part at byte {offset} does not follow the file")
             new.append(data)
             if last:
                 new.sync()
@@ -225,7 +225,8 @@ class FolderReplica:
             )
         if file.size() != offset:
             raise DurabilityError(
-                f"'{file.path}' holds {file.size()} bytes, and byte {offset} was to follow"
+                f"'{file.path}' holds {file.size()} bytes, but the next part begins at byte"
+                f" {offset}"
             )
         file.write_at(offset, data)
         self._least_sizes[name] = offset + len(data)
@@ -356,8 +357,8 @@ class FolderReplica:
 
     def _replaced_error(self) -> DurabilityError:
         return DurabilityError(
-            f"'{self._folder}' is not the copy any more that it was",
-            hint="it is filled anew at the next try",
+            f"'{self._folder}' was replaced by another copy",
+            hint="wait: it is filled again at the next attempt",
         )
 
     def _unfinished(self, names: Mapping[str, Iterable[str]]) -> list[str]:
@@ -436,7 +437,7 @@ class FolderReplica:
 def present_files(files: Files, folder: str) -> None:
     """Raises DurabilityError unless the folder of copies exists."""
     if not files.exists(folder):
-        raise DurabilityError(f"'{folder}' is not there", hint="mount its disk, or make it")
+        raise DurabilityError(f"'{folder}' does not exist", hint="mount its disk, or create it")
 
 
 def digest(files: Files, path: str, size: int) -> bytes:

@@ -195,8 +195,8 @@ def encode_record(record: CopyRecord, data: bytes) -> bytes:
     whole = b"".join((_MAGIC, head, encoded, data))
     if len(whole) > RECORD_BYTES_MAX:
         raise DurabilityError(
-            f"a copy in a bucket cannot say of {len(record.changes)} files what they are made of",
-            hint="keep this log's copies in folders or at servers",
+            f"too many files ({len(record.changes)}) for one manifest record of a copy in a bucket",
+            hint="use folders or replica servers for the copies of this log",
         )
     return whole
 
@@ -236,8 +236,8 @@ def decode_record(data: bytes, where: str) -> CopyRecord:
         return CopyRecord(slot, fields["writer"], promise, seq, changes, reigns, begins)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptLogError(
-            f"a record of '{where}' is damaged: it cannot be told what the copy holds",
-            hint=f"delete '{where}': the copy is made anew",
+            f"a record of '{where}' is damaged: the contents of the copy are unknown",
+            hint=f"delete '{where}', and the copy is created again",
         ) from error
 
 
@@ -282,14 +282,14 @@ def state_after(state: CopyState | None, record: CopyRecord, where: str) -> Copy
         reigns, full = state.reigns, state.full
         files.update(state.files)
     else:
-        raise CorruptLogError(f"a record of '{where}' does not follow the one before it")
+        raise CorruptLogError(f"a record of '{where}' does not follow the previous one")
     for name, change in record.changes.items():
         if change is None:
             files.pop(name, None)
             continue
         kept = files[name].pieces[: change.keep] if change.keep and name in files else ()
         if len(kept) != change.keep:
-            raise CorruptLogError(f"a record of '{where}' goes on with a file that is not there")
+            raise CorruptLogError(f"a record of '{where}' appends to a file that does not exist")
         files[name] = FileContent(kept + change.more, change.digest)
     return CopyState(record.slot, full, record.promise, record.writer, reigns, record.seq, files)
 
@@ -347,7 +347,8 @@ class ManifestChain:
             raise fencing_grant.grant_conflict_error(self.where, self._successor)
         if self._state is None:
             raise DurabilityError(
-                f"'{self.where}' is to be promised anew", hint="it is tried again"
+                f"'{self.where}': its fencing record must be written again",
+                hint="wait: it is tried again",
             )
         if self._state.promise.term != term:
             raise fencing_grant.grant_conflict_error(self.where, self._state.promise.term)
@@ -377,7 +378,9 @@ class ManifestChain:
                 assert self._cached[1] is not None
                 return self._start_term(self._cached[1], swept=False)
             state = self._state_after_other(state, other)
-        raise DurabilityError(f"'{self.where}' is being written by somebody else", hint="try again")
+        raise DurabilityError(
+            f"'{self.where}' is being written by another process", hint="try again"
+        )
 
     def commit(
         self,
@@ -420,8 +423,8 @@ class ManifestChain:
                 self._successor = current.promise.term  # a later owner has deleted the record
                 raise fencing_grant.grant_conflict_error(self.where, self._successor)
             raise DurabilityError(
-                f"'{self.where}' is not the copy any more that it was",
-                hint="it is filled anew at the next try",
+                f"'{self.where}' was replaced by another copy",
+                hint="wait: it is filled again at the next attempt",
             )
         return state
 
@@ -457,7 +460,9 @@ class ManifestChain:
             except CorruptLogError:  # or the copy was replaced while it was read
                 if self._listed_records().get(last) == listed[last]:
                     raise
-        raise DurabilityError(f"'{self.where}' is being written by somebody else", hint="try again")
+        raise DurabilityError(
+            f"'{self.where}' is being written by another process", hint="try again"
+        )
 
     def _listed_records(self) -> dict[int, ObjectName]:
         """Returns the records that exist, by their numbers."""
@@ -529,8 +534,8 @@ class ManifestChain:
             self._probed = True
         elif self._bucket.create(once, b"") is not None:
             raise DurabilityError(
-                f"'{self._bucket.where}' makes an object that is there already when it is asked to"
-                " make a new one: no owner can be kept from writing there",
+                f"'{self._bucket.where}' overwrites existing objects on a conditional create,"
+                " so it cannot exclude a second writer",
                 hint="use a store with conditional writes (If-None-Match)",
             )
 
@@ -542,7 +547,8 @@ class ManifestChain:
             existing = self._bucket.get(path, most=RECORD_BYTES_MAX)
             if existing is None:
                 raise DurabilityError(  # caused by a concurrent request, which may itself fail
-                    f"'{self.where}': somebody else is making a record", hint="it is tried again"
+                    f"'{self.where}': another process is writing a record",
+                    hint="wait: it is tried again",
                 )
             if existing != data:
                 return decode_record(existing, self.where)
@@ -560,8 +566,8 @@ class ManifestChain:
             self._successor = other.promise.term
             return fencing_grant.grant_conflict_error(self.where, self._successor)
         return DurabilityError(
-            f"'{self.where}' is not as it was: a request that failed was done later",
-            hint="it is tried again",
+            f"'{self.where}' has changed: a request that had failed was executed later",
+            hint="wait: it is tried again",
         )
 
     def _start_term(self, state: CopyState, *, swept: bool) -> CopyState:

@@ -147,7 +147,7 @@ class ObjectStoreClient:
         except FileNotFoundError:
             raise DurabilityError(f"'{self.where}' has lost the object '{key}'") from None
         if len(data) != size:
-            raise DurabilityError(f"'{self.where}' has other bytes of '{key}' than it was sent")
+            raise DurabilityError(f"'{self.where}' has other bytes of '{key}' than were sent")
         self._count(read=len(data))
         return data
 
@@ -195,8 +195,8 @@ class ObjectStoreClient:
             last, inside, _ = page[-1].partition("/")
             after = last + _AFTER_SLASH if inside else last  # skips the rest of that folder
         raise DurabilityError(
-            f"'{self.where}' has more than {_FOLDERS_MAX} folders beside each other",
-            hint="keep copies of logs under a prefix of their own: s3://bucket/prefix",
+            f"'{self.where}' has more than {_FOLDERS_MAX} folders in one folder",
+            hint="use a separate prefix for copies of logs: s3://bucket/prefix",
         )
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -279,7 +279,7 @@ class ObjectStoreClient:
             client: ObjectStore = kinds[self._kind](self._name, **options)
         except (BaseError, ValueError, OSError):
             raise DurabilityError(
-                f"'{self.where}' cannot be asked: the environment lacks settings"
+                f"'{self.where}' cannot be used: the environment lacks settings"
                 f" ({_ENVIRONMENT[self._kind]})"
             ) from None
         return client
@@ -291,18 +291,18 @@ class ObjectStoreClient:
         if _NO_BUCKET.search(text):
             return DurabilityError(
                 f"'{self.where}': there is no bucket '{self._name}'",
-                hint="make it, or name another",
+                hint="create it, or use another bucket",
             )
         if _NO_CREDENTIALS.search(text):
             return DurabilityError(
-                f"'{self.where}' cannot be asked: the environment has no credentials"
+                f"'{self.where}' cannot be used: the environment has no credentials"
                 f" ({_ENVIRONMENT[self._kind]})"
             )
         if status and status[1] in _DENIED:
             return DurabilityError(
-                f"'{self.where}' refuses: {answer}; the credentials are those of the environment"
-                f" ({_ENVIRONMENT[self._kind]})",
-                hint="they must allow to list, read, write and delete there",
+                f"'{self.where}' denies access: {answer}; the credentials come from the"
+                f" environment ({_ENVIRONMENT[self._kind]})",
+                hint="use credentials that allow list, read, write and delete",
             )
         if answer:
             return DurabilityError(f"'{self.where}' answers {answer}")

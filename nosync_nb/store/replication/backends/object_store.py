@@ -159,8 +159,8 @@ class ObjectReplica:
             growth = self._growths[name] = _Growth(name, content.size, hasher)
         if growth.size != offset:
             raise DurabilityError(
-                f"'{self._chain.where}' holds {growth.size} bytes of '{name}', and byte {offset}"
-                " was to follow"
+                f"'{self._chain.where}' holds {growth.size} bytes of '{name}', but the next"
+                f" part begins at byte {offset}"
             )
         self._add_bytes(term, growth, data)
 
@@ -251,7 +251,7 @@ class ObjectReplica:
         if not fresh and (state is None or name not in state.files):
             state = self._chain.look()
         if state is None or name not in state.files:
-            raise DurabilityError(f"'{self._chain.where}' holds nothing of '{name}'")
+            raise DurabilityError(f"'{self._chain.where}' has no data of '{name}'")
         return state.files[name]
 
     def _objects_exist(self, content: FileContent) -> bool:

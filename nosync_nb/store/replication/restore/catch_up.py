@@ -90,7 +90,7 @@ def _notice(url: str, taken: list[Frame]) -> str:
     ]
     what = f"epochs {epochs[0]} to {epochs[-1]}" if epochs[1:] else f"frame {taken[0].position.seq}"
     what = f"epoch {epochs[0]}" if len(epochs) == 1 else what
-    return f"this disk had lost {what}: taken from {url}, which had it"
+    return f"this disk had lost {what}; restored from {url}"
 
 
 class _FramesAfter:
@@ -143,7 +143,9 @@ class _FramesAfter:
                 return b""
             data = replica.read(name, segment.local(first), last - first)
             if len(data) < last - first:
-                raise CorruptLogError(f"'{name}' ends before byte {segment.local(last)} there")
+                raise CorruptLogError(
+                    f"'{name}' ends before byte {segment.local(last)} on the replica"
+                )
             parts.append(data)
             beat()
             if segment.start.offset <= self._end.offset:

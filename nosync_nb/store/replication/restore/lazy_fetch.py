@@ -112,8 +112,9 @@ def fetch_file(
 def unavailable_error(name: str, why: Iterable[str]) -> FileUnavailableError:
     """Returns the error of a file that no replica has intact."""
     return FileUnavailableError(
-        f"'{name}' is not here, and no replica has it whole: {'; '.join(why) or 'there is none'}",
-        hint="it is asked for again when it is read again; bring more of the replicas back",
+        f"'{name}' is missing, and no replica has an intact copy:"
+        f" {'; '.join(why) or 'the log has no replicas'}",
+        hint="reconnect more replicas, and read again",
     )
 
 
@@ -397,8 +398,8 @@ class LazyFetcher:
         if reached:
             raise unavailable_error(wanted.name, why)
         raise DurabilityError(
-            f"'{wanted.name}' is not here yet, and no replica answers: {'; '.join(why)}",
-            hint="bring the replicas back and read again; what is here can be read",
+            f"'{wanted.name}' has not been fetched yet, and no replica answers: {'; '.join(why)}",
+            hint="reconnect the replicas and read again; stages with local files stay readable",
             errno=errno.EHOSTUNREACH,
         )
 

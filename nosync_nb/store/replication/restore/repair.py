@@ -44,7 +44,7 @@ class RepairedFile(NamedTuple):
     kept: str | None = None
 
     def __str__(self) -> str:
-        retained = f"; what was there is '{self.kept}'" if self.kept else ""
+        retained = f"; the damaged file is '{self.kept}'" if self.kept else ""
         return f"'{self.name}' was damaged ({self.why}): repaired from {self.url}{retained}"
 
 

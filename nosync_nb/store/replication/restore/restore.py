@@ -196,7 +196,7 @@ def restore_log(
         return _without_copy(path, settings, former, silent)
     _prepare(files, settings.replicas)
     # A replica without a copy of the log may have held one before.
-    silent += [f"{a.url}: it holds nothing of the log" for a, logs in answers if which not in logs]
+    silent += [f"{a.url}: it has no data of the log" for a, logs in answers if which not in logs]
     names = [logs[which] for _, logs in answers if which in logs]
     strict = _strictest_settings(settings, names)
     if not gap:
@@ -276,8 +276,8 @@ def _missing_error(
     """Returns the error for a log that no answering replica has, while others are silent."""
     count = len(settings.replicas)
     return QuorumUnavailableError(
-        f"'{path}' is empty, and no replica that answers has a copy of it; {len(silent)} of {count}"
-        f" do not answer, and may have it: {'; '.join(silent)}",
+        f"'{path}' is empty, and no reachable replica has a copy of it; {len(silent)} of"
+        f" {count} do not answer, and may have one: {'; '.join(silent)}",
         hint="reconnect these replicas and open the log again, or wait for them with"
         " on_loss='wait'; if there is no such log, open it without replicas and add them later",
     )
@@ -287,7 +287,7 @@ def _unreadable_error(path: str, silent: Sequence[str]) -> CorruptLogError:
     """Returns the error for a log that replicas have, while no copy can be read."""
     return CorruptLogError(
         f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
-        hint="bring more of the replicas back",
+        hint="reconnect more of the replicas",
     )
 
 
@@ -347,7 +347,7 @@ def _examined_copies(
             check_log(examined, log_id)
             copies.append(examined)
             if not replica.acknowledged():
-                why.append(f"{replica.url}: it has acknowledged nothing, and may have held more")
+                why.append(f"{replica.url}: it has acknowledged nothing, and may have lost frames")
         except (CorruptLogError, DurabilityError) as error:
             why.append(_reason(replica.url, error))
     return copies, why
@@ -428,7 +428,7 @@ def _requested_log(
         why = "several logs" if signed else "a log that another key has signed"
         raise SchemaError(
             f"the replicas hold {why} of '{name.path}': {listed}",
-            hint="put the one that is meant behind a replica's URL, import its key first"
+            hint="append the log's id to a replica URL (file:///...#ID), import its key first"
             " (`python -m nosync key import`), or open another path",
         )
     return None
@@ -440,10 +440,11 @@ def _check_quorum(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> 
     needed, answered = read_quorum(count, settings.quorum), count - len(silent)
     if answered < needed:
         raise QuorumUnavailableError(
-            f"'{path}' is empty, and {answered} of its {count} replicas can be read; it takes"
-            f" {needed} to know what was safe: {'; '.join(silent)}",
-            hint="bring the replicas back; on_loss='wait' waits for them, on_loss='gap' takes what"
-            " there is; to begin a new log, open it without replicas and add them later",
+            f"'{path}' is empty, and {answered} of its {count} replicas can be read; {needed}"
+            f" are needed to find every acknowledged epoch: {'; '.join(silent)}",
+            hint="reconnect the replicas; or use on_loss='wait' to wait for them, or on_loss='gap'"
+            " to restore without them; to start a new log, open it without replicas and add"
+            " them later",
         )
 
 
@@ -496,14 +497,15 @@ def _write_log(
         rows = {each.name: each.size or 0 for each in best.rows.values()}
         again = examine_folder(files, best.url, best.replica, beside, best.sizes, [rows])
         if again.end != best.end or again.rows.keys() != best.rows.keys():
-            raise CorruptLogError(f"the copy at '{best.url}' has changed while it was read")
+            raise CorruptLogError(f"the copy at '{best.url}' changed while it was read")
         fencing.create_control_block(files, beside, promised)
         # The opening fetches files of rows from these. Last, because it syncs the folder.
         write_config(files, beside, log_id, settings)
         if files.exists(path):
             for name in files.names(path):
                 raise FencedError(
-                    f"'{path}' is not empty any more ('{name}')", hint="somebody else opens it"
+                    f"'{path}' is no longer empty ('{name}')",
+                    hint="try again: another process is opening it",
                 )
         files.rename(beside, path)
     except BaseException:

@@ -186,7 +186,7 @@ def test_a_copy_holds_files_of_a_log_and_no_others(opened: Copy) -> None:
             replica.store(TERM, name, 0, b"", last=True)
         with pytest.raises(CorruptLogError):
             replica.read(name, 0, 10)
-    with pytest.raises(DurabilityError, match="follows nothing"):
+    with pytest.raises(DurabilityError, match="does not follow the file"):
         replica.store(TERM, PART, 5, b"x", last=True)
     replica.store(TERM, PART, 0, b"x", last=True)
     opened.stray()
@@ -228,7 +228,7 @@ def test_a_piece_that_comes_twice_or_out_of_order_is_refused(opened: Copy) -> No
         with pytest.raises(DurabilityError, match="8 bytes"):
             appended(replica, offset, b"xyz")
     replica.store(TERM, PART, 0, b"abc", last=False)
-    with pytest.raises(DurabilityError, match="follows nothing"):
+    with pytest.raises(DurabilityError, match="does not follow the file"):
         replica.store(TERM, PART, 4, b"e", last=True)
     again = opened()
     again.promise(TERM, NAME)
@@ -243,7 +243,7 @@ def test_a_copy_that_was_deleted_is_begun_anew(opened: Copy) -> None:
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
     replica.sync(TERM, 7)
     opened.delete()
-    with pytest.raises(DurabilityError, match="not the copy any more"):
+    with pytest.raises(DurabilityError, match="was replaced by another copy"):
         appended(replica, 5, b"abc")
     assert replica.promised() is None
     again = replica.promise(TERM, NAME)

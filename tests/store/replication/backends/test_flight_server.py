@@ -118,9 +118,9 @@ def failure(url: str) -> DurabilityError:
         ("grpc://127.0.0.1:99999", "no port"),
         ("grpc://127.0.0.1:7461/folder", "no port"),
         ("grpc://host name:7461", "no port"),
-        ("grpc://me:secret@127.0.0.1:7461", "no user and no password"),
-        ("grpc://far.example:7461", "read on the way"),
-        ("grpc://10.0.0.7:7461", "read on the way"),
+        ("grpc://me:secret@127.0.0.1:7461", "not contain a user or password"),
+        ("grpc://far.example:7461", "would not be encrypted"),
+        ("grpc://10.0.0.7:7461", "would not be encrypted"),
     ],
 )
 def test_what_is_no_server_is_refused_by_name(url: str, told: str) -> None:
@@ -138,7 +138,7 @@ def test_one_server_has_one_address() -> None:
     assert hosts == {"127.0.0.1:7461"}
     assert parse_address("grpc://[::1]:7461").host == "[::1]:7461"
     assert parse_address("grpc+tls://far.example:7461").host == "far.example:7461"
-    with pytest.raises(SchemaError, match="one place"):
+    with pytest.raises(SchemaError, match="the same location"):
         nosync_nb.open("/nowhere", replicas=["grpc://localhost:1", "grpc://127.0.0.1:1"])
 
 
@@ -148,21 +148,21 @@ def test_a_client_with_another_token_gets_and_gives_nothing(
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     error = failure(running.url)
-    assert "another token" in str(error)
+    assert "does not accept this user's token" in str(error)
     assert flight_protocol.KNOWN in str(error.hint)
     own = (tmp_path / flight_protocol.OWN).read_bytes()
     assert (tmp_path / flight_protocol.OWN).stat().st_mode & 0o777 == 0o600
     (tmp_path / flight_protocol.OWN).chmod(0o644)
-    assert "others may use it" in str(failure(running.url))
+    assert "other users can read it" in str(failure(running.url))
     (tmp_path / flight_protocol.OWN).chmod(0o600)
     known = tmp_path / flight_protocol.KNOWN
     given_there = Path(os.environ["NOSYNC_KEY_FILE"]).parent
     assert given_there == tmp_path
     known.write_bytes(b"# servers\n" + parse_address(running.url).host.encode() + b" nonsense\n")
     known.chmod(0o600)
-    assert "is no token" in str(failure(running.url))
+    assert "is not a valid token" in str(failure(running.url))
     known.write_bytes(parse_address(running.url).host.encode() + b" " + own)
-    assert "another token" in str(failure(running.url))
+    assert "does not accept this user's token" in str(failure(running.url))
 
 
 def test_a_token_is_found_by_host_and_port(
@@ -177,10 +177,10 @@ def test_a_token_is_found_by_host_and_port(
     assert replica.promised() is None
     replica.close()
     error = failure("grpc+tls://far.example:7461")
-    assert "no token is known for 'far.example:7461'" in str(error)
+    assert "there is no token for 'far.example:7461'" in str(error)
     assert str(known) in str(error.hint)
     known.chmod(0o640)
-    with pytest.raises(TrustError, match="others may use it"):
+    with pytest.raises(TrustError, match="other users can read it"):
         flight_protocol.token_for(Files(), parse_address(running.url))
 
 
@@ -200,7 +200,7 @@ class Squatter(flight.FlightServerBase):  # type: ignore[misc]
 def test_who_took_the_port_of_a_server_is_told_nothing() -> None:
     with Squatter() as squatter:
         replica = replica_at(f"grpc://127.0.0.1:{squatter.port}")
-        with pytest.raises(DurabilityError, match="another token"):
+        with pytest.raises(DurabilityError, match="does not accept this user's token"):
             replica.promise(TERM, NAME)
         ((what, said),) = squatter.told
         assert what == "hello"
@@ -226,7 +226,7 @@ def test_why_a_server_cannot_be_reached_is_said_in_plain_words(hasty: None) -> N
 
         threading.Thread(target=answer, daemon=True).start()
         told = str(failure(f"grpc://127.0.0.1:{port}"))
-        assert told.endswith(": what listens there is no replica server")
+        assert told.endswith(": the server there is not a replica server")
         other.shutdown(socket.SHUT_RDWR)
     unknown = "Flight returned unavailable error, with message: failed to connect to all addresses;"
     unknown += " last error: UNKNOWN: ipv4:10.0.0.7:99: the cat sleeps. Detail: Unavailable"
@@ -322,18 +322,18 @@ def test_a_server_says_why_it_does_not_start(
     os.chmod(open_key, 0o644)
     token = ["--token-file", str(certificate / "token")]
     for arguments, told in (
-        ([nowhere, "--host", "0.0.0.0"], "heard beyond this machine"),
-        ([nowhere, "--host", "0.0.0.0", *tls], "heard beyond this machine"),
-        ([nowhere, "--host", "0.0.0.0", *token], "heard beyond this machine"),
-        ([nowhere, *tls[:2]], "go together"),
-        ([nowhere, *tls[:3], open_key], "others may use it"),
-        ([copies, "--token-file", str(open_token)], "others may use it"),
+        ([nowhere, "--host", "0.0.0.0"], "reachable from other machines"),
+        ([nowhere, "--host", "0.0.0.0", *tls], "reachable from other machines"),
+        ([nowhere, "--host", "0.0.0.0", *token], "reachable from other machines"),
+        ([nowhere, *tls[:2]], "certificate and key match"),
+        ([nowhere, *tls[:3], open_key], "other users can read it"),
+        ([copies, "--token-file", str(open_token)], "other users can read it"),
         ([copies, "--token-file", str(short)], "damaged"),
         ([copies, "--token-file", str(tmp_path / "none")], "look at"),
-        ([nowhere], "is not there"),
-        ([nowhere, "--port", "65535"], "is not there"),
-        ([str(tmp_path / "writable")], "written by others"),
-        ([str(running.folder)], "another server keeps"),
+        ([nowhere], "does not exist"),
+        ([nowhere, "--port", "65535"], "does not exist"),
+        ([str(tmp_path / "writable")], "writable by other users"),
+        ([str(running.folder)], "another server uses"),
         ([copies, "--port", str(running.port)], "cannot listen"),
     ):
         port = [] if "--port" in arguments else ["--port", "0"]
@@ -355,12 +355,12 @@ def test_a_server_ends_with_a_signal_and_comes_back_at_its_port(tmp_path: Path) 
         with pytest.raises(DurabilityError, match="cannot be reached"):
             replica.sync(TERM, 1)
         first.start()
-        with pytest.raises(DurabilityError, match="not the copy any more"):
+        with pytest.raises(DurabilityError, match="was replaced by another copy"):
             replica.sync(TERM, 1)
         assert dict(replica.promise(TERM, NAME).files) == {SEGMENT: 5}
         first.kill()
         first.start()
-        with pytest.raises(DurabilityError, match="was started again"):
+        with pytest.raises(DurabilityError, match="was restarted"):
             replica.sync(TERM, 1)
         assert dict(replica.promise(TERM, NAME).files) == {SEGMENT: 5}
         replica.close()
@@ -521,7 +521,7 @@ def test_what_was_changed_on_the_way_is_not_believed() -> None:
     for size in range(len(body)):
         with pytest.raises(flight_protocol.UnauthenticatedError):
             greeter.opened(body[:size])
-    with pytest.raises(flight_protocol.UnauthenticatedError):  # the server was started again
+    with pytest.raises(flight_protocol.UnauthenticatedError):  # the server was restarted
         flight_protocol.ServerHandshake(token).opened(body)
     answer = flight_protocol.joined_bytes(flight_protocol.check_answer(call, b"x" * 100))
     assert greeting.read(body, answer) == b"x" * 100
@@ -576,7 +576,7 @@ def test_an_owner_whose_session_is_gone_is_told_who_has_come_after_him(tmp_path:
     for session in (b"session", b"another"):
         with pytest.raises(FencedError, match="generation 4"):
             copies.call(session, {"do": "sync", **first}, b"")
-    with pytest.raises(DurabilityError, match="not the copy any more"):
+    with pytest.raises(DurabilityError, match="was replaced by another copy"):
         copies.call(b"another", {"do": "sync", **second}, b"")
     copies.close()
 
@@ -589,7 +589,7 @@ def test_a_session_that_is_silent_for_long_begins_anew(tmp_path: Path) -> None:
     copies.call(b"session", {"do": "sync", **log}, b"")
     assert copies.drop_idle() == 0
     assert copies.drop_idle(0.0) == 1
-    with pytest.raises(DurabilityError, match="not the copy any more"):
+    with pytest.raises(DurabilityError, match="was replaced by another copy"):
         copies.call(b"session", {"do": "sync", **log}, b"")
     copies.call(b"session", {"do": "promise", **log}, said)
     copies.call(b"session", {"do": "sync", **log}, b"")
@@ -726,7 +726,7 @@ def test_what_was_safe_at_servers_is_there_after_disk_and_server_are_lost(
         assert session.now == safe
         assert session["degrees"].rows() == rows
         assert session.recovery.recomputed == 0
-        assert any("made anew from grpc://" in note for note in session.recovery.notes)
+        assert any("restored from grpc://" in note for note in session.recovery.notes)
         three[1].start()
         until(session, lambda epochs: epochs == [safe] * 3)
 
