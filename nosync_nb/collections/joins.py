@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.expression_compiler import stable
-from nosync_nb.collections.row_expressions import as_entries
+from nosync_nb.collections.row_expressions import as_entries, stable
 from nosync_nb.collections.session_protocol import SparkTypeResolver
 from nosync_nb.errors import SchemaError, warn
 from nosync_nb.expressions import recorded_settings

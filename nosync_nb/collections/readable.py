@@ -1,7 +1,23 @@
-"""Reads a collection: rows, Arrow, pandas, Spark, changes and history."""
+"""Reads a collection: rows, Arrow, pandas, Spark, changes and history.
+
+Gives the rows of a collection to libraries that do not know NoSync.
+
+    polars.DataFrame(late); pyarrow.table(late); duckdb.sql("from late"); altair.Chart(late)
+    late.hvplot.bar(x="carrier", y="delay")
+
+Each library calls a method of its protocol when it reads, and gets the rows at that time. The
+library cannot change the rows of the collection.
+
+A collection at one epoch, with the same reads as the collection itself.
+
+It holds no rows: each read reads that epoch. Epochs do not change, so the rows of each read are the
+same. Reading raises if the session was rewound to before the epoch, or if the epoch is no longer
+retained.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +25,12 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.collections.arrow_stream import ArrowStream
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explain_output import ExplainOutput
-from nosync_nb.collections.expression_compiler import ordered_by
-from nosync_nb.collections.session_protocol import SessionBound, Stopped
+from nosync_nb.collections.row_expressions import ordered_by
+from nosync_nb.collections.session_protocol import ResolvedEpoch, SessionBound, Stopped, session_of
 from nosync_nb.errors import (
+    MisuseError,
     NegativeMultiplicityError,
     StageError,
     enough_memory,
@@ -23,12 +39,68 @@ from nosync_nb.errors import (
 from nosync_nb.files.memory import free_bytes
 from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Schema
+from nosync_nb.rows.columns import copied_bytes
 from nosync_nb.rows.order import Ordering, ordered
 from nosync_nb.rows.pandas_frames import to_frame
-from nosync_nb.rows.value_sizes import copied_bytes
 from nosync_nb.trace import stats
 from nosync_nb.trace.batch import Batch, row_text
-from nosync_nb.trace.first_rows import first_rows
+from nosync_nb.trace.paging import first_rows
+
+
+class ArrowStream(ABC):
+    """An object that has columns and can give its rows as an Arrow table."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> Schema:
+        """The columns and their types."""
+
+    @abstractmethod
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
+
+    def __arrow_c_schema__(self) -> Any:
+        """The columns for users of Arrow's C interface: `pyarrow.schema(late)`; reads no rows."""
+        return self.schema.arrow.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The current rows for users of Arrow streams.
+
+        Cost: that of `to_arrow`, at every call.
+        """
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
+        """The current rows for users of the interchange protocol of DataFrames."""
+        return self.to_arrow().__dataframe__(nan_as_null, allow_copy)
+
+    def __narwhals_dataframe__(self) -> Any:
+        """The current rows for Altair, Plotly and Bokeh: Narwhals, their basis, takes no stream."""
+        import narwhals
+
+        # Only Narwhals' own wrapper has the object of its protocol; a test with Altair checks this.
+        return vars(narwhals.from_native(self.to_arrow(), eager_only=True))["_compliant_frame"]
+
+    @property
+    def hvplot(self) -> Any:
+        """Charts of the current rows, by hvPlot, which takes no stream but has its own property.
+
+        `late.hvplot.bar(x="carrier", y="delay")`: the rows are read when the property is. A
+        notebook draws them after `hvplot.extension("bokeh")`, as for other libraries.
+
+        Raises:
+            MisuseError: hvPlot is not installed. `hasattr` then returns False.
+
+        Examples:
+            >>> late.hvplot.bar("carrier", "delay")
+            :Bars   [carrier]   (delay)
+        """
+        try:
+            from hvplot import hvPlotTabular
+        except ImportError as error:
+            raise MisuseError("hvPlot is not installed", hint="pip install hvplot") from error
+        return hvPlotTabular(self.to_arrow().to_pandas())
+
 
 _SMALL_BYTES = 64 << 20
 _FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate, or use .to_spark()"
@@ -391,3 +463,65 @@ def _plain_order(by: str, schema: Schema) -> list[tuple[int, bool]] | None:
             return None
         result.append((name, bool(direction) and direction[0].lower() == "desc"))
     return [(schema.index(name), descending) for name, descending in result]
+
+
+class CollectionAtEpoch(ArrowStream):
+    """The result of `collection.at(epoch)`: an Arrow stream, with the reads of a collection.
+
+    Every read raises TimeError if the epoch is no longer readable. Costs are those of the
+    collection's own reads with `at`.
+    """
+
+    def __init__(self, collection: Readable, point: ResolvedEpoch) -> None:
+        self._collection = collection
+        self._point = point
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is read.
+
+        Raises:
+            TimeError: the session was rewound to before it; another epoch may have its number.
+        """
+        title = result_title(self._collection.name)
+        return session_of(self._collection).epoch_unless_undone(self._point, title)
+
+    @property
+    def name(self) -> str | None:
+        """The name of the collection, if it has one."""
+        return self._collection.name
+
+    @property
+    def schema(self) -> Schema:
+        """The columns and their types."""
+        return self._collection.schema
+
+    def rows(self, limit: int | None = None) -> list[Any]:
+        """The rows as named tuples in canonical order; see `Collection.rows`."""
+        return self._collection.rows(self.epoch, limit)
+
+    def count(self) -> int:
+        """The number of rows, copies counted."""
+        return self._collection.count(self.epoch)
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table; see `Collection.to_arrow`."""
+        return self._collection.to_arrow(self.epoch)
+
+    def to_pandas(self, types: str = "numpy") -> Any:
+        """The rows as a pandas DataFrame."""
+        return self._collection.to_pandas(self.epoch, types)
+
+    def to_spark(self) -> Any:
+        """The rows as a DataFrame of the session's Spark session."""
+        return self._collection.to_spark(self.epoch)
+
+    def __repr__(self) -> str:
+        title = self.name or "collection"
+        return one_line(f"<{title} at epoch {self._point.epoch}: {self.schema.ddl}>")

@@ -18,7 +18,7 @@ from nosync_nb.rows import Schema
 from nosync_nb.rows.order import Ordering, ordered
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
-from nosync_nb.trace.first_rows import first_rows
+from nosync_nb.trace.paging import first_rows
 
 
 class RowChange(NamedTuple):

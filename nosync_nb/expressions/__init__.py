@@ -4,8 +4,8 @@ Promises: an expression has Spark's meaning, also where it is computed here; it 
 no function that reads files, loads classes or runs code. Owns: nothing. Imports: rows, errors.
 """
 
-from nosync_nb.expressions.aggregates.compiler import AggregateCall, Aggregation, compile_aggregates
-from nosync_nb.expressions.aggregates.registry import PAIRS
+from nosync_nb.expressions.aggregate_registry import PAIRS
+from nosync_nb.expressions.aggregates import AggregateCall, Aggregation, compile_aggregates
 from nosync_nb.expressions.evaluation.generators import Generator, generator, only_one, placed
 from nosync_nb.expressions.expression import (
     Expression,
@@ -27,8 +27,8 @@ from nosync_nb.expressions.settings import (
 )
 from nosync_nb.expressions.suggestions import spark_suggestions
 from nosync_nb.expressions.syntax.allowlist import disallowed_reason
-from nosync_nb.expressions.syntax.conjuncts import conjuncts
-from nosync_nb.expressions.syntax.order_by import OrderTerm, parse_list, parse_order
+from nosync_nb.expressions.syntax.analyzer import conjuncts
+from nosync_nb.expressions.syntax.parser import OrderTerm, parse_list, parse_order
 from nosync_nb.expressions.time_windows import refuse_windows, windowed_times
 
 __all__ = [

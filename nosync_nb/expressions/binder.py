@@ -4,39 +4,109 @@
 
 Lambdas, struct fields by name and structs with aliases are bound from the tree itself, because
 their arguments are not plain values: `_TREE_CALLS` lists such functions, `_NESTED` such tree nodes.
+
+Numbers and types as they are written in the text of an expression.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 from sqlglot import exp
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.expressions.evaluation import shared_operands
 from nosync_nb.expressions.evaluation.nested_nodes import FoldNode, LambdaBody, LambdaNode, key_of
-from nosync_nb.expressions.evaluation.nodes import ColumnNode, LiteralNode, ValueNode
+from nosync_nb.expressions.evaluation.nodes import (
+    ColumnNode,
+    LiteralNode,
+    ValueNode,
+    is_shared_operand,
+)
 from nosync_nb.expressions.functions import (
     collections,
-    conditionals,
+    comparisons,
     datetimes,
     intervals,
     nondeterministic,
     patterns,
 )
-from nosync_nb.expressions.functions.entry import Function
-from nosync_nb.expressions.functions.literals import CAST_TYPES, cast_type, number
-from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
-from nosync_nb.expressions.functions.result_types import RESULTS
+from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS, RESULTS
+from nosync_nb.expressions.functions.rules import Function
 from nosync_nb.expressions.implicit_casts import NotProvedError, cast, try_cast
 from nosync_nb.expressions.kernels import collections as collection_kernels
 from nosync_nb.expressions.non_ansi import same_without_ansi
 from nosync_nb.expressions.syntax.parser import Unsigned
-from nosync_nb.expressions.typing_rules import TIMES, VOID
+from nosync_nb.expressions.typing_rules import DIGITS_MAX, TIMES, VOID
 from nosync_nb.rows import Schema
 from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
+
+CAST_TYPES = {
+    "BOOLEAN": "boolean",
+    "TINYINT": "tinyint",
+    "SMALLINT": "smallint",
+    "INT": "int",
+    "BIGINT": "bigint",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "TEXT": "string",
+    "BINARY": "binary",
+    "DATE": "date",
+    "TIMESTAMPTZ": "timestamp",
+    "TIMESTAMPLTZ": "timestamp",
+    "TIMESTAMPNTZ": "timestamp_ntz",
+}
+"""Types of casts by sqlglot's names."""
+
+
+def cast_type(tree: Any) -> str:
+    """Returns the type that a cast names.
+
+    Raises:
+        NotProvedError: if the type is unknown here.
+    """
+    written: str = tree.sql("spark").lower()
+    if tree.this.name == "DECIMAL":
+        parts = [int(part.name) for part in tree.expressions]
+        precision, scale = (*parts, *(10, 0)[len(parts) :])
+        if 0 <= scale <= precision <= DIGITS_MAX:
+            return f"decimal({precision},{scale})"
+    if isinstance(tree.this, exp.Interval) and written in INTERVALS:
+        return written
+    type_ = CAST_TYPES.get(tree.this.name)
+    if type_ is None:
+        raise NotProvedError(f"cast to {written}")
+    return type_
+
+
+def number(text: str) -> LiteralNode:
+    """Returns the literal as Spark reads it: int, bigint, decimal, or double if it has an exponent.
+
+    Raises:
+        NotProvedError: if it is out of their range, or has an exponent without digits.
+    """
+    if "e" in text.lower():
+        try:
+            value = float(text)
+        except ValueError:
+            raise NotProvedError(f"{text}, which is not a number") from None
+        if abs(value) == float("inf"):
+            raise NotProvedError("a number beyond double")
+        return LiteralNode(value, "double")
+    if "." not in text:
+        whole = int(text)
+        if -(2**31) <= whole < 2**31:
+            return LiteralNode(whole, "int", written=True)
+        if -(2**63) <= whole < 2**63:
+            return LiteralNode(whole, "bigint", written=True)
+    exact = Decimal(text)
+    _, digits, exponent = exact.as_tuple()
+    scale = -exponent if isinstance(exponent, int) else 0
+    if max(len(digits), scale) > DIGITS_MAX:
+        raise NotProvedError("a decimal of more than 38 digits")
+    return LiteralNode(exact, f"decimal({max(len(digits), scale)},{scale})")
 
 
 class LambdaScope:
@@ -288,7 +358,7 @@ class Binder:
     Args:
         schema: the columns.
         utc: True if timestamps are in UTC.
-        typed: True if calls that only Spark computes become nodes of their type (result_types.py),
+        typed: True if calls that only Spark computes become nodes of their type (registry.py),
             which cannot be evaluated.
 
     Attributes:
@@ -296,7 +366,7 @@ class Binder:
         mixes: True if values of different types have met, and their common type depends on ANSI
             mode.
         apart: True if the common type is known to differ without ANSI mode.
-        first: operands that Spark evaluates before the expression (shared_operands.py).
+        first: operands that Spark evaluates before the expression (nodes.py).
     """
 
     def __init__(self, schema: Schema, *, utc: bool, typed: bool = False) -> None:
@@ -385,7 +455,7 @@ class Binder:
 
     def _record_shared_operand(self, call: Any, operand: Any) -> None:
         """Records an operand that Spark evaluates before the expression."""
-        if shared_operands.is_shared_operand(call, operand, self.scope.find):
+        if is_shared_operand(call, operand, self.scope.find):
             node = self.bind(operand)
             self.first += [node] if node.raises else []
 
@@ -428,7 +498,7 @@ class Binder:
 
     def _is(self, tree: Any) -> ValueNode:
         if isinstance(tree.expression, exp.Null):
-            return conditionals.is_null("is null", [self.bind(tree.this)], self.utc)
+            return comparisons.is_null("is null", [self.bind(tree.this)], self.utc)
         if isinstance(tree.expression, exp.Boolean):
             return self._operator(f"is {str(tree.expression.this).lower()}", tree.this)
         raise NotProvedError("is")
@@ -449,7 +519,7 @@ class Binder:
     def _like(self, tree: Any) -> ValueNode:
         name = "ilike" if isinstance(tree, exp.ILike) else "like"
         node = self._operator(name, tree.this, tree.expression)
-        return conditionals.not_("not", [node], self.utc) if tree.args.get("negate") else node
+        return comparisons.not_("not", [node], self.utc) if tree.args.get("negate") else node
 
     def _escape(self, tree: Any) -> ValueNode:
         """`like ... escape '/'`, which is the outer node in the tree."""
@@ -462,7 +532,7 @@ class Binder:
         nodes = [self.bind(like.this), self.bind(like.expression)]
         self._record_types(node.type for node in nodes)
         node = patterns.like(sign.this, lower=lower)("like", nodes, self.utc)
-        return conditionals.not_("not", [node], self.utc) if like.args.get("negate") else node
+        return comparisons.not_("not", [node], self.utc) if like.args.get("negate") else node
 
     def _matches(self, tree: Any) -> ValueNode:
         return self._call("rlike", tree.this, tree.expression)
@@ -489,7 +559,7 @@ class Binder:
         last = None if default is None else self.bind(default)
         results = [*(result for _, result in branches), *([] if last is None else [last])]
         self._record_types(result.type for result in results)
-        return conditionals.case(branches, last, self.utc)
+        return comparisons.case(branches, last, self.utc)
 
     def _extract(self, tree: Any) -> ValueNode:
         return datetimes.extracted(tree.this.name, self.bind(tree.expression), self.utc)
@@ -530,7 +600,7 @@ _SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], ValueNode]] = {
     exp.Neg: Binder._negative,
     exp.Not: lambda binder, tree: binder._operator("not", tree.this),
     exp.BitwiseNot: lambda binder, tree: binder._operator("~", tree.this),
-    exp.NullSafeNEQ: lambda binder, tree: conditionals.not_(
+    exp.NullSafeNEQ: lambda binder, tree: comparisons.not_(
         "not", [binder._operator("<=>", tree.this, tree.expression)], binder.utc
     ),
     exp.Cast: Binder._cast,

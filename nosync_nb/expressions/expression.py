@@ -22,10 +22,8 @@ from sqlglot import exp
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError, SchemaError
 from nosync_nb.expressions.binder import Binder
-from nosync_nb.expressions.codegen import compile_fast, is_loud
-from nosync_nb.expressions.evaluation.decimal_polynomials import Fast
-from nosync_nb.expressions.evaluation.nodes import ColumnNode, ValueNode
-from nosync_nb.expressions.evaluation.shared_operands import SharedOperandNode
+from nosync_nb.expressions.codegen import Fast, compile_fast, is_loud
+from nosync_nb.expressions.evaluation.nodes import ColumnNode, SharedOperandNode, ValueNode
 from nosync_nb.expressions.functions.collections import is_held
 from nosync_nb.expressions.implicit_casts import NotProvedError
 from nosync_nb.expressions.kernels.vectors import RowError, VectorFrame, quiet, to_column
@@ -39,8 +37,14 @@ from nosync_nb.expressions.settings import (
     needs_zone,
 )
 from nosync_nb.expressions.syntax.analyzer import ExpressionFacts, analyze
-from nosync_nb.expressions.syntax.parser import Parsed, Word, agrees_with_spark, canonical, parse
-from nosync_nb.expressions.syntax.recursion import with_recursion_room
+from nosync_nb.expressions.syntax.parser import (
+    Parsed,
+    Word,
+    agrees_with_spark,
+    canonical,
+    parse,
+    with_recursion_room,
+)
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, is_decimal
 from nosync_nb.rows import Column, Schema, canonical_type
 from nosync_nb.rows.ddl import quoted

@@ -11,7 +11,7 @@ from nosync_nb.expressions.evaluation.nodes import ColumnNode, LiteralNode, Stri
 from nosync_nb.expressions.kernels import (
     casts,
     datetimes,
-    exact_integers,
+    numeric,
     timestamp_parsing,
     value_formatting,
 )
@@ -144,7 +144,7 @@ def _decimal_literal(value: Decimal, target: str) -> LiteralNode | None:
         places = -exponent if isinstance(exponent, int) else 0
         whole = int("".join(map(str, digits))) * (-1 if value < 0 else 1)
         if places >= 0:
-            return LiteralNode(float(exact_integers.singles(whole, places)), target)
+            return LiteralNode(float(numeric.singles(whole, places)), target)
     return None
 
 

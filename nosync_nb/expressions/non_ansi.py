@@ -23,11 +23,11 @@ from nosync_nb.expressions.evaluation.nodes import (
     IsNullNode,
     LogicNode,
     SameNode,
+    SharedOperandNode,
     StrictNode,
     ValueNode,
 )
-from nosync_nb.expressions.evaluation.shared_operands import SharedOperandNode
-from nosync_nb.expressions.functions import datetimes, number_formats
+from nosync_nb.expressions.functions import datetimes, strings
 from nosync_nb.expressions.functions.intervals import MARK
 from nosync_nb.expressions.functions.mathematics import looked_at_last
 from nosync_nb.expressions.implicit_casts import NotProvedError
@@ -120,7 +120,7 @@ def _kernel(node: StrictNode) -> Kernel | TextKernel:
     if name in _ENDS and types == ["double"]:
         ends, cut = _saturated("bigint"), _ENDS[name]
         return Kernel(lambda a: ends(cut(a)), floats=True)
-    if name in number_formats.EITHER or name in _EITHER:
+    if name in strings.EITHER or name in _EITHER:
         return kernel
     if name == "read" and isinstance(kernel, TextKernel):
         return kernel.lenient or kernel

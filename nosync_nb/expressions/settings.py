@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sqlglot import exp
 
-from nosync_nb.expressions.syntax.function_classes import WITHOUT_PARENTHESES
+from nosync_nb.expressions.syntax.analyzer import WITHOUT_PARENTHESES
 from nosync_nb.rows import Schema
 
 UTC = "UTC"

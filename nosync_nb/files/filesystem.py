@@ -11,6 +11,14 @@ Failure: every `OSError` is raised as `DurabilityError` with its `errno`, the pa
 IMPORTANT: after a failed `sync` the file must never be synced again and trusted. The kernel marks
 the failed pages clean, and the next call reports success. The caller that gets the error writes the
 data to a new file.
+
+File descriptors with an owner that closes each of them.
+
+IMPORTANT: a descriptor is opened and closed between two bytecodes, because the handler of a signal
+may raise after any call. A descriptor that is only on the stack or in a local variable at that
+moment would never be closed.
+
+Maps operating system errors to `DurabilityError`, with the cause and a remedy.
 """
 
 from __future__ import annotations
@@ -24,12 +32,117 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files import best_effort
-from nosync_nb.files.descriptor import REACHED, Descriptor, Folder
 from nosync_nb.files.memory_map import MappedFile
-from nosync_nb.files.os_errors import raise_durability_error, raise_link_error
+
+Answer = TypeVar("Answer")
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full: free some space, then try again",
+    errno.EDQUOT: "the disk quota is used up: free some space, then try again",
+    errno.EROFS: 'the file system is mounted read-only: remount it, or open with mode="r"',
+    errno.EACCES: 'this user may not write here: change the permissions, or open with mode="r"',
+    errno.EPERM: 'this user may not write here: change the permissions, or open with mode="r"',
+    errno.EIO: "the device reports an error: check the system log, move the folder elsewhere",
+    errno.ENOMEM: "out of memory: free some, then try again",
+    errno.EMFILE: "too many open files: close some, or raise `ulimit -n`",
+    errno.ENFILE: "too many open files in the system",
+    errno.ELOOP: "there is a symbolic link in the place of a file of the log: remove it",
+    errno.ENOTDIR: "there is a link or a file in the place of a folder: remove it",
+    errno.EISDIR: "there is a folder in the place of a file of the log: remove it",
+    errno.ENXIO: "there is a pipe or a socket in the place of a file of the log: remove it",
+    errno.EFBIG: "the file is far larger than its contents: restore it from a copy",
+}
+
+_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def suppress_missing(ask: Callable[..., Answer], path: str, **how: Any) -> Answer | None:
+    """Returns the result of a call on a path, or None if the path does not exist.
+
+    It needs one system call instead of two, so the path cannot appear or vanish between them.
+    """
+    try:
+        return ask(path, **how)
+    except DurabilityError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+
+
+def raise_durability_error(error: OSError, action: str, path: str) -> NoReturn:
+    """Raises a `DurabilityError` that names the action, the file and the cause."""
+    code = errno.errorcode.get(error.errno or 0, "unknown error")
+    reason = (os.strerror(error.errno) if error.errno else str(error)).lower()
+    raise DurabilityError(
+        f"cannot {action} '{path}': {reason} ({code})",
+        hint=_REMEDIES.get(error.errno or 0),
+        errno=error.errno,
+    ) from error
+
+
+def raise_link_error(error: OSError, source: str, target: str) -> NoReturn:
+    """Raises the error of a failed hard link, with a hint if the file system has no hard links."""
+    if error.errno not in _NO_LINKS:
+        raise_durability_error(error, "link", source)
+    raise DurabilityError(
+        f"cannot link '{source}' to '{target}': the file system has no hard links"
+        f" ({errno.errorcode[error.errno]})",
+        hint="keep the log on one local disk with ext4, xfs, btrfs or APFS",
+        errno=error.errno,
+    ) from error
+
+
+FOLDER = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
+REACHED = FOLDER | getattr(os, "O_PATH", os.O_RDONLY)
+"""Flags to open a folder only as the base of its entries."""
+
+
+class Descriptor:
+    """Owns an open descriptor, from the system call that opens it to the one that closes it."""
+
+    _fd = -1
+
+    def _open(self, path: str, flags: int, folder: int | None = None) -> None:
+        opened = map(partial(os.open, mode=0o600, dir_fd=folder), (path,), (flags,))
+        any(map(partial(setattr, self, "_fd"), opened))
+
+    def fileno(self) -> int:
+        """Returns the descriptor, for a child process that inherits it.
+
+        This object still owns it.
+        """
+        return self._fd
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            any(map(os.close, map(self.__dict__.pop, ("_fd",))))
+
+    def __del__(self) -> None:
+        if self._fd >= 0:  # an exception was raised before an owner received it
+            with contextlib.suppress(OSError):
+                self._close()
+
+
+class Folder(Descriptor):
+    """The descriptor of a real folder for a `with` block.
+
+    Raises OSError if the path is a link or no folder.
+    """
+
+    def __init__(self, path: str, flags: int = FOLDER) -> None:
+        self._open(path or ".", flags)
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
 
 Buffer = bytes | bytearray | memoryview
 

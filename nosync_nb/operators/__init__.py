@@ -8,6 +8,7 @@ trace, rows, errors.
 
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.aggregates.slot_cache import SlotCache
+from nosync_nb.operators.asof_join import AsOfJoin
 from nosync_nb.operators.base import Evaluate, LookupStage, LoopPlacement, Operator, RowPiece, Step
 from nosync_nb.operators.distinct import (
     Multiplicity,
@@ -17,8 +18,7 @@ from nosync_nb.operators.distinct import (
     except_all,
     subtract,
 )
-from nosync_nb.operators.joins.asof_join import AsOfJoin
-from nosync_nb.operators.joins.join import CROSS_ROWS_MAX, Join
+from nosync_nb.operators.join import CROSS_ROWS_MAX, Join
 from nosync_nb.operators.linear import (
     Concat,
     Consolidate,
@@ -27,12 +27,12 @@ from nosync_nb.operators.linear import (
     FlatMap,
     Linear,
     Map,
+    MemoizedMap,
     Negate,
     Pad,
     Select,
     Widen,
 )
-from nosync_nb.operators.memoized_map import MemoizedMap
 from nosync_nb.operators.ordering import OrderCodes, OrderColumn
 from nosync_nb.operators.reduce import Reduce
 from nosync_nb.operators.session_windows import Sessions

@@ -7,20 +7,29 @@ from collections.abc import Callable, Iterable, Sequence
 from nosync_nb import expressions
 from nosync_nb.errors import ExpressionError, StageError
 from nosync_nb.expressions import Types
-from nosync_nb.operators import explode, linear_specs, ordering, reduce, session_windows, top_k
-from nosync_nb.operators.aggregates import spec as aggregates
+from nosync_nb.operators import (
+    asof_join,
+    explode,
+    join,
+    linear,
+    multiway_join,
+    ordering,
+    reduce,
+    session_windows,
+    top_k,
+)
+from nosync_nb.operators.aggregates import aggregate
 from nosync_nb.operators.base import Operator
 from nosync_nb.operators.distinct import SPECS as THRESHOLDS
-from nosync_nb.operators.joins import asof_join, join, multiway_join
 from nosync_nb.operators.linear import Linear
 from nosync_nb.operators.spec import DefinitionPart, Key, Spec
 
 SPECS: dict[str, Spec] = {
     spec.op: spec
     for spec in (
-        *linear_specs.SPECS,
+        *linear.SPECS,
         *THRESHOLDS,
-        aggregates.SPEC,
+        aggregate.SPEC,
         asof_join.SPEC,
         explode.SPEC,
         join.SPEC,

@@ -15,8 +15,7 @@ from nosync_nb.operators.base import Step
 from nosync_nb.rows import Column
 from nosync_nb.rows.count_arithmetic import add_at
 from nosync_nb.trace import Trace, hash_ranges
-from nosync_nb.trace.batch import Batch, Index
-from nosync_nb.trace.small_consolidation import PLAIN_TYPES
+from nosync_nb.trace.batch import PLAIN_TYPES, Batch, Index
 
 _FEW = 16
 """Up to this many rows Python compares values, which saves a numpy search in each layer."""

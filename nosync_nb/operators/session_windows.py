@@ -17,9 +17,9 @@ import numpy.typing as npt
 from nosync_nb import rows
 from nosync_nb.errors import StageError, titled
 from nosync_nb.expressions import Types
+from nosync_nb.operators.asof_join import interval_union
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.grouping import group_rows
-from nosync_nb.operators.joins.asof_lookup import interval_union
 from nosync_nb.operators.spec import DefinitionPart, Spec, every_column
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace

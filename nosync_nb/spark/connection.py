@@ -281,8 +281,7 @@ class SparkConnection:
         Raises:
             NosyncError: the Spark session has ended, and the DataFrame with it.
         """
-        from nosync_nb.spark import launch
-        from nosync_nb.spark.streaming import queries
+        from nosync_nb.spark import launch, streaming
 
         spark = frame.sparkSession
         if not launch.is_alive(spark):
@@ -291,7 +290,7 @@ class SparkConnection:
                 f"input '{stage.name}': the Spark session of the DataFrame {how}",
                 hint="create the DataFrame again, in a running Spark session",
             )
-        if not queries.handing.on:
+        if not streaming.handing.on:
             with self._lock:
                 self._started = spark
         return spark

@@ -29,8 +29,13 @@ from nosync_nb.rows.types import FIXED, is_nested
 from nosync_nb.spark import error_translation, interval_transport
 from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks
 from nosync_nb.spark.execution.shuffle_records import HashRanges
-from nosync_nb.spark.execution.task_results import BulkResult, collect_reports, combined_result
-from nosync_nb.spark.execution.tasks import TaskInput, TaskPlan
+from nosync_nb.spark.execution.tasks import (
+    BulkResult,
+    TaskInput,
+    TaskPlan,
+    collect_reports,
+    combined_result,
+)
 from nosync_nb.spark.launch import Spark, is_connect
 from nosync_nb.spark.spark_session import (
     estimated_bytes,

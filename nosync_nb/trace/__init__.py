@@ -17,8 +17,7 @@ from nosync_nb.trace.compaction import (
     relieve_backlog,
 )
 from nosync_nb.trace.hash_index import hash_ranges
-from nosync_nb.trace.layer import Layer
-from nosync_nb.trace.stats_cache import LayerFacts
+from nosync_nb.trace.layer import Layer, LayerFacts
 from nosync_nb.trace.trace import LookupResult, Trace, empty_batch
 
 __all__ = [

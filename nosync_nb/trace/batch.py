@@ -9,6 +9,17 @@ A batch carries no time per row: its position in a trace says which epochs it co
 Design: hashes make every comparison a comparison of 64-bit integers, and two rows are one row only
 if hashes *and* values are equal. Rows of different value and equal hashes (true collisions) are
 distinguished by their canonical encoding, in a slow path that is tested by making hashes collide.
+
+Consolidates few updates by comparing their values in Python, without hashes.
+
+Small epochs change a handful of rows at each stage. To hash, sort and compare them takes a dozen
+calls of numpy, whatever the rows are; a set of tuples is faster.
+
+Sorts many rows on all cores of the machine.
+
+Each core sorts a range of key hashes, and then gathers one column after another. The order is the
+same as that of few rows: it is the only one, except among equal hashes, which consolidation
+distinguishes later.
 """
 
 from __future__ import annotations
@@ -24,12 +35,13 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows import Column
-from nosync_nb.rows.array_ops import all_true, any_true, any_zero, sorted_by
+from nosync_nb.rows import Column, parallel
+from nosync_nb.rows.array_ops import all_true, any_true, any_zero, sorted_by, stably_sorted_by
 from nosync_nb.rows.count_arithmetic import CountError, add_runs
+from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.encoding import encode_column
 from nosync_nb.rows.parallel import MANY
-from nosync_nb.trace.parallel_sort import sort_updates
+from nosync_nb.rows.types import FLOATS, INTEGERS
 
 Hashes = npt.NDArray[np.uint64]
 Diffs = npt.NDArray[np.int64]
@@ -411,3 +423,134 @@ def has_collisions(
     batch = Batch(layout, columns, khash, rhash, diff, code).take(sort)
     equal = (run[sort][1:] == run[sort][:-1]) & (rank[sort][1:] == rank[sort][:-1])
     return _sum_runs(batch, equal)
+
+
+FEW_ROWS = 32
+"""More rows are faster to hash than to convert to tuples."""
+
+PLAIN_TYPES = frozenset(
+    (*INTEGERS, *INTERVALS, "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz")
+)
+"""Types whose values are equal in Python when they are equal rows; NaN is not."""
+
+_LIMIT = 1 << 62
+
+
+def consolidate_few(types: tuple[str, ...], updates: Updates) -> Updates | None:
+    """Consolidates few updates, in the order of first occurrence.
+
+    Returns:
+        the same object if no two rows are equal and no diff is 0; None if this path does not apply,
+        as for many rows, nested values, columns of Arrow, or a count near the limit of 64 bits.
+
+    Cost: about 0.1 us a value.
+    """
+    columns, diff = updates
+    n = len(diff)
+    if n > FEW_ROWS or not _is_comparable(types):
+        return None
+    values = []
+    for column, type_ in zip(columns, types, strict=True):
+        if type(column) is not _ndarray:
+            return None
+        if type_ in FLOATS:  # canonical floats, NaN included, are equal if their bits are
+            if column.dtype.kind != "f":
+                return None
+            values.append(column.view(np.int64 if column.itemsize == 8 else np.int32).tolist())
+        else:
+            values.append(column.tolist())
+    rows = list(zip(*values, strict=True)) if values else [()] * n
+    diffs = diff.tolist()
+    if len(set(rows)) == n and 0 not in diffs:
+        return updates
+    first: dict[tuple[object, ...], int] = {}
+    for at, row in enumerate(rows):
+        before = first.setdefault(row, at)
+        if before != at:
+            diffs[before] += diffs[at]
+            diffs[at] = 0
+    if max(map(abs, diffs), default=0) > _LIMIT:
+        return None
+    nonzero = [at for at, count in enumerate(diffs) if count]
+    index = np.array(nonzero, np.int64)
+    return Updates(
+        [column[index] for column in columns], np.array([diffs[at] for at in nonzero], np.int64)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _is_comparable(types: tuple[str, ...]) -> bool:
+    """Returns True if Python distinguishes rows of such types; floats by their bits."""
+    return all(each in PLAIN_TYPES or each in FLOATS for each in types)
+
+
+GROUP = 1 << 16
+"""About so many rows are sorted together, so that intermediate results stay in the cache."""
+
+Numbers = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
+
+
+def sort_updates(
+    columns: list[Column], khash: Numbers, rhash: Numbers, diff: Counts, code: Numbers | None
+) -> tuple[Numbers, Numbers, Counts, Numbers | None]:
+    """Brings rows into the order of (khash, code, rhash).
+
+    Args:
+        columns: each is replaced as soon as it is gathered, so at most as many columns as there are
+            cores are in memory twice.
+        rhash: may be `khash` itself; then both results are one array.
+    """
+    index = sort_order(khash, rhash, code)
+    apart = rhash is not khash
+    numbers: list[npt.NDArray[np.uint64]] = [khash]
+    if apart:
+        numbers.append(rhash)
+    if code is not None:
+        numbers.append(code)
+    counts = [diff]
+
+    def fetch(at: int) -> None:
+        if at < len(columns):
+            columns[at] = rows.take(columns[at], index)
+        elif at == len(columns):
+            counts[0] = counts[0][index]
+        else:
+            numbers[at - len(columns) - 1] = numbers[at - len(columns) - 1][index]
+
+    parallel.map_parallel(fetch, len(columns) + 1 + len(numbers), parallel.count(len(diff)))
+    code = None if code is None else numbers[-1]
+    return numbers[0], numbers[1] if apart else numbers[0], counts[0], code
+
+
+def sort_order(khash: Numbers, rhash: Numbers, code: Numbers | None = None) -> Positions:
+    """Returns the positions that sort by `khash`, `code` and `rhash`, equal ones in any order.
+
+    Many rows are first divided by their leading bits into groups that stay in the cache, and the
+    cores sort the groups.
+    """
+    n = len(khash)
+    bits = min(8, (n // GROUP).bit_length()) if n >= parallel.MANY else 0
+    if not bits:
+        return _order(khash, rhash, code)
+    leading = np.ascontiguousarray(khash).view(np.uint8)[7::8] >> np.uint8(8 - bits)
+    positions = leading.argsort(kind="stable")  # a radix sort, because the values are bytes
+    starts = leading[positions].searchsorted(np.arange(1 << bits, dtype=np.uint8)).tolist()
+    stops = [*starts[1:], n]
+
+    def sort(group: int) -> None:
+        span = slice(starts[group], stops[group])
+        at = positions[span]
+        first = khash[at]
+        second = first if rhash is khash else rhash[at]
+        positions[span] = at[_order(first, second, None if code is None else code[at])]
+
+    parallel.map_parallel(sort, len(starts), parallel.count(n))
+    return positions
+
+
+def _order(khash: Numbers, rhash: Numbers, code: Numbers | None) -> Positions:
+    if code is not None:
+        return np.lexsort((rhash, code, khash))
+    return stably_sorted_by(khash) if rhash is khash else sorted_by(khash, rhash)

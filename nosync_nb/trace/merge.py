@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.rows import Column, parallel
-from nosync_nb.trace.batch import Batch, Layout, all_rows, consolidate, merge
-from nosync_nb.trace.parallel_sort import Numbers, sort_order
+from nosync_nb.trace.batch import Batch, Layout, Numbers, all_rows, consolidate, merge, sort_order
 
 RANGE_ROWS = 1 << 20
 

@@ -15,7 +15,7 @@ from internals import catalog_of, graph_of, services_of
 import nosync_nb
 from nosync_nb import Collection, SchemaError, Session, StageError, errors
 from nosync_nb.collections.definition import OPERATORS_MAX, Definition, reference_to
-from nosync_nb.collections.functions.fingerprint import definitions
+from nosync_nb.collections.functions.fingerprint import canonical_values
 from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.dataflow import compiler
 from nosync_nb.expressions import compile_expression
@@ -69,7 +69,7 @@ def test_a_shared_part_is_one_in_size_fingerprint_plan_and_log(
     tall = diamonds(session.inputs["numbers"], 14)
     assert definition_of("test", tall).size == 14 * 3 + 1
     assert len(definition_of("test", tall).to_json([])) == 14 * 3 + 1
-    counted = _counting(monkeypatch, definitions, "definition_digest")
+    counted = _counting(monkeypatch, canonical_values, "definition_digest")
     assert definition_of("test", tall).fingerprint({"numbers": "0"})
     assert len(counted) == 14 * 3
     session.stage("tall", tall)
@@ -194,7 +194,7 @@ def test_defining_costs_what_is_new(
 ) -> None:
     """Another 50 stages take as much work as the 50 before them."""
     places = [
-        (definitions, "definition_digest"),
+        (canonical_values, "definition_digest"),
         (compiler, "build_operator"),
         (compiler, "linear_chain"),
         (payloads, "_stage_json"),

@@ -13,7 +13,7 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import compile_expression
 from nosync_nb.expressions.binder import Binder
-from nosync_nb.expressions.evaluation.decimal_polynomials import compile_polynomial
+from nosync_nb.expressions.codegen import compile_polynomial
 from nosync_nb.expressions.kernels.vectors import VectorFrame, to_column
 from nosync_nb.expressions.syntax.parser import parse
 from nosync_nb.rows import Schema

@@ -17,8 +17,7 @@ from sql_cases.spark_examples import documented, functions
 
 from nosync_nb import rows
 from nosync_nb.expressions import SqlSettings, compile_expression
-from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
-from nosync_nb.expressions.functions.result_types import RESULTS
+from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS, RESULTS
 from nosync_nb.rows import Schema
 from nosync_nb.rows.nested import column_of
 

@@ -33,7 +33,7 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.optimizer import multiway_joins, predicate_pushdown, projection_pushdown
+from nosync_nb.dataflow.optimizer import multiway_joins, pushdown
 from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.stage import Stage
@@ -66,7 +66,7 @@ def with_spec(module: Any, op: str, **parts: Any) -> Broken:
 
 def passing(op: str) -> Broken:
     """Filters go below an operator that they have to stay above."""
-    return without(predicate_pushdown, "_PASSING", (*vars(predicate_pushdown)["_PASSING"], op))
+    return without(pushdown, "_PASSING", (*vars(pushdown)["_PASSING"], op))
 
 
 def never_raising(module: Any) -> Broken:
@@ -83,27 +83,19 @@ def never_raising(module: Any) -> Broken:
 
 
 CONDITIONS: Mapping[str, Broken] = {
-    "a predicate that may raise moves": never_raising(predicate_pushdown),
+    "a predicate that may raise moves": never_raising(pushdown),
     "a predicate moves below a column that may raise": with_spec(
-        predicate_pushdown, "select", firm=lambda _: frozenset()
+        pushdown, "select", firm=lambda _: frozenset()
     ),
     "a predicate moves below a filter that may raise": passing("filter"),
     "a predicate moves below the first rows of groups": passing("top"),
-    "a predicate means other columns below": without(
-        predicate_pushdown, "_means_the_same", lambda *_: True
-    ),
+    "a predicate means other columns below": without(pushdown, "_means_the_same", lambda *_: True),
     "a column that may raise and nobody reads is not computed": with_spec(
-        projection_pushdown, "select", firm=lambda _: frozenset()
+        pushdown, "select", firm=lambda _: frozenset()
     ),
-    "distinct looks at some columns": with_spec(
-        projection_pushdown, "distinct", reads=same_columns
-    ),
-    "a difference looks at some columns": with_spec(
-        projection_pushdown, "except_all", reads=same_columns
-    ),
-    "a set difference looks at some columns": with_spec(
-        projection_pushdown, "subtract", reads=same_columns
-    ),
+    "distinct looks at some columns": with_spec(pushdown, "distinct", reads=same_columns),
+    "a difference looks at some columns": with_spec(pushdown, "except_all", reads=same_columns),
+    "a set difference looks at some columns": with_spec(pushdown, "subtract", reads=same_columns),
 }
 
 _LEAF: Callable[[Definition], Any] = vars(multiway_joins)["_join_input"]

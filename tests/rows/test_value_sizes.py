@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from nosync_nb.rows import arrow_type
-from nosync_nb.rows.value_sizes import copied_bytes
+from nosync_nb.rows.columns import copied_bytes
 
 VALUES = {
     "int": [1, None, 3],

@@ -42,7 +42,7 @@ from nosync_nb.store.log.writer import Writer
 from nosync_nb.store.records import payloads
 from nosync_nb.store.replication import remote_call
 from nosync_nb.store.store import Store
-from nosync_nb.trace import Trace, batch, compaction, first_rows, merge, stats
+from nosync_nb.trace import Trace, batch, compaction, merge, paging, stats
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.history import sections
 from nosync_nb.trace.history.archive import Archive
@@ -293,13 +293,13 @@ def on_compared(patch: pytest.MonkeyPatch, told: Callable[[str], None]) -> None:
 
 def on_first(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
     """Tells of how many rows the first ones are looked for among, whenever they are."""
-    original = first_rows._first_of_part
+    original = paging._first_of_part
 
     def run(part: Any, ordering: Any, n: int) -> Any:
         told(len(part))
         return original(part, ordering, n)
 
-    patch.setattr(first_rows, "_first_of_part", run)
+    patch.setattr(paging, "_first_of_part", run)
 
 
 def tree_of(history: History) -> tuple[PackNode, ...]:

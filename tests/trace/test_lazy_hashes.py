@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from models.batch_model import count, counted, layouts, pools, updates_of, weak_hashes
 
 from nosync_nb import rows
-from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta, layer_of
-from nosync_nb.trace.batch import Layout, Updates, arrange
-from nosync_nb.trace.lazy_hashes import LazyHashes
-from nosync_nb.trace.small_consolidation import FEW_ROWS
+from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta, LazyHashes, layer_of
+from nosync_nb.trace.batch import FEW_ROWS, Layout, Updates, arrange
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
 BUCKETS = st.sampled_from([None, 1, 2])

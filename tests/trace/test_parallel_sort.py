@@ -13,7 +13,6 @@ import pytest
 
 from nosync_nb.rows import parallel
 from nosync_nb.trace import batch as batches
-from nosync_nb.trace import parallel_sort
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
 N = 5000
@@ -32,7 +31,7 @@ def few_are_many() -> Iterator[None]:
     with (
         mock.patch.object(parallel, "MANY", 1000),
         mock.patch.object(batches, "MANY", 1000),
-        mock.patch.object(parallel_sort, "GROUP", 100),
+        mock.patch.object(batches, "GROUP", 100),
         mock.patch.object(parallel, "usable_cores", return_value=3),
     ):
         yield

@@ -13,7 +13,7 @@ from models.batch_model import batches_of, check, counted, layouts
 
 from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, ArrangedChange, Delta
 from nosync_nb.rows import parallel
-from nosync_nb.trace import parallel_sort
+from nosync_nb.trace import batch as batches
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.trace.merge import rearrange_parts
 
@@ -36,7 +36,7 @@ def test_parts_in_another_order_are_what_they_are_together(data: st.DataObject, 
         with (
             mock.patch.object(parallel, "MANY", 1),
             mock.patch.object(parallel, "usable_cores", return_value=some),
-            mock.patch.object(parallel_sort, "GROUP", 2),
+            mock.patch.object(batches, "GROUP", 2),
         ):
             found = rearrange_parts(layout, parts)
         check(found)

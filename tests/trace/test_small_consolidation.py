@@ -15,8 +15,7 @@ from models.batch_model import count, few_layouts, layouts, pools, updates_of
 from nosync_nb import rows
 from nosync_nb.dataflow.runtime.delta import Delta
 from nosync_nb.rows.count_arithmetic import CountError
-from nosync_nb.trace.batch import UNORDERED, Layout, Updates, arrange
-from nosync_nb.trace.small_consolidation import FEW_ROWS, consolidate_few
+from nosync_nb.trace.batch import FEW_ROWS, UNORDERED, Layout, Updates, arrange, consolidate_few
 
 PAIRS = ("bigint", "string")
 

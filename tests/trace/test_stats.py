@@ -18,7 +18,7 @@ import nosync_nb
 from nosync_nb import Session, rows
 from nosync_nb.errors import NegativeMultiplicityError
 from nosync_nb.rows.order import exact_codes, order_codes
-from nosync_nb.trace import Layer, Trace, empty_batch, first_rows, stats
+from nosync_nb.trace import Layer, Trace, empty_batch, paging, stats
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
 NAN = float("nan")
@@ -43,8 +43,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_rows, "_BLOCK_ROWS", 8)
-    monkeypatch.setattr(first_rows, "_TIES_MAX", 2)
+    monkeypatch.setattr(paging, "_BLOCK_ROWS", 8)
+    monkeypatch.setattr(paging, "_TIES_MAX", 2)
     monkeypatch.setattr(stats, "_SLACK_ROWS", 2)
     monkeypatch.setattr(stats, "_LOOKUP_COST", 0)
 

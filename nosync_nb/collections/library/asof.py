@@ -1,7 +1,7 @@
 """As-of joins: each row with the latest one of another collection at its time.
 
 The right side is converted to the columns (keys, time, others), without nulls in keys and time. The
-operator does the rest (operators/joins/asof_join.py).
+operator does the rest (operators/asof_join.py).
 """
 
 from __future__ import annotations

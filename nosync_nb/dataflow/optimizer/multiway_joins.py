@@ -30,7 +30,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.optimizer.projection_pushdown import parts_with_fixed_columns
+from nosync_nb.dataflow.optimizer.pushdown import parts_with_fixed_columns
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Expression, compile_expression, conjuncts, of_params
 

@@ -29,8 +29,7 @@ from nosync_nb.dataflow.optimizer.multiway_joins import (
     lookup_keys,
     with_multiway_joins,
 )
-from nosync_nb.dataflow.optimizer.predicate_pushdown import with_pushed_filters
-from nosync_nb.dataflow.optimizer.projection_pushdown import with_pruned_columns
+from nosync_nb.dataflow.optimizer.pushdown import with_pruned_columns, with_pushed_filters
 from nosync_nb.expressions import Types
 
 WISHES_MAX = 4

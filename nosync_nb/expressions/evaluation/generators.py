@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from nosync_nb.errors import ExpressionError, SchemaError
-from nosync_nb.expressions.syntax.function_classes import EXPLODING
+from nosync_nb.expressions.syntax.analyzer import EXPLODING
 from nosync_nb.expressions.syntax.parser import Parsed, parse
 from nosync_nb.rows import Field
 from nosync_nb.rows.types import nested_parts

@@ -3,6 +3,12 @@
 Evaluation raises exactly where Spark does. An argument that raises somewhere is evaluated again on
 the rows on which Spark evaluates it alone (the branch is taken, the argument before it is not
 null). Without an error, everything is computed on all rows and the results are merged.
+
+Operands that Spark evaluates before an expression: those that `between` and `nullif` read twice.
+
+Spark computes such an operand once, on every row, before the expression around it. That holds for
+every call outside of branches (of `case`, `if`, `coalesce` and similar calls, except their first
+condition). So a row raises even where `false and ...` or a null beside the call would skip it.
 """
 
 from __future__ import annotations
@@ -13,10 +19,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlglot import exp
 
-from nosync_nb.expressions.kernels import exact_integers
-from nosync_nb.expressions.kernels.dispatch import RefusedRowError, run_text
-from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel
+from nosync_nb.expressions.kernels import numeric
+from nosync_nb.expressions.kernels.kernel import Kernel, RefusedRowError, TextKernel, run_text
 from nosync_nb.expressions.kernels.numeric import OVERFLOW, extent, limits
 from nosync_nb.expressions.kernels.vectors import (
     Array,
@@ -348,9 +354,9 @@ class ExtremeNode(ValueNode):
             other, other_nulls = argument.evaluate(frame)
             chosen = self.choose(values, other)
             if other_nulls is not None:
-                chosen = exact_integers.where(other_nulls, values, chosen)
+                chosen = numeric.where(other_nulls, values, chosen)
             if nulls is not None:
-                chosen = exact_integers.where(nulls, other, chosen)
+                chosen = numeric.where(nulls, other, chosen)
             values = chosen
             nulls = None if nulls is None or other_nulls is None else nulls & other_nulls
         return Vector(values, nulls)
@@ -369,3 +375,78 @@ class InNode(ValueNode):
             return Vector(values, nulls)
         missed = ~np.broadcast_to(values, (frame.n,))
         return Vector(values, missed if nulls is None else missed | nulls)
+
+
+_CHOICES = frozenset(("if", "nvl2", "coalesce", "nvl", "ifnull", "nanvl", "zeroifnull"))
+"""Calls whose first argument alone Spark always evaluates."""
+_FIRST_LEFT = (exp.And, exp.Or, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+
+
+class SharedOperandNode(ValueNode):
+    """An expression, and operands that may raise before it.
+
+    Attributes:
+        inner: the expression.
+        first: operands in it, which are evaluated on every row.
+    """
+
+    def __init__(self, inner: ValueNode, first: Sequence[ValueNode]) -> None:
+        super().__init__(inner.type, (*first, inner), raises=True)
+        self.inner = inner
+        self.first = tuple(first)
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        for node in self.first:
+            node.evaluate(frame)
+        return self.inner.evaluate(frame)
+
+
+def is_shared_operand(
+    call: exp.Expression, operand: exp.Expression, is_variable: Callable[..., Any]
+) -> bool:
+    """Returns True if Spark evaluates the operand of a call first, and the node would not.
+
+    Args:
+        is_variable: returns True if a name is the variable of an enclosing lambda.
+    """
+    if _is_cheap(operand) or any(is_variable(c.name) for c in operand.find_all(exp.Column)):
+        return False
+    return _is_always(call) and not _is_asked_first(call)
+
+
+def _is_cheap(tree: Any) -> bool:
+    """Returns True if Spark computes it twice instead: columns, fields, elements, constants."""
+    if isinstance(tree, exp.Paren):
+        return _is_cheap(tree.this)
+    if isinstance(tree, exp.Bracket | exp.Dot):
+        return all(_is_cheap(each) for each in (tree.this, *tree.expressions))
+    return isinstance(tree, exp.Column | exp.Identifier) or not tree.find(exp.Column)
+
+
+def _is_always(tree: Any) -> bool:
+    """Returns True if no branch encloses it."""
+    while tree.parent is not None:
+        parent = tree.parent
+        if isinstance(parent, exp.If) and isinstance(parent.parent, exp.Case):
+            if tree is not parent.this or parent is not parent.parent.args["ifs"][0]:
+                return False
+            tree = parent.parent
+            continue
+        chooses = isinstance(parent, exp.Anonymous) and parent.name.lower() in _CHOICES
+        if chooses and tree is not parent.expressions[0]:
+            return False
+        if isinstance(parent, exp.If | exp.Case) and tree is not parent.this:
+            return False
+        tree = parent
+    return True
+
+
+def _is_asked_first(tree: Any) -> bool:
+    """Returns True if it is evaluated on every row in its own position."""
+    while tree.parent is not None:
+        parent = tree.parent
+        passes = isinstance(parent, exp.Paren | exp.Not | exp.Alias)
+        if not passes and not (isinstance(parent, _FIRST_LEFT) and tree is parent.this):
+            return False
+        tree = parent
+    return True

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions.rules import Rule, count
 from nosync_nb.expressions.implicit_casts import NotProvedError, cast, literal_value
-from nosync_nb.expressions.kernels import exact_integers, numeric
+from nosync_nb.expressions.kernels import numeric
 from nosync_nb.expressions.kernels.kernel import Check, Kernel, TextKernel
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, WHOLE_DIGITS, is_decimal
 from nosync_nb.rows.decimals import unscaled_values
@@ -83,16 +83,16 @@ def _limited_kernel(
     compute: Callable[..., Any], digits: int, *checks: Check, **more: Any
 ) -> Kernel:
     def run(*values: Any) -> Any:
-        return exact_integers.narrow(compute(*values))
+        return numeric.narrow(compute(*values))
 
-    return Kernel(run, checks, beyond=lambda r: exact_integers.beyond(r, digits), **more)
+    return Kernel(run, checks, beyond=lambda r: numeric.beyond(r, digits), **more)
 
 
 def _kernel_within(compute: Callable[..., Any], digits: int) -> Kernel:
     """A kernel whose results have a number of digits; only those beyond 38 can overflow."""
     if digits > DIGITS_MAX:
         return _limited_kernel(compute, DIGITS_MAX)
-    return Kernel(lambda *values: exact_integers.narrow(compute(*values)))
+    return Kernel(lambda *values: numeric.narrow(compute(*values)))
 
 
 def _binary(types: Typed, compute: Computed, *checks: Check, right_first: bool = False) -> Rule:
@@ -116,22 +116,18 @@ def _sum_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
 
 def _added(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
     places = max(s1, s2)
-    total = exact_integers.plus(
-        exact_integers.raised(a, places - s1), exact_integers.raised(b, places - s2)
-    )
-    return exact_integers.scaled(total, scale - places)
+    total = numeric.plus(numeric.raised(a, places - s1), numeric.raised(b, places - s2))
+    return numeric.scaled(total, scale - places)
 
 
 def _subtracted(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
     places = max(s1, s2)
-    rest = exact_integers.minus(
-        exact_integers.raised(a, places - s1), exact_integers.raised(b, places - s2)
-    )
-    return exact_integers.scaled(rest, scale - places)
+    rest = numeric.minus(numeric.raised(a, places - s1), numeric.raised(b, places - s2))
+    return numeric.scaled(rest, scale - places)
 
 
 def _multiplied(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
-    return exact_integers.scaled(exact_integers.times(a, b), scale - s1 - s2)
+    return numeric.scaled(numeric.times(a, b), scale - s1 - s2)
 
 
 def _quotient_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
@@ -140,7 +136,7 @@ def _quotient_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
 
 
 def _divided(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
-    return exact_integers.over(exact_integers.raised(a, scale - s1 + s2), b)
+    return numeric.over(numeric.raised(a, scale - s1 + s2), b)
 
 
 def _rest_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
@@ -152,10 +148,8 @@ def _rest_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
 
 def _remainder(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
     places = max(s1, s2)
-    rest = exact_integers.rest(
-        exact_integers.raised(a, places - s1), exact_integers.raised(b, places - s2)
-    )
-    return exact_integers.scaled(rest, scale - places)
+    rest = numeric.rest(numeric.raised(a, places - s1), numeric.raised(b, places - s2))
+    return numeric.scaled(rest, scale - places)
 
 
 def _whole_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
@@ -174,8 +168,8 @@ def _integral(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def _truncated_quotient(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
     places = max(s1, s2)
-    return exact_integers.truncated_quotient(
-        exact_integers.raised(a, places - s1), exact_integers.raised(b, places - s2)
+    return numeric.truncated_quotient(
+        numeric.raised(a, places - s1), numeric.raised(b, places - s2)
     )
 
 
@@ -202,16 +196,14 @@ _OPPOSITE_DIGITS = 34
 
 def _opposite(a: Any) -> Any:
     """`-a`: Spark keeps 34 digits of it, ties to even."""
-    return exact_integers.digits_kept(
-        exact_integers.minus(np.int64(0), a), _OPPOSITE_DIGITS, even=True
-    )
+    return numeric.digits_kept(numeric.minus(np.int64(0), a), _OPPOSITE_DIGITS, even=True)
 
 
 def same_type(*, signed: bool, other: Rule) -> Rule:
     """The rule of the negative, or (not signed) the absolute value, in its own type."""
 
     def run(a: Any) -> Any:
-        return _opposite(a) if signed else exact_integers.where(a < 0, _opposite(a), a)
+        return _opposite(a) if signed else numeric.where(a < 0, _opposite(a), a)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
@@ -234,8 +226,8 @@ def itself(other: Rule) -> Rule:
 
 def _rounded_towards(a: Any, places: int, direction: int) -> Any:
     """Whole numbers at or below (-1), or at or above (1) a decimal."""
-    cut = exact_integers.truncated_quotient(a, 10**places)
-    rest = exact_integers.minus(a, exact_integers.raised(cut, places))
+    cut = numeric.truncated_quotient(a, 10**places)
+    rest = numeric.minus(a, numeric.raised(cut, places))
     return cut + direction * ((rest > 0) if direction > 0 else (rest < 0))
 
 
@@ -257,17 +249,15 @@ def rounded_to_integer(direction: int, other: Rule) -> Rule:
 def _rounded_half_even(a: Any, places: int) -> Any:
     """`a` without its last places, ties to the even neighbour."""
     unit = 10**places
-    up = exact_integers.over(a, unit)
-    tie = exact_integers.minus(
-        exact_integers.times(
-            exact_integers.minus(exact_integers.raised(up, places), a), np.int64(2)
-        ),
+    up = numeric.over(a, unit)
+    tie = numeric.minus(
+        numeric.times(numeric.minus(numeric.raised(up, places), a), np.int64(2)),
         0,
     )
     exact = np.abs(tie) == unit
     odd = (np.abs(up) % 2) == 1
     back = np.where(a < 0, 1, -1)
-    return exact_integers.where(exact & odd, exact_integers.plus(up, back), up)
+    return numeric.where(exact & odd, numeric.plus(up, back), up)
 
 
 def rounded(other: Rule, *, even: bool) -> Rule:
@@ -286,8 +276,8 @@ def rounded(other: Rule, *, even: bool) -> Rule:
         gone, back = scale - min(scale, places), max(0, -places)
 
         def compute(a: Any) -> Any:
-            near = _rounded_half_even(a, gone) if even and gone else exact_integers.lowered(a, gone)
-            return exact_integers.raised(near, back)
+            near = _rounded_half_even(a, gone) if even and gone else numeric.lowered(a, gone)
+            return numeric.raised(near, back)
 
         kernel = _kernel_within(compute, digits)
         return StrictNode(name, _type_name((min(DIGITS_MAX, digits), kept)), kernel, arguments[:1])
@@ -342,8 +332,8 @@ def comparison(name: str, left: str, right: str) -> Kernel | TextKernel:
 
     def run(a: Any, b: Any) -> Any:
         result = compare(
-            exact_integers.raised(_as_int64(a), places - s1),
-            exact_integers.raised(_as_int64(b), places - s2),
+            numeric.raised(_as_int64(a), places - s1),
+            numeric.raised(_as_int64(b), places - s2),
         )
         return np.asarray(result, np.bool_)
 
@@ -376,4 +366,4 @@ def is_one_of(wanted: Sequence[Any], type_: str) -> Kernel | TextKernel:
 def extreme(*, least: bool) -> Callable[[Any, Any], Any]:
     """Returns the function to the greater, or the lesser, of two decimals of one type."""
     compare = operator.le if least else operator.ge
-    return lambda a, b: exact_integers.where(compare(a, b), a, b)
+    return lambda a, b: numeric.where(compare(a, b), a, b)

@@ -15,9 +15,7 @@ from typing import Any
 from xxhash import xxh64_intdigest
 
 from nosync_nb.expressions.evaluation.nodes import StrictNode, ValueNode
-from nosync_nb.expressions.functions.entry import Function
-from nosync_nb.expressions.functions.null_tolerant import NullTolerantNode
-from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.functions.rules import Function, NullTolerantNode, Rule, count
 from nosync_nb.expressions.implicit_casts import NotProvedError, implicit, only
 from nosync_nb.expressions.kernels.kernel import TextKernel
 from nosync_nb.expressions.typing_rules import is_decimal

@@ -19,8 +19,8 @@ from sqlglot import exp
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions.rules import Rule, count
 from nosync_nb.expressions.implicit_casts import NotProvedError, cast, implicit
-from nosync_nb.expressions.kernels import datetimes, exact_integers, intervals, numeric
-from nosync_nb.expressions.kernels.intervals import OF_MONTHS, OF_TIME
+from nosync_nb.expressions.kernels import datetimes, numeric
+from nosync_nb.expressions.kernels.datetimes import OF_MONTHS, OF_TIME
 from nosync_nb.expressions.kernels.kernel import Check, Kernel
 from nosync_nb.expressions.kernels.numeric import extent, limits, within
 from nosync_nb.expressions.typing_rules import TIMES, is_decimal, joined, units
@@ -50,7 +50,7 @@ def literal(tree: exp.Interval) -> LiteralNode:
         NotProvedError: for a computed one, another notation, or a value out of its type's range.
     """
     value, type_ = _read(tree)
-    least, greatest = numeric.limits(intervals.integer(type_))
+    least, greatest = numeric.limits(datetimes.integer(type_))
     if not least <= value <= greatest:
         raise NotProvedError("an interval beyond its type")
     return LiteralNode(value, type_)
@@ -83,7 +83,7 @@ def _span(text: str, first: str, last: str) -> tuple[int, str]:
     months = re.fullmatch(r"([+-]?)(\d{1,9})-(\d{1,2})", text, re.ASCII)
     if (first, last) == ("year", "month") and months and int(months[3]) < 12:
         number = int(months[2]) * 12 + int(months[3])
-        return -number if months[1] == "-" else number, intervals.OF_MONTHS
+        return -number if months[1] == "-" else number, datetimes.OF_MONTHS
     if first in _CLOCK_UNITS and last in _CLOCK_UNITS:
         names = _CLOCK_UNITS[_CLOCK_UNITS.index(first) : _CLOCK_UNITS.index(last) + 1]
         sign, numbers_ = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
@@ -130,7 +130,7 @@ def shifted(name: str, nodes: list[ValueNode], utc: bool) -> ValueNode:
 def _opposite(interval: ValueNode) -> ValueNode:
     if isinstance(interval, LiteralNode) and interval.value is not None:
         return LiteralNode(-interval.value, interval.type)
-    kernel = numeric.negate(intervals.integer(interval.type))
+    kernel = numeric.negate(datetimes.integer(interval.type))
     return StrictNode(f"{MARK}neg", interval.type, _unbound(kernel), (interval,))
 
 
@@ -309,8 +309,8 @@ UNITS = frozenset((*_MONTHS, *_WIDTHS, "dayofyear"))
 
 
 def _exact_kernel(type_: str, compute: Callable[..., Any], *checks: Check, **more: Any) -> Kernel:
-    """A kernel of exact arithmetic (exact_integers.py) whose results fit an interval type."""
-    least, greatest = limits(intervals.integer(type_))
+    """A kernel of exact arithmetic (numeric.py) whose results fit an interval type."""
+    least, greatest = limits(datetimes.integer(type_))
     dtype = FIXED[type_]
 
     def computed(*values: Any) -> Any:
@@ -340,7 +340,7 @@ def _as_int64(values: Any) -> Any:
 
 def _rounded_kernel(type_: str, compute: Callable[[Any, Any], Any], *checks: Check) -> Kernel:
     """The same for doubles, rounded to the nearest whole number, ties away from zero."""
-    least, greatest = limits(intervals.integer(type_))
+    least, greatest = limits(datetimes.integer(type_))
 
     def rounded(a: Any, b: Any) -> Any:
         value = compute(a.astype(np.float64), b.astype(np.float64))
@@ -368,12 +368,12 @@ def _has_interval(nodes: list[ValueNode]) -> bool:
 
 def plus(other: Rule) -> Rule:
     """The rule of `+` for intervals, and for a time and an interval."""
-    return _sum_rule("+", exact_integers.plus, other)
+    return _sum_rule("+", numeric.plus, other)
 
 
 def minus(other: Rule) -> Rule:
     """The rule of `-` for intervals, a time and an interval, and two times."""
-    summed = _sum_rule("-", exact_integers.minus, other)
+    summed = _sum_rule("-", numeric.minus, other)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if sorted(node.type for node in arguments) == ["date", "string"]:
@@ -404,7 +404,7 @@ def _difference(times: list[ValueNode], utc: bool) -> ValueNode:
     """The days between two dates, or the time between two timestamps."""
     if _have_types(("date",), times):
         kernel = _exact_kernel(
-            "interval day", lambda a, b: exact_integers.times(exact_integers.minus(a, b), _DAY)
+            "interval day", lambda a, b: numeric.times(numeric.minus(a, b), _DAY)
         )
         return StrictNode(f"{MARK}between", "interval day", kernel, times)
     kinds = {node.type for node in times} - {"date"}
@@ -414,7 +414,7 @@ def _difference(times: list[ValueNode], utc: bool) -> ValueNode:
         raise NotProvedError("timestamps in a time zone other than UTC")
     (kind,) = kinds
     both = [cast(node, kind, utc=utc) for node in times]
-    return StrictNode(f"{MARK}between", OF_TIME, _exact_kernel(OF_TIME, exact_integers.minus), both)
+    return StrictNode(f"{MARK}between", OF_TIME, _exact_kernel(OF_TIME, numeric.minus), both)
 
 
 _DAY = np.int64(datetimes.DAY)
@@ -430,7 +430,7 @@ def multiplied(other: Rule) -> Rule:
         interval, number = arguments
         if number.type in INTERVALS:
             interval, number = number, interval
-        kernel, type_ = _scaled(interval, number, exact_integers.times, np.multiply)
+        kernel, type_ = _scaled(interval, number, numeric.times, np.multiply)
         # Spark evaluates the interval first, on either side.
         return StrictNode(f"{MARK}*", type_, kernel, (interval, number))
 
@@ -452,13 +452,11 @@ def _scaled(
     if not is_decimal(number.type):
         raise NotProvedError(f"an interval with a {number.type}")
     places = decimal_parts(number.type)[1]
-    if exact is exact_integers.times:
+    if exact is numeric.times:
         return _exact_kernel(
-            type_, lambda a, b: exact_integers.lowered(exact(a, b), places), *checks
+            type_, lambda a, b: numeric.lowered(exact(a, b), places), *checks
         ), type_
-    return _exact_kernel(
-        type_, lambda a, b: exact(exact_integers.raised(a, places), b), *checks
-    ), type_
+    return _exact_kernel(type_, lambda a, b: exact(numeric.raised(a, places), b), *checks), type_
 
 
 def divided(other: Rule) -> Rule:
@@ -472,7 +470,7 @@ def divided(other: Rule) -> Rule:
             raise NotProvedError("a number divided by an interval")
         zero = Check(numeric.is_zero, numeric.BY_ZERO)
         interval, number = arguments
-        kernel, type_ = _scaled(interval, number, exact_integers.over, np.divide, zero)
+        kernel, type_ = _scaled(interval, number, numeric.over, np.divide, zero)
         return StrictNode(f"{MARK}/", type_, kernel, arguments)
 
     return rule
@@ -493,14 +491,12 @@ def _of_one(other: Rule, compute: Callable[[Any], Any], sign: str) -> Rule:
 
 def negative(other: Rule) -> Rule:
     """The rule of `-interval`."""
-    return _of_one(other, lambda a: exact_integers.minus(np.int64(0), a), "neg")
+    return _of_one(other, lambda a: numeric.minus(np.int64(0), a), "neg")
 
 
 def absolute(other: Rule) -> Rule:
     """The rule of `abs(interval)`."""
-    return _of_one(
-        other, lambda a: exact_integers.where(a < 0, exact_integers.minus(np.int64(0), a), a), "abs"
-    )
+    return _of_one(other, lambda a: numeric.where(a < 0, numeric.minus(np.int64(0), a), a), "abs")
 
 
 def unchanged(other: Rule) -> Rule:
@@ -545,13 +541,13 @@ def extracted(name: str, interval: ValueNode) -> ValueNode:
         NotProvedError: for a unit that the type does not have.
     """
     unit, type_ = _EXTRACTED.get(name.lower(), ("", ""))
-    order = list(intervals.widths(interval.type))
+    order = list(datetimes.widths(interval.type))
     first, last = units(interval.type)
     if unit not in order[order.index(first) : order.index(last) + 1]:
         raise NotProvedError(f"extract {name} of an {interval.type}")
-    width = np.int64(intervals.widths(interval.type)[unit])
+    width = np.int64(datetimes.widths(interval.type)[unit])
     place = order.index(unit)
-    whole = np.int64(intervals.widths(interval.type)[order[place - 1]]) if place else None
+    whole = np.int64(datetimes.widths(interval.type)[order[place - 1]]) if place else None
 
     def run(a: Any) -> Any:
         rest = a.astype(np.int64)
@@ -567,9 +563,7 @@ def extracted(name: str, interval: ValueNode) -> ValueNode:
 def _make_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`make_ym_interval(years, months)`."""
     years, months = _cast_arguments(name, arguments, ["int", "int"], utc)
-    kernel = _exact_kernel(
-        OF_MONTHS, lambda a, b: exact_integers.plus(exact_integers.times(a, np.int64(12)), b)
-    )
+    kernel = _exact_kernel(OF_MONTHS, lambda a, b: numeric.plus(numeric.times(a, np.int64(12)), b))
     return StrictNode(MARK + name, OF_MONTHS, kernel, (years, months))
 
 
@@ -579,12 +573,12 @@ _SECONDS = "decimal(18,6)"
 def _make_time(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`make_dt_interval(days, hours, minutes, seconds)`."""
     given = _cast_arguments(name, arguments, ["int", "int", "int", _SECONDS], utc)
-    lengths = [np.int64(width) for width in list(intervals.CLOCK.values())[:3]]
+    lengths = [np.int64(width) for width in list(datetimes.CLOCK.values())[:3]]
 
     def total(days: Any, hours: Any, minutes: Any, seconds: Any) -> Any:
         sums = seconds
         for values, width in zip((days, hours, minutes), lengths, strict=True):
-            sums = exact_integers.plus(sums, exact_integers.times(values, width))
+            sums = numeric.plus(sums, numeric.times(values, width))
         return sums
 
     return StrictNode(MARK + name, OF_TIME, _exact_kernel(OF_TIME, total), given)

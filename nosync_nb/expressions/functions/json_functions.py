@@ -26,7 +26,7 @@ from nosync_nb.expressions.evaluation.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.functions.collections import is_held
 from nosync_nb.expressions.functions.rules import Rule, count
 from nosync_nb.expressions.implicit_casts import NotProvedError, cast, literal_value, only
-from nosync_nb.expressions.kernels import datetimes, intervals, timestamp_parsing
+from nosync_nb.expressions.kernels import datetimes, timestamp_parsing
 from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel
 from nosync_nb.expressions.kernels.numeric import limits
 from nosync_nb.expressions.kernels.value_formatting import double_text, float_text
@@ -313,7 +313,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "timestamp": _moment("Z"),
     "timestamp_ntz": _moment(""),
     "binary": lambda value: f'"{base64.b64encode(value).decode()}"',
-    **{type_: _as_string(intervals.writer(type_)) for type_ in INTERVALS},
+    **{type_: _as_string(datetimes.writer(type_)) for type_ in INTERVALS},
 }
 _KEYS: dict[str, Callable[[Any], str]] = {
     **dict.fromkeys((*INTEGERS, "date"), lambda key: f'"{key}"'),

@@ -24,8 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.expressions.evaluation.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
-from nosync_nb.expressions.functions.entry import Function
-from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.functions.rules import Function, Rule, count
 from nosync_nb.expressions.implicit_casts import (
     NotProvedError,
     cast,
@@ -33,7 +32,7 @@ from nosync_nb.expressions.implicit_casts import (
     literal_value,
     tried_call,
 )
-from nosync_nb.expressions.kernels import exact_integers, numeric
+from nosync_nb.expressions.kernels import numeric
 from nosync_nb.expressions.kernels.kernel import Check, Kernel
 from nosync_nb.expressions.kernels.kernel import tried as tried_kernel
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_type, is_decimal
@@ -317,20 +316,16 @@ def _round_integers(name: str, node: ValueNode, places: int, even: bool) -> Valu
         a = a.astype(np.int64)
         if -places > 20:
             return a * 0
-        up = exact_integers.over(a, unit)
+        up = numeric.over(a, unit)
         if even:
             tie = (
-                np.abs(
-                    exact_integers.minus(
-                        exact_integers.times(a, np.int64(2)), exact_integers.times(up, 2 * unit)
-                    )
-                )
+                np.abs(numeric.minus(numeric.times(a, np.int64(2)), numeric.times(up, 2 * unit)))
                 == unit
             )
             up = np.where(
                 np.asarray(tie, np.bool_) & (up % 2 == 1), up + np.where(a < 0, 1, -1), up
             )
-        return exact_integers.times(up, unit)
+        return numeric.times(up, unit)
 
     def bad(a: Any) -> Any:
         wanted = near(a)
@@ -349,7 +344,7 @@ def _nearest_float(value: Decimal) -> Any:
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     whole = int("".join(map(str, digits))) * (-1 if sign else 1)
-    return exact_integers.singles(whole * 10 ** max(0, exponent), max(0, -exponent))
+    return numeric.singles(whole * 10 ** max(0, exponent), max(0, -exponent))
 
 
 def _round_printed(places: int, type_: str, even: bool) -> Kernel:

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from nosync_nb.expressions.evaluation.nested_nodes import RowwiseNode
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
-from nosync_nb.expressions.functions.entry import Function
-from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.functions.rules import Function, Rule, count
 from nosync_nb.expressions.implicit_casts import NotProvedError, implicit, literal_value
 from nosync_nb.expressions.kernels import strings
 from nosync_nb.expressions.kernels.java_regex import compiled, may_be_empty, replacement

@@ -5,6 +5,11 @@ entry is a `Function` (types in, type out, kernel) or a rule: a Python function 
 to a node. A rule raises `NotProvedError` for arguments that it does not cover. All other functions
 are left to Spark. tests/expressions/vs_spark/test_functions.py compares every entry with Spark; an
 entry without a case there fails.
+
+Functions with one result type for all arguments. Describing a call of one starts no Spark.
+
+These are functions that only Spark computes, or that are computed in process for some arguments
+only. A test asks Spark for the type of each.
 """
 
 from __future__ import annotations
@@ -17,7 +22,6 @@ import numpy as np
 from nosync_nb.expressions.functions import (
     collections,
     comparisons,
-    conditionals,
     datetimes,
     decimals,
     hashes,
@@ -25,18 +29,67 @@ from nosync_nb.expressions.functions import (
     json_functions,
     mathematics,
     nondeterministic,
-    number_formats,
     patterns,
     rules,
 )
-from nosync_nb.expressions.functions import (
-    strings as wordings,
-)
-from nosync_nb.expressions.functions.entry import OF_BYTES, OF_DAYS, Function
-from nosync_nb.expressions.functions.rules import Rule
+from nosync_nb.expressions.functions import strings as wordings
+from nosync_nb.expressions.functions.rules import OF_BYTES, OF_DAYS, Function, Rule
 from nosync_nb.expressions.kernels import datetimes as dates
 from nosync_nb.expressions.kernels import numeric, strings
 from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel
+
+_NAMES = {
+    "string": """
+        base64 bin btrim char chr concat_ws conv current_catalog current_database
+        current_schema current_timezone current_user date_format dayname
+        format_number format_string from_unixtime get_json_object hex initcap lcase lower ltrim
+        make_valid_utf8 mask md5 monthname parse_url printf quote regexp_extract regexp_replace
+        regexp_substr repeat replace right rtrim schema_of_csv schema_of_json sha sha1 sha2 soundex
+        space split_part string substring_index to_char to_csv to_json to_varchar translate trim
+        try_parse_url try_url_decode try_validate_utf8 ucase upper url_decode url_encode user
+        validate_utf8 version xpath_string
+    """,
+    "boolean": """
+        array_contains arrays_overlap boolean contains endswith equal_null ilike is_valid_utf8
+        isnan isnotnull isnull like luhn_check map_contains_key regexp regexp_like rlike
+        startswith xpath_boolean
+    """,
+    "smallint": "xpath_short",
+    "int": """
+        ascii bit_count bit_length cardinality char_length character_length day
+        dayofmonth dayofweek dayofyear find_in_set hash hour instr json_array_length len length
+        levenshtein locate minute month octet_length position quarter regexp_count regexp_instr
+        second size unix_date weekday weekofyear xpath_int year array_size
+    """,
+    "bigint": """
+        array_position bigint crc32 factorial to_unix_timestamp unix_micros
+        unix_millis unix_seconds unix_timestamp width_bucket xpath_long xxhash64
+    """,
+    "float": "float xpath_float",
+    "double": """
+        acos acosh asin asinh atan atan2 atanh cbrt cos cosh cot csc degrees double e exp expm1
+        hypot ln log log10 log1p log2 months_between pi pow power radians rint sec sign signum
+        sin sinh sqrt tan tanh xpath_double xpath_number
+    """,
+    "date": """
+        add_months date date_from_unix_date date_sub last_day make_date next_day to_date
+        trunc try_to_date
+    """,
+    "timestamp": """
+        date_trunc from_utc_timestamp make_timestamp make_timestamp_ltz timestamp timestamp_micros
+        timestamp_millis timestamp_seconds to_timestamp to_timestamp_ltz to_utc_timestamp
+        try_make_timestamp try_make_timestamp_ltz try_to_timestamp
+    """,
+    "timestamp_ntz": """
+        convert_timezone make_timestamp_ntz to_timestamp_ntz try_make_timestamp_ntz
+    """,
+    "binary": "aes_decrypt aes_encrypt binary encode to_binary try_to_binary unbase64 unhex",
+    "array<string>": "json_object_keys regexp_extract_all split xpath",
+    "array<array<string>>": "sentences",
+    "map<string,string>": "str_to_map",
+}
+
+RESULTS = {name: type_ for type_, names in _NAMES.items() for name in names.split()}
 
 
 def _text(kernel: TextKernel, *parameters: str, result: str = "string", **more: Any) -> Function:
@@ -76,7 +129,7 @@ FUNCTIONS: dict[str, Function | Rule] = {
     **json_functions.FUNCTIONS,
     **patterns.FUNCTIONS,
     **wordings.FUNCTIONS,
-    **number_formats.FUNCTIONS,
+    **wordings.FORMAT_FUNCTIONS,
     "abs": _ABSOLUTE,
     "negative": _NEGATIVE,
     "positive": intervals.unchanged(decimals.itself(rules.positive)),
@@ -98,14 +151,14 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "isnan": rules.is_nan,
     "greatest": comparisons.extreme(numeric.choose_greater),
     "least": comparisons.extreme(numeric.choose_less),
-    "coalesce": conditionals.coalesce(),
-    "nvl": conditionals.coalesce(2),
-    "ifnull": conditionals.coalesce(2),
-    "nvl2": conditionals.nvl2,
+    "coalesce": comparisons.coalesce(),
+    "nvl": comparisons.coalesce(2),
+    "ifnull": comparisons.coalesce(2),
+    "nvl2": comparisons.nvl2,
     "nullif": comparisons.null_if,
-    "if": conditionals.if_,
-    "isnull": conditionals.is_null,
-    "isnotnull": conditionals.is_not_null,
+    "if": comparisons.if_,
+    "isnull": comparisons.is_null,
+    "isnotnull": comparisons.is_not_null,
     "equal_null": comparisons.same,
     "boolean": rules.cast_to("boolean"),
     "tinyint": rules.cast_to("tinyint"),
@@ -176,13 +229,13 @@ OPERATORS: dict[str, Rule] = {
     "neg": _NEGATIVE,
     **comparisons.COMPARISONS,
     "<=>": comparisons.same,
-    "and": conditionals.logic(conjunction=True),
-    "or": conditionals.logic(conjunction=False),
-    "not": conditionals.not_,
+    "and": comparisons.logic(conjunction=True),
+    "or": comparisons.logic(conjunction=False),
+    "not": comparisons.not_,
     "in": comparisons.in_,
     "like": patterns.like(),
     "ilike": patterns.like(lower=True),
-    "is true": conditionals.is_truth(wanted=True),
-    "is false": conditionals.is_truth(wanted=False),
+    "is true": comparisons.is_truth(wanted=True),
+    "is false": comparisons.is_truth(wanted=False),
     "||": rules.concat,
 }

@@ -18,13 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nosync_nb.expressions.kernels import (
-    datetimes,
-    exact_integers,
-    intervals,
-    timestamp_parsing,
-    value_formatting,
-)
+from nosync_nb.expressions.kernels import datetimes, numeric, timestamp_parsing, value_formatting
 from nosync_nb.expressions.kernels.kernel import Check, InvalidError, Kernel, TextKernel
 from nosync_nb.expressions.kernels.numeric import limits
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, NUMBERS, is_decimal
@@ -36,7 +30,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, decimal_parts
 def cast(source: str, target: str) -> Kernel | TextKernel | None:
     """Returns the kernel that casts one type to another, None if only Spark can."""
     if INTERVALS.intersection((source, target)):
-        return intervals.TEXTS[source] if target == "string" else intervals.cast(source, target)
+        return datetimes.TEXTS[source] if target == "string" else datetimes.cast(source, target)
     if is_decimal(source) or is_decimal(target):
         return _cast_decimal(source, target)
     if source in NUMBERS and target in NUMBERS:
@@ -293,11 +287,9 @@ def _to_decimal(source: str, digits: int, places: int) -> Kernel | TextKernel | 
 
 def _rescale(digits: int, places: int, *, wide_first: bool = False) -> Kernel:
     def run(a: Any) -> Any:
-        return exact_integers.narrow(
-            exact_integers.scaled(a.astype(np.int64) if wide_first else a, places)
-        )
+        return numeric.narrow(numeric.scaled(a.astype(np.int64) if wide_first else a, places))
 
-    return Kernel(run, beyond=lambda result: exact_integers.beyond(result, digits))
+    return Kernel(run, beyond=lambda result: numeric.beyond(result, digits))
 
 
 def _float_to_decimal(digits: int, places: int) -> TextKernel:
@@ -339,9 +331,9 @@ def _fit_decimal(value: Decimal, digits: int, places: int, text: str) -> int:
 
 def _from_decimal(digits: int, places: int, target: str) -> Kernel | TextKernel | None:
     if target == "double":
-        return Kernel(lambda a: exact_integers.doubles(a, places))
+        return Kernel(lambda a: numeric.doubles(a, places))
     if target == "float":
-        return Kernel(lambda a: exact_integers.singles(a, places))
+        return Kernel(lambda a: numeric.singles(a, places))
     if target == "boolean":
         return Kernel(lambda a: np.asarray(a != 0, np.bool_))
     if target in INTEGERS:
@@ -357,11 +349,11 @@ def _decimal_to_integer(digits: int, places: int, target: str) -> Kernel:
     unit = 10**places
 
     def cut(a: Any) -> Any:
-        return exact_integers.truncated_quotient(a, unit) if places else a
+        return numeric.truncated_quotient(a, unit) if places else a
 
     def bad(a: Any) -> Any:
         if digits > _COMPACT and target != "bigint":  # Spark checks the double
-            near = exact_integers.doubles(a, places)
+            near = numeric.doubles(a, places)
             return (np.floor(near) > greatest) | (np.ceil(near) < least)
         whole = cut(a)
         return np.asarray((whole < least) | (whole > greatest), np.bool_)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nosync_nb.expressions.kernels import datetimes, intervals
+from nosync_nb.expressions.kernels import datetimes
 from nosync_nb.expressions.kernels.kernel import TextKernel
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows import buffers
@@ -131,7 +131,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "date": datetimes.date_text,
     "timestamp": time_text,
     "timestamp_ntz": time_text,
-    **{type_: intervals.writer(type_) for type_ in INTERVALS},
+    **{type_: datetimes.writer(type_) for type_ in INTERVALS},
 }
 
 

@@ -3,15 +3,28 @@
 sqlglot parses the text without knowing functions: every call stays as it was written, so that its
 meaning is looked up in our table or left to Spark, never rewritten. `agrees_with_spark` detects
 text that sqlglot parses with another precedence than Spark; that is left to Spark too.
+
+Strings as Spark's lexer reads them: escapes, raw strings, doubled quotes, adjacent strings.
+
+sqlglot reads escapes in its own way. So strings with escapes are replaced in the text by marks
+before it is parsed, and the marks get their values in the tree.
+
+A recursion guard: the nesting of an expression does not depend on the caller's stack.
+
+Parsing and compiling follow the nesting of a text, some ten frames a step. Without the guard a
+stage that was accepted from a shallow stack could not be opened from a deep one.
+
+Parses an order as text, `"x desc, y nulls last"`, as after ORDER BY in Spark SQL.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial, wraps
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
@@ -19,9 +32,118 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.spark import SparkParser
 
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions.syntax.literals import is_special, marked, restore
-from nosync_nb.expressions.syntax.recursion import with_recursion_room
 from nosync_nb.rows.ddl import quoted
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def with_recursion_room(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Returns a function of a text that runs on a stack of its own if the caller's is too short.
+
+    Raises:
+        ExpressionError: if the text is nested too deeply for that as well.
+    """
+
+    @wraps(function)
+    def called(*given: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            return function(*given, **named)
+        except (RecursionError, SyntaxError):
+            pass
+        with ThreadPoolExecutor(1) as own:
+            try:
+                return own.submit(function, *given, **named).result()
+            except (RecursionError, SyntaxError):
+                pass
+        raise ExpressionError(
+            f"expression {given[0]!r:.60} is nested too deeply",
+            hint="compute a part of it first: with_columns(part='...')",
+        )
+
+    return called
+
+
+_MARK = "\ue000{}\ue001"
+_MARKED = re.compile("\ue000([0-9]+)\ue001")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7][0-7])|(.))", re.DOTALL)
+_LETTERS = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
+_LETTERS |= {"%": "\\%", "_": "\\_"}
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    code = match[1] or match[2]
+    if code:
+        return chr(int(code, 16))
+    if match[3]:
+        return chr(int(match[3], 8))
+    return _LETTERS.get(match[4], match[4])
+
+
+def value_of(source: str) -> str:
+    """Returns the value of a string in quotes, perhaps with an `r` before them.
+
+    Raises:
+        ValueError: if an escape names no character.
+    """
+    raw = source[0] in "rR"
+    quote = source[1] if raw else source[0]
+    body = source[2:-1] if raw else source[1:-1]
+    if raw:
+        return body
+    parts = re.split(f"(\\\\.)|({quote}{quote})", body, flags=re.DOTALL)
+    joined = "".join(quote if part == quote * 2 else part for part in parts if part)
+    return _ESCAPE.sub(_unescaped, joined)
+
+
+def is_special(source: str) -> bool:
+    """Returns True if the value of a string in quotes differs from the text between them.
+
+    Bytes, as in `X'1F'`, are no string.
+    """
+    if source[0] in "xX":
+        return False
+    return source[0] in "rR" or "\\" in source or source[1:-1].count(source[-1]) > 0
+
+
+def marked(sql: str, strings: Sequence[tuple[int, int]]) -> tuple[str, list[str]]:
+    """Returns the text with a mark for each special string, and the values of these.
+
+    Args:
+        strings: the positions of the strings in the text.
+    """
+    pieces: list[str] = []
+    values: list[str] = []
+    at = 0
+    for start, stop in _join_adjacent(sql, strings):
+        source = sql[start:stop]
+        if not is_special(source):
+            continue
+        pieces += [sql[at:start], "'", _MARK.format(len(values)), "'"]
+        values.append(value_of(source))
+        at = stop
+    return "".join([*pieces, sql[at:]]), values
+
+
+def _join_adjacent(sql: str, strings: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Strings of one quote without space between them are one, with the quote inside."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in strings:
+        touches = joined and joined[-1][1] == start and sql[start] == sql[start - 1]
+        if touches and sql[start] in "'\"":
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def restore(tree: exp.Select, values: Sequence[str]) -> None:
+    """Replaces the marks by the values of their strings."""
+    for node in tree.find_all(exp.Literal):
+        match = _MARKED.fullmatch(node.this) if node.is_string else None
+        if match is not None and int(match[1]) < len(values):
+            node.set("this", values[int(match[1])])
+
 
 _PREFIX = "SELECT "
 _SYNTAX = ("CAST", "TRY_CAST", "EXTRACT")
@@ -327,3 +449,65 @@ def _operands(node: exp.Expression) -> Iterator[tuple[str, exp.Expression]]:
         child = node.args.get(name)
         if isinstance(child, exp.Expression):
             yield name, child
+
+
+class OrderTerm(NamedTuple):
+    """One expression of an order, and its direction.
+
+    Without other words nulls come first, and last if descending, as in Spark.
+    """
+
+    sql: str
+    descending: bool
+    nulls_first: bool
+
+
+def parse_order(text: str) -> list[OrderTerm]:
+    """Cuts an order at its commas and reads the words after each expression.
+
+    Raises:
+        ExpressionError: if a term is empty or no expression, or a string does not end.
+    """
+    if not isinstance(text, str):
+        raise ExpressionError(f"by={text!r} is not a string", hint="write by='delay desc, name'")
+    return [_term(text, words) for words in _terms(text)]
+
+
+def parse_list(text: str) -> list[str]:
+    """Cuts a list of expressions at its commas: `"a, cast(b as int) AS c"`.
+
+    Raises:
+        ExpressionError: if a string does not end.
+    """
+    return [text[words[0].start : words[-1].end] if words else "" for words in _terms(text)]
+
+
+def _terms(text: str) -> list[list[Word]]:
+    """The words between the commas outside of parentheses."""
+    terms: list[list[Word]] = [[]]
+    depth = 0
+    for word in tokens(text):
+        depth += (word.text in "([") - (word.text in ")]") if word.kind == "sign" else 0
+        if word.kind == "sign" and word.text == "," and not depth:
+            terms.append([])
+        else:
+            terms[-1].append(word)
+    return terms
+
+
+def _term(text: str, words: list[Word]) -> OrderTerm:
+    """Reads `expression [asc | desc] [nulls first | nulls last]`."""
+    keywords = [word.text.lower() if word.kind == "word" else "" for word in words]
+    nulls_first = None
+    if keywords[-2:] in (["nulls", "first"], ["nulls", "last"]):
+        nulls_first = keywords[-1] == "first"
+        words, keywords = words[:-2], keywords[:-2]
+    descending = False
+    if keywords and keywords[-1] in ("asc", "desc"):
+        descending = keywords[-1] == "desc"
+        words = words[:-1]
+    sql = text[words[0].start : words[-1].end] if words else ""
+    if not words or parse(sql).name is not None:
+        what = f"{sql!r} is not a column" if words else "there is no column to order by"
+        raise ExpressionError(f"by={text!r}: {what}", hint="write by='delay desc, name'")
+    return OrderTerm(sql, descending, not descending if nulls_first is None else nulls_first)

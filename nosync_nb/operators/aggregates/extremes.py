@@ -25,13 +25,22 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.operators.base import Step
-from nosync_nb.operators.group_prefix import group_heads
 from nosync_nb.operators.grouping import Groups, with_key_numbers
+from nosync_nb.operators.ordering import group_heads
 from nosync_nb.rows import Column
 from nosync_nb.rows.array_ops import any_true, starts_of
 from nosync_nb.trace import Trace
-from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, Updates, arrange, concat_updates
-from nosync_nb.trace.small_consolidation import FEW_ROWS, PLAIN_TYPES
+from nosync_nb.trace.batch import (
+    FEW_ROWS,
+    PLAIN_TYPES,
+    Batch,
+    Hashes,
+    Index,
+    Layout,
+    Updates,
+    arrange,
+    concat_updates,
+)
 
 
 def appeared_values(before: Index, batch: Batch) -> Index:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nosync_nb.operators.iterate.loop_key_caches import LoopKeyCaches
+    from nosync_nb.operators.iterate.round_state import LoopKeyCaches
 
 FREE_WORK = 40_000
 """Work that may always be tried, in rows (see `batch_driver`): some ten milliseconds."""

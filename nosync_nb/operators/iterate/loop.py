@@ -19,9 +19,9 @@ from nosync_nb.operators.iterate.batch_driver import AbandonedError, LoopRun
 from nosync_nb.operators.iterate.cost_estimate import LoopCostEstimate
 from nosync_nb.operators.iterate.divergence import overflow_error
 from nosync_nb.operators.iterate.key_cache import ROWS_MAX, TooManyChangesError
-from nosync_nb.operators.iterate.loop_key_caches import LoopKeyCaches
 from nosync_nb.operators.iterate.nested_trace import NestedTrace
 from nosync_nb.operators.iterate.plan import LoopNode, LoopScope, readers_of_nodes
+from nosync_nb.operators.iterate.round_state import LoopKeyCaches
 from nosync_nb.operators.iterate.row_driver import FEW_ROWS, RowLoopRun, RowPlan
 from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.trace import Trace

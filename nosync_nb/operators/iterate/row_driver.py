@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.base import GROUP, JOIN, PLAIN, Step
 from nosync_nb.operators.distinct import Threshold, distinct
-from nosync_nb.operators.iterate.batch_driver import RUN_ROWS, AbandonedError, LoopRun, tagged_rows
+from nosync_nb.operators.iterate.batch_driver import (
+    RUN_ROWS,
+    AbandonedError,
+    LoopRun,
+    evaluate_from_scratch,
+    tagged_rows,
+)
 from nosync_nb.operators.iterate.divergence import FREE_ROUNDS, DivergenceDetector
 from nosync_nb.operators.iterate.key_cache import (
     PLAIN_TYPES,
@@ -33,12 +39,11 @@ from nosync_nb.operators.iterate.key_cache import (
     rows_of_columns,
     value_picker,
 )
-from nosync_nb.operators.iterate.keyed_evaluation import evaluate_from_scratch
-from nosync_nb.operators.iterate.loop_key_caches import LoopKeyCaches
 from nosync_nb.operators.iterate.nested_trace import Time
 from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, LoopNode, LoopReader
 from nosync_nb.operators.iterate.round_state import (
     COUNT_MAX,
+    LoopKeyCaches,
     RoundState,
     RowCounts,
     add_pairs,
@@ -46,7 +51,7 @@ from nosync_nb.operators.iterate.round_state import (
     least_upper_bound,
     without_zeros,
 )
-from nosync_nb.operators.joins.join import Join
+from nosync_nb.operators.join import Join
 from nosync_nb.operators.linear import Concat, Consolidate, Linear, Select
 from nosync_nb.rows.types import INTEGERS
 from nosync_nb.trace.batch import Layout, Updates, concat_updates

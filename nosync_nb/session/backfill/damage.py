@@ -56,7 +56,7 @@ from nosync_nb.session.report import EXTEND, READ, RECOMPUTE, STALE, counted_nou
 from nosync_nb.store import lazy_layer
 from nosync_nb.store.provenance.check import ClockContradiction
 from nosync_nb.trace.epoch_ranges import EpochRanges
-from nosync_nb.trace.history.missing_files import MissingHistory
+from nosync_nb.trace.history.history import MissingHistory
 
 
 def awaits_recheck(catalog: Mapping[str, Stage]) -> bool:

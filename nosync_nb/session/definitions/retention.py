@@ -21,7 +21,7 @@ from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
 from nosync_nb.store import retention_policy
 from nosync_nb.store.catalog.epoch_index import EpochSequence
 from nosync_nb.store.retention_policy import Retention
-from nosync_nb.trace.history import interval_cover
+from nosync_nb.trace.history import pack_tree
 
 
 class RetentionService:
@@ -55,7 +55,7 @@ class RetentionService:
             if thinned or stage.in_memory:
                 log = snapshot.graph.named[stage.name].log
                 assert log is not None
-                ranges = interval_cover.common(ranges, snapshot.history.epochs(log, snapshot.epoch))
+                ranges = pack_tree.common(ranges, snapshot.history.epochs(log, snapshot.epoch))
         return self._publisher.ledger.epochs(ranges)
 
     def set(self, asked: Any) -> None:
@@ -141,7 +141,7 @@ class RetentionService:
         logs = [snapshot.graph.named[s.name].log for s in snapshot.catalog.values() if s.live]
         readable = [snapshot.history.epochs(log, snapshot.epoch) for log in logs if log is not None]
         if readable and not any(epoch in each for ranges in readable for each in ranges):
-            near = [e for e in interval_cover.nearest_epochs(readable[0], epoch) if e is not None]
+            near = [e for e in pack_tree.nearest_epochs(readable[0], epoch) if e is not None]
             raise TimeError(
                 f"epoch {epoch} is no longer retained separately",
                 hint=f"pin one of the nearest epochs: {' or '.join(map(str, near))}",

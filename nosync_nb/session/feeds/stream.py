@@ -7,7 +7,7 @@ of the last one is recorded in the frame of its epoch, under the id that the che
 query. So a batch that is delivered again after a kill is recognised, and the record does not grow.
 Spark gets the acknowledgement of a batch when its epoch is on disk, not before: every batch in its
 checkpoint is in the log. The rows of a batch are fixed on disk before its epoch is committed
-(`spark/streaming/checkpoint.py`).
+(`spark/streaming.py`).
 
 Failure
     1. The log is restored from replicas; the checkpoint was on the lost disk. 2. Spark delivers all
@@ -38,7 +38,7 @@ from nosync_nb.store.catalog import signature
 
 if TYPE_CHECKING:
     from nosync_nb.session.writes.commit import CommitService
-    from nosync_nb.spark.streaming.checkpoint import StreamFolder
+    from nosync_nb.spark.streaming import StreamFolder
 
 FOLDER = "streams"
 """The subfolder of the log in which Spark stores the progress of streams by default."""
@@ -96,15 +96,14 @@ class StreamFeed(Feeder):
 
     def start_query(self, frame: Any, checkpoint: str, trigger: Mapping[str, Any]) -> None:
         """Starts the query."""
-        from nosync_nb.spark.streaming import checkpoint as stream_folder
-        from nosync_nb.spark.streaming import queries as streams
+        from nosync_nb.spark import streaming
 
         try:
             name = self._into.name or ""
-            self._folder = stream_folder.stream_folder_of(
+            self._folder = streaming.stream_folder_of(
                 frame.sparkSession, self._streams.publisher.store.files, checkpoint, name=name
             )
-            self.query = streams.start_query(
+            self.query = streaming.start_query(
                 frame, self._commit_batch, checkpoint, trigger, name=name
             )
             self._query_id = str(self.query.id)
@@ -169,7 +168,7 @@ class StreamFeed(Feeder):
             self._folder.sync()
 
     def _load(self, frame: Any, batch: int) -> None:
-        from nosync_nb.spark.streaming.queries import drain_batch, handing
+        from nosync_nb.spark.streaming import drain_batch, handing
 
         streams, name = self._streams, self._into.name or ""
         if streams.publisher.snapshot.stage(name).uid != self._uid:
@@ -228,7 +227,7 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         **trigger: Any,
     ) -> StreamFeed:
         """Starts a feed; see `Session.stream`."""
-        from nosync_nb.spark.streaming import queries as streams
+        from nosync_nb.spark import streaming
 
         if not isinstance(into, Input) or not belongs_to(into, self.inputs):
             raise StageError(
@@ -242,7 +241,7 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
                 hint="pass a folder or a URL, or omit it to use a folder below the log's",
             )
         name, place = into.name or "", os.fspath(checkpoint or "")
-        streams.check_stream(frame, into.schema, name, trigger)
+        streaming.check_stream(frame, into.schema, name, trigger)
         self._stop((name, place))
         feed = StreamFeed(self, into, place, anew=anew)
         try:

@@ -58,7 +58,7 @@ class DataFrameExports:
         """
         spark = self._link.require("to_spark")
         from nosync_nb.spark import launch
-        from nosync_nb.spark.execution.task_payload import PlanPayload
+        from nosync_nb.spark.execution.tasks import PlanPayload
         from nosync_nb.spark.staging.area import StagingArea
         from nosync_nb.spark.views import views
 

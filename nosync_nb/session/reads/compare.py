@@ -31,7 +31,7 @@ from nosync_nb.operators.spec import Key
 from nosync_nb.rows import Schema
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.trace.batch import Batch, Updates, no_updates
-from nosync_nb.trace.history import interval_cover
+from nosync_nb.trace.history import pack_tree
 from nosync_nb.trace.history.archive import add_sums
 
 
@@ -102,7 +102,7 @@ class CompareService:
                 two,
                 schema,
                 by_key,
-                interval_cover.common(a.history(), other.history()),
+                pack_tree.common(a.history(), other.history()),
             )
         return Comparison(one.side, two.side, schema, difference, count, by_key, live, over)
 

@@ -20,10 +20,15 @@ from nosync_nb.collections.explain_output import (
     operator_label,
 )
 from nosync_nb.dataflow.cardinality import TableSizes, intermediate_rows
+from nosync_nb.dataflow.explain_plan import (
+    PlanLookups,
+    PlannedArrangement,
+    columns_read,
+    plan_moves,
+    pruned_columns,
+)
 from nosync_nb.dataflow.optimizer.multiway_joins import NOBODYS, Lookup, without_multiway_joins
-from nosync_nb.dataflow.optimizer.plan_diff import columns_read, plan_moves, pruned_columns
 from nosync_nb.dataflow.optimizer.planner import PLANNED_MAX, PlanSet, plans_for_catalog
-from nosync_nb.dataflow.plan_lookups import PlanLookups, PlannedArrangement
 from nosync_nb.dataflow.runtime.epoch_result import StageWork
 from nosync_nb.dataflow.shared_arrangements import arrangements_of_others, shared_plan
 from nosync_nb.dataflow.snapshot import Snapshot

@@ -40,8 +40,7 @@ from nosync_nb.trace import Trace, stats
 from nosync_nb.trace.batch import Layout, Updates, arrange, concat_updates
 
 if TYPE_CHECKING:
-    from nosync_nb.trace.history.epoch_reads import Epochs
-    from nosync_nb.trace.history.history import History
+    from nosync_nb.trace.history.history import Epochs, History
 
 BLOCK = "epoch:"
 """Prefix of the key of a load that is all of an epoch."""

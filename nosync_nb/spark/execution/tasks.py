@@ -15,29 +15,159 @@ Only the columns that an operator uses cross the shuffle: any other column is se
 cost next to nothing. Rows that are equal in these columns are added up first where that pays, as
 for an aggregate of few groups. The result of its kernel is the same, because it depends on the sum
 of the diffs alone.
+
+Prepares the data of a plan: references to part files, small batches, and spilled files.
+
+Spilled files serve one run and are deleted after it, or their reader deletes them.
+
+Collects the reports of a query's tasks, or raises the error that ended it.
+
+Only reports that the driver received count: no report names the files of a failed or repeated
+attempt. If there are several errors, the choice of the one that is raised is deterministic.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.errors import NosyncError
+from nosync_nb.files.filesystem import Files
+from nosync_nb.files.safe_names import PART, checked_path_within
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
+from nosync_nb.rows.count_arithmetic import CountError, named_count_error
 from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import shuffle_records
-from nosync_nb.spark.execution.shuffle_records import MARK, REPORT, HashRanges, ShuffleRecord
+from nosync_nb.spark.execution.shuffle_records import ERROR, MARK, REPORT, HashRanges, ShuffleRecord
+from nosync_nb.spark.launch import Spark
+from nosync_nb.spark.spark_session import Jobs, job_tag
 from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
-from nosync_nb.trace.parts.part_file import PartRef
+from nosync_nb.trace.parts.part_file import PartRef, write_part, write_parts, write_updates
+
+Source: TypeAlias = PartRef | Batch | Updates
+
+INLINE_BYTES = 1 << 20
+INLINE_BYTES_MAX = 8 << 20
+
+
+class PlanPayload:
+    """Converts the driver's traces and changes to parts of a plan, for the time of a `with` block.
+
+    Args:
+        carrier: uploads the files that executors read; see `send`.
+        depot: the staging area of the run.
+        thorough: True if another user signed the log: see `tasks.open_checked_part`.
+    """
+
+    def __init__(
+        self, carrier: StagingService, depot: StagingArea, stem: str, *, thorough: bool = False
+    ) -> None:
+        self.depot = depot
+        self._carrier = carrier
+        self._references: list[PartRef] = []
+        self.thorough = thorough
+        self.stem = f"{stem}-spill"
+        self._room = INLINE_BYTES_MAX
+        self._spilled: list[PartRef] = []
+
+    def __enter__(self) -> PlanPayload:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._carrier.drop(self.depot, self._spilled)
+
+    @classmethod
+    def local(cls, folder: str, stem: str, *, thorough: bool = False) -> PlanPayload:
+        """A payload for readers that see the folder."""
+        return cls(StagingService(folder), StagingArea(folder), stem, thorough=thorough)
+
+    def send(self) -> None:
+        """Uploads all referenced files. Must be called before the plan runs.
+
+        Raises:
+            DurabilityError: the staging location refuses.
+        """
+        self._carrier.send(self.depot, self._references)
+
+    def source(self, part: Source, types: tuple[str, ...]) -> Source:
+        """Converts a part of a change."""
+        if isinstance(part, Batch):
+            return self.batch(part)
+        if isinstance(part, PartRef):
+            self._references.append(part)
+            return part
+        if self._fits(part):
+            return part
+        return self._add_spilled(write_updates(self.depot.folder, part, types, self.stem))
+
+    def batch(self, part: Batch) -> PartRef | Batch:
+        """Converts a batch."""
+        if self._fits(part):
+            return part
+        return self._add_spilled(write_part(self.depot.folder, part, self.stem))
+
+    def _add_spilled(self, ref: PartRef) -> PartRef:
+        self._spilled.append(ref)
+        self._references.append(ref)
+        return ref
+
+    @property
+    def spilled(self) -> list[str]:
+        """The names of the files written so far."""
+        return [ref.path for ref in self._spilled]
+
+    def trace(self, trace: Trace) -> StoredTrace:
+        """Converts a trace; layers in memory alone are spilled unless they are small."""
+        layers = tuple(self.layer(layer) for layer in trace.layers)
+        return StoredTrace(trace.layout, layers, self.thorough)
+
+    def layer(self, layer: Layer) -> tuple[PartRef | Batch, ...]:
+        """Converts a layer of a trace."""
+        self._references += layer.files
+        return layer.files or tuple(self.batch(part) for part in layer.parts if len(part))
+
+    def _fits(self, part: Batch | Updates) -> bool:
+        """Returns True if a part is small enough to travel with the plan."""
+        size = sum(column_bytes(c) for c in part.columns) + 24 * len(part.diff)
+        if size > INLINE_BYTES or size > self._room:
+            return False
+        self._room -= size
+        return True
+
+
+def column_bytes(column: rows.Column) -> int:
+    """The approximate size of a column; Python objects count as pointers."""
+    return int(column.nbytes)
+
+
+def spill_batches(parts: Iterable[Batch], folder: str, stem: str = "spill") -> list[PartRef]:
+    """Writes batches, disjoint and ascending in key hash, to files that executors can read."""
+    return write_parts(folder, list(parts), stem)
+
+
+def delete_parts(refs: Iterable[PartRef], folder: str) -> None:
+    """Deletes part files that are no longer referenced."""
+    files = Files()
+    for ref in refs:
+        files.unlink(checked_path_within(folder, ref.path, PART))
+
 
 GATHER_BYTES = 64 << 20
 SAMPLE_ROWS = 4096
@@ -434,3 +564,99 @@ def guarded_blocks(
         yield ShuffleRecord(
             place, shuffle_records.error_port(number), error_translation.pack_error(error)
         )
+
+
+class BulkResult(NamedTuple):
+    """The result of a bulk run.
+
+    Attributes:
+        outputs: for each requested layout, parts disjoint and ascending in key hash.
+        loose: without requested layouts, the output as loose updates.
+        emitted: the change of each own trace, None without a change.
+        rows: updates in the output; `touched`: as counted by the kernels.
+        jobs: the Spark jobs.
+    """
+
+    outputs: list[list[PartRef]]
+    loose: list[PartRef]
+    emitted: list[list[PartRef] | None]
+    rows: int
+    touched: int
+    jobs: Jobs
+
+
+def collect_reports(
+    spark: Spark,
+    frame: Any | None,
+    stage: str,
+    carrier: StagingService,
+    depot: StagingArea,
+    token: str | None = None,
+    blamed: Mapping[int, tuple[str, str]] | None = None,
+) -> list[tuple[int, bytes]]:
+    """Runs a query, downloads the files that it wrote, and returns its reports with their ranges.
+
+    After an error these files are deleted.
+
+    Args:
+        blamed: stage and name of the fused operators, by the numbers of their plans.
+
+    Raises:
+        NosyncError: the error of the first range that sent one. If several operators failed, of the
+            one that runs first, because later ones lack rows then. Or Spark's own failure.
+    """
+    if frame is None:
+        return []
+    with job_tag(spark):
+        try:
+            rows = frame.collect()
+        except Exception as error:
+            failure = error_translation.query_error(error, stage, token)
+            carrier.doubt(depot, failure)
+            raise failure from (failure.__cause__ or error)
+    rows.sort(key=lambda row: row["place"])
+    reports = [(row["place"], bytes(row["payload"])) for row in rows if row["port"] == REPORT]
+    wrong = [row for row in rows if shuffle_records.is_error(row["port"])]
+    written = [ref for _, payload in reports for ref in _reported_files(payload)]
+    if wrong:
+        carrier.drop(depot, written)
+        row = min(wrong, key=lambda row: row["port"])
+        told = error_translation.unpack_error(bytes(row["payload"]))
+        if isinstance(told, CountError) and row["port"] != ERROR:
+            told = named_count_error(told, *(blamed or {})[MARK - row["port"]])
+        carrier.doubt(depot, told)
+        raise told
+    carrier.bring(depot, written)
+    return reports
+
+
+def _reported_files(payload: bytes) -> list[PartRef]:
+    """The files that a report names."""
+    report = json.loads(payload)
+    every = [report.get("refs", ()), *report.get("state", {}).values()]
+    if report.get("loose"):
+        every.append([report["loose"]])
+    return [PartRef(*ref) for refs in every for ref in refs]
+
+
+def combined_result(plan: TaskPlan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> BulkResult:
+    """Combines the reports of all steps."""
+    parts: list[list[PartRef]] = [[] for _ in plan.layouts]
+    loose = []
+    touched = 0
+    for _, payload in reports:
+        report = json.loads(payload)
+        touched += report.get("touched", 0)
+        if report.get("loose"):
+            loose.append(PartRef(*report["loose"]))
+        if "port" in report:
+            parts[report["port"]] += [PartRef(*ref) for ref in report["refs"]]
+        for number, refs in report.get("state", {}).items():
+            parts[len(plan.outputs) + int(number)] += [PartRef(*ref) for ref in refs]
+    for refs in parts:
+        refs.sort(key=lambda ref: ref.low)
+        assert all(a.high <= b.low for a, b in itertools.pairwise(refs))
+    outputs = parts[: len(plan.outputs)]
+    rows = sum(ref.rows for ref in (outputs[0] if outputs else loose))
+    emitted = [refs or None for refs in parts[len(plan.outputs) :]]
+    return BulkResult(outputs, loose, emitted, rows, touched, jobs)

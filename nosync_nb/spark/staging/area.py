@@ -21,8 +21,7 @@ from nosync_nb.files.safe_names import PART, checked_path_within
 from nosync_nb.spark.staging.location import StagingLocation, location_of
 from nosync_nb.trace.batch import Batch, Layout, Updates
 from nosync_nb.trace.parts import part_file
-from nosync_nb.trace.parts.arrow_file import open_arrow
-from nosync_nb.trace.parts.bounds_check import UNSOUND
+from nosync_nb.trace.parts.arrow_file import UNSOUND, open_arrow
 from nosync_nb.trace.parts.part_file import PartRef
 
 Some = TypeVar("Some")

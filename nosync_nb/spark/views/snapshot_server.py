@@ -46,8 +46,7 @@ from nosync_nb.errors import FencedError, NosyncError, TimeError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.rows import Schema
 from nosync_nb.spark import error_translation
-from nosync_nb.spark.execution.task_payload import PlanPayload, delete_parts
-from nosync_nb.spark.execution.tasks import StoredTrace
+from nosync_nb.spark.execution.tasks import PlanPayload, StoredTrace, delete_parts
 from nosync_nb.store import log_reader
 from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochNumbering
 from nosync_nb.store.log.fencing import ControlBlock

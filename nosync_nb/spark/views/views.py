@@ -17,7 +17,7 @@ from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import interval_transport
 from nosync_nb.spark.execution import trace_scan
 from nosync_nb.spark.execution.shuffle_records import HashRanges
-from nosync_nb.spark.execution.task_payload import PlanPayload
+from nosync_nb.spark.execution.tasks import PlanPayload
 from nosync_nb.spark.launch import Spark, is_alive, is_stopped
 from nosync_nb.spark.spark_session import frame_of
 from nosync_nb.spark.views.snapshot_server import Provider, SnapshotServer

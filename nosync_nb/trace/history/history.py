@@ -17,33 +17,42 @@ names is garbage.
 IMPORTANT: the changes in the manifest must not be appended again after a restart. So a checkpoint
 names the position in the log at the time when `pack` was called, and opening replays what follows
 it.
+
+Splits an interval of history into large batches that lie in files, and the rest.
+
+A reader that merges all of it requests batches; a reader of the first rows leaves large batches
+where they lie. The cost is estimated before: no row is decoded or sorted for that.
+
+Reads the changes of a trace in each of many single epochs at once.
+
+It takes a few numpy calls for a pack and for the tail, instead of as many for each epoch. Changes
+in part files are only counted, and not opened.
+
+Finds the history that cannot be read because files are missing. Pure, but opens packs.
+
+A sum over packs is redundant, so history is readable without it. A missing leaf loses epochs of all
+traces, because only the leaf itself says which traces it had.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.trace.batch import Batch, Layout
-from nosync_nb.trace.history import downsampling, interval_cover, missing_files, pack_tree
-from nosync_nb.trace.history.archive import Archive, RowWeight
+from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates
+from nosync_nb.trace.history import downsampling, pack_tree, sections
+from nosync_nb.trace.history.archive import Archive, ArchivedSums, RowWeight, unpacked_changes
 from nosync_nb.trace.history.downsampling import RetainedEpochs
-from nosync_nb.trace.history.epoch_reads import EpochReads, read_epochs
-from nosync_nb.trace.history.fragments import IntervalFragments, interval_fragments, weight
-from nosync_nb.trace.history.missing_files import MissingHistory
-from nosync_nb.trace.history.pack_plans import (
-    PackPlan,
-    PackResult,
-    RecutPlan,
-    SumPlan,
-    tidy_plans,
-)
+from nosync_nb.trace.history.pack_plans import PackPlan, PackResult, RecutPlan, SumPlan, tidy_plans
 from nosync_nb.trace.history.pack_tree import PackNode
 from nosync_nb.trace.history.unpacked_tail import (
     Decode,
@@ -55,6 +64,67 @@ from nosync_nb.trace.history.unpacked_tail import (
 )
 from nosync_nb.trace.parts.arrow_file import DISK
 from nosync_nb.trace.parts.part_file import PartRef
+
+_ROW_BYTES = 16
+"""The least bytes that a row of a frame is estimated to have."""
+
+
+class IntervalFragments(NamedTuple):
+    """Fragments that add up to the changes of a trace in an interval, in the layouts it had.
+
+    Attributes:
+        loose: small batches.
+        whole: large batches, each as its parts, disjoint and ascending in key hash.
+    """
+
+    loose: list[Batch]
+    whole: list[tuple[Batch, ...]]
+
+
+def interval_fragments(
+    archive: Archive, sums: ArchivedSums, entries: Iterable[Entry]
+) -> IntervalFragments:
+    """Returns the fragments of packs and of a tail; encoded changes are decoded together."""
+    fragments = IntervalFragments([], [])
+    encoded: dict[tuple[Layout, Decode], list[Any]] = {}
+    for epoch, change in entries:
+        if isinstance(change, Batch):
+            if len(change) > sections.LARGE:
+                fragments.whole.append((change,))
+            else:
+                fragments.loose.append(change)
+        elif isinstance(change, EncodedChange):
+            encoded.setdefault((change.layout, change.decode), []).append(change.data)
+        elif change.parts:
+            fragments.whole.append(change.parts)
+        else:
+            sums.large.setdefault(change.layout, []).append((epoch, change.refs))
+    for (layout, decode), data in encoded.items():
+        sums.updates.setdefault(layout, []).append(decode(data, layout.types)[0])
+    return IntervalFragments(
+        unpacked_changes(sums) + fragments.loose, archive.large_batches(sums) + fragments.whole
+    )
+
+
+def weight(entries: Iterable[Entry]) -> RowWeight:
+    """Estimates the rows of the entries of a tail; nothing is decoded."""
+    loose, filed = 0, 0
+    for _, change in entries:
+        if isinstance(change, FiledChange):
+            filed += sum(ref.rows for ref in change.refs)
+        elif isinstance(change, EncodedChange):
+            loose += _estimated_rows(change.data)
+        elif len(change) > sections.LARGE:
+            filed += len(change)
+        else:
+            loose += len(change)
+    return RowWeight(loose, filed)
+
+
+def _estimated_rows(data: Any) -> int:
+    """Estimates the rows of an encoded change: bytes of a frame, or a batch."""
+    return 1 + len(data) // _ROW_BYTES if isinstance(data, bytes | memoryview) else len(data)
+
 
 _FORMAT = 1
 
@@ -229,9 +299,9 @@ class History:
     def remove_missing(self, missing: AbstractSet[str]) -> MissingHistory:
         """Removes missing files from the history, and returns what cannot be read without them."""
         view = self._view
-        tree = tuple(missing_files.without_missing(view.tree, missing))
+        tree = tuple(without_missing(view.tree, missing))
         self._view = view._replace(tree=tree)
-        return missing_files.missing_history(self._archive, tree, view.tails, missing)
+        return missing_history(self._archive, tree, view.tails, missing)
 
     def truncate(self, to_epoch: int) -> None:
         """Forgets all epochs after `to_epoch`, which must be individually readable.
@@ -323,9 +393,7 @@ class History:
             return
         last = max([at, view.packed - 1, *(tail[-1][0] for tail in view.tails.values() if tail)])
         both = [
-            str(e)
-            for e in interval_cover.nearest_epochs(self.epochs(trace, last), at)
-            if e is not None
+            str(e) for e in pack_tree.nearest_epochs(self.epochs(trace, last), at) if e is not None
         ]
         nearest = f"{' or '.join(both)}, the nearest epochs" if both else "a later epoch"
         raise TimeError(
@@ -419,3 +487,163 @@ class History:
     def look_through(self) -> None:
         """From now on, validates every value of a file before it is used."""
         self._archive.look_through()
+
+
+Epochs = npt.NDArray[np.int64]
+
+
+class EpochReads(NamedTuple):
+    """The changes of a trace in some epochs.
+
+    Attributes:
+        small: updates with the epoch of each, by layout; those of one epoch may be in several.
+        large: the epochs with changes in part files, each with the distinct rows of these.
+    """
+
+    small: list[tuple[Layout, Epochs, Updates]]
+    large: dict[int, int]
+
+
+def read_epochs(
+    archive: Archive,
+    tree: Iterable[PackNode],
+    tail: Sequence[Entry],
+    trace: int,
+    lower: int,
+    upper: int,
+) -> EpochReads:
+    """Returns the changes of a trace in the individually readable epochs of `[lower, upper)`.
+
+    Args:
+        tail: its entries in that interval.
+
+    Raises:
+        CorruptLogError: if a file is missing or damaged.
+    """
+    result = EpochReads([], {})
+    for leaf in _leaves(tree, trace, lower, upper):
+        stop = min(upper, leaf.extent(trace)[1])
+        for section in archive.sections(leaf, trace):
+            singly = section.singly(lower, stop)
+            if singly is not None:
+                result.small.append((section.layout, *singly))
+            for epoch, refs in section.large:
+                if lower <= epoch < stop:
+                    result.large[epoch] = sum(ref.rows for ref in refs)
+    result.large.update((e, _rows(c)) for e, c in tail if isinstance(c, FiledChange))
+    result.small.extend(_tail_changes(tail))
+    return result
+
+
+def _leaves(tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Iterator[PackNode]:
+    """Yields the leaves that overlap some epochs."""
+    for top in tree:
+        for node in top.walk():
+            low, high = node.extent(trace)
+            if not node.children and max(low, lower) < min(high, upper):
+                yield node
+
+
+def _rows(change: FiledChange) -> int:
+    return sum(ref.rows for ref in change.refs)
+
+
+def _tail_changes(tail: Sequence[Entry]) -> Iterator[tuple[Layout, Epochs, Updates]]:
+    """Yields the changes of a tail in memory; those with one decoder are decoded together."""
+    batches: dict[Layout, list[tuple[int, Batch]]] = {}
+    encoded: dict[tuple[Layout, Decode], list[tuple[int, Any]]] = {}
+    for epoch, change in tail:
+        if isinstance(change, Batch):
+            batches.setdefault(change.layout, []).append((epoch, change))
+        elif isinstance(change, EncodedChange):
+            encoded.setdefault((change.layout, change.decode), []).append((epoch, change.data))
+    for layout, some in batches.items():
+        counts = [len(batch) for _, batch in some]
+        updates = concat_updates([batch.updates for _, batch in some], layout.types)
+        yield layout, _repeat_epochs([epoch for epoch, _ in some], counts), updates
+    for (layout, decode), changes in encoded.items():
+        updates, counts = decode([data for _, data in changes], layout.types)
+        yield layout, _repeat_epochs([epoch for epoch, _ in changes], counts), updates
+
+
+def _repeat_epochs(epochs: Sequence[int], counts: Sequence[int]) -> Epochs:
+    return np.array(epochs, np.int64).repeat(counts)
+
+
+class MissingHistory(NamedTuple):
+    """The history that cannot be read.
+
+    Attributes:
+        changes: by trace and epoch, the missing files of changes.
+        packs: the missing packs.
+    """
+
+    changes: Mapping[int, Mapping[int, frozenset[str]]]
+    packs: tuple[PackNode, ...]
+
+    def first_missing(self, trace: int, begin: int = 0) -> tuple[int, set[str]] | None:
+        """Returns the first unreadable epoch of a trace, and its missing files, or None.
+
+        Args:
+            begin: its first epoch; a pack that ends before has nothing of it.
+        """
+        unreadable = [*self.changes.get(trace, {}).items()]
+        for node in self.packs:
+            lower, upper = node.extent(trace)
+            if lower < upper and upper > begin:
+                unreadable.append((max(lower, begin), frozenset([node.name])))
+        if not unreadable:
+            return None
+        return min(epoch for epoch, _ in unreadable), {
+            name for _, names in unreadable for name in names
+        }
+
+
+def without_missing(tree: Sequence[PackNode], missing: AbstractSet[str]) -> Iterator[PackNode]:
+    """Yields the packs, and replaces a sum with missing files by its children."""
+    for node in tree:
+        if node.children and not missing.isdisjoint([node.name, *node.parts]):
+            yield from without_missing(node.children, missing)
+        else:
+            yield node._replace(children=tuple(without_missing(node.children, missing)))
+
+
+def missing_history(
+    archive: Archive,
+    tree: Iterable[PackNode],
+    tails: Mapping[int, Sequence[Entry]],
+    missing: AbstractSet[str],
+) -> MissingHistory:
+    """Returns the history that lies in missing files.
+
+    Cost: O(packs), and those are opened that refer to such files.
+    """
+    changes: dict[int, dict[int, frozenset[str]]] = {}
+    packs = []
+    for node in (each for top in tree for each in top.walk() if not each.children):
+        if node.name in missing:
+            packs.append(node)
+        elif not missing.isdisjoint(node.parts):
+            pack = archive.pack(node)
+            for trace in pack.numbers:
+                large = (each for section in pack.sections(trace) for each in section.large)
+                _record_missing(
+                    changes, trace, ((e, {r.path for r in refs}) for e, refs in large), missing
+                )
+    for trace, tail in tails.items():
+        filed = ((e, {r.path for r in c.refs}) for e, c in tail if isinstance(c, FiledChange))
+        _record_missing(changes, trace, filed, missing)
+    return MissingHistory(changes, tuple(packs))
+
+
+def _record_missing(
+    changes: dict[int, dict[int, frozenset[str]]],
+    trace: int,
+    filed: Iterable[tuple[int, AbstractSet[str]]],
+    missing: AbstractSet[str],
+) -> None:
+    """Records the changes of a trace whose files are missing."""
+    for epoch, names in filed:
+        if lost := missing & names:
+            by_epoch = changes.setdefault(trace, {})
+            by_epoch[epoch] = by_epoch.get(epoch, frozenset()) | lost

@@ -28,6 +28,9 @@ from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.history.sections import GridLevel, Section
 from nosync_nb.trace.parts.arrow_file import (
     DISK,
+    UNSOUND,
+    check_level,
+    check_record,
     cut_off,
     damaged_file_error,
     file_ending,
@@ -36,7 +39,6 @@ from nosync_nb.trace.parts.arrow_file import (
     store_file,
     write_file,
 )
-from nosync_nb.trace.parts.bounds_check import UNSOUND, check_level, check_record
 from nosync_nb.trace.parts.part_file import refs_from_json
 
 MAGIC = int.from_bytes(b"NSPACK01", "little")

@@ -1,6 +1,6 @@
 """Stores the changes of one trace over many epochs, at all levels of the grid. Pure functions.
 
-A section keeps each distinct row once; its levels (interval_cover.py) are lists of (row number,
+A section keeps each distinct row once; its levels (pack_tree.py) are lists of (row number,
 diff), grouped by epochs. So a level costs some three bytes for an entry and no copy of its row, and
 reading any interval is one `take` per column. There are no hashes: the reader arranges the rows.
 
@@ -23,7 +23,7 @@ from nosync_nb.rows import Column
 from nosync_nb.rows.count_arithmetic import add_runs
 from nosync_nb.rows.encoding import encode_column
 from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, Updates
-from nosync_nb.trace.history.interval_cover import SHIFTS, WHOLE, cover
+from nosync_nb.trace.history.pack_tree import SHIFTS, WHOLE, cover
 from nosync_nb.trace.parts.part_file import PartRef
 
 LARGE = 1 << 16

@@ -31,14 +31,15 @@ from nosync_nb.rows.arrow import Column, to_arrow
 from nosync_nb.trace.batch import Batch, Diffs, Layout, Updates
 from nosync_nb.trace.parts.arrow_file import (
     DISK,
+    UNSOUND,
     WITH_TEXTS,
+    check_record,
     damaged_file_error,
     load_file,
     open_mapped,
     store_file,
     write_arrow,
 )
-from nosync_nb.trace.parts.bounds_check import UNSOUND, check_record
 
 ROWS_MAX = 4 << 20
 BYTES_MAX = 1 << 30

@@ -17,7 +17,7 @@ from internals import share_utc
 import nosync_nb
 from nosync_nb import Collection, Session, StageError
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.functions.fingerprint import code, definitions, function_fingerprint
+from nosync_nb.collections.functions.fingerprint import canonical_values, code, function_fingerprint
 from nosync_nb.collections.library import asof, event_time, graphs, windows
 from nosync_nb.collections.library.windows import sessions
 from nosync_nb.collections.session_protocol import definition_of
@@ -131,7 +131,7 @@ def test_no_fingerprint_holds_a_module_a_path_or_a_line_of_the_library(
         written.append(data)
         return hashlib.blake2b(data, digest_size=8).hexdigest()
 
-    monkeypatch.setattr(definitions, "definition_digest", digest)
+    monkeypatch.setattr(canonical_values, "definition_digest", digest)
     monkeypatch.setattr(code, "definition_digest", digest)
     with nosync_nb.open(tmp_path / "log") as session:
         assert _prints(session, LIBRARY)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nosync_nb.operators.aggregates import contributions
+from nosync_nb.operators.aggregates import aggregate
 from nosync_nb.operators.aggregates.accumulators import Slots
-from nosync_nb.operators.aggregates.contributions import (
+from nosync_nb.operators.aggregates.aggregate import (
     AT_ONCE,
     FeedValues,
     all_contributions,
@@ -56,17 +56,17 @@ def test_some_at_a_time_are_those_at_once(type_: str, data: st.DataObject) -> No
     )
     drawn.sort(key=lambda each: each[2])
     at_once = of(type_, drawn)
-    with mock.patch.object(contributions, "AT_ONCE", 3):
+    with mock.patch.object(aggregate, "AT_ONCE", 3):
         assert plain(of(type_, drawn)) == plain(at_once)
 
 
-@pytest.mark.parametrize("bins_max", [0, contributions.BINS_MAX], ids=["bin by bin", "at once"])
+@pytest.mark.parametrize("bins_max", [0, aggregate.BINS_MAX], ids=["bin by bin", "at once"])
 @given(data=st.data())
 def test_few_doubles_are_cut_as_many_are(bins_max: int, data: st.DataObject) -> None:
     each = st.tuples(st.one_of(values["double"], st.floats(-1e6, 1e6)), counts, st.integers(0, 3))
-    drawn = data.draw(st.lists(each, min_size=1, max_size=contributions.FEW))
+    drawn = data.draw(st.lists(each, min_size=1, max_size=aggregate.FEW))
     few = of("double", drawn)
-    with mock.patch.multiple(contributions, FEW=0, BINS_MAX=bins_max):
+    with mock.patch.multiple(aggregate, FEW=0, BINS_MAX=bins_max):
         many = of("double", drawn)
     # Of many the products alone may be too much, though they fit together.
     assert plain(few) == plain(many) or (many == "too many" != few)
@@ -88,7 +88,7 @@ def test_sums_of_several_columns_are_those_of_each(data: st.DataObject, width: i
     small = st.integers(-2, 2)
     diff = np.array(data.draw(st.lists(small, min_size=n, max_size=n)), np.int64)
     number = np.array([at % GROUPS for at in range(n)], np.int64)
-    with mock.patch.object(contributions, "FEW", 0):
+    with mock.patch.object(aggregate, "FEW", 0):
         together = all_contributions(given_, diff, number, GROUPS)
     each: Slots = {}
     for feed, columns, type_ in given_:
@@ -100,7 +100,7 @@ def test_what_fits_in_the_end_may_be_too_much_in_between() -> None:
     drawn = [(1.0, 2**34, 0)] * 4 + [(1.0, -(2**34), 0)] * 4
     whole = of("double", drawn)
     assert not isinstance(whole, str)
-    with mock.patch.object(contributions, "AT_ONCE", 4):
+    with mock.patch.object(aggregate, "AT_ONCE", 4):
         assert plain(of("double", drawn)) == plain(whole) == {}
 
 

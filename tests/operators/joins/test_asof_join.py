@@ -20,7 +20,7 @@ from models.model import Bag
 import nosync_nb
 from nosync_nb import Collection
 from nosync_nb.collections.library import windows
-from nosync_nb.operators.joins import asof_lookup
+from nosync_nb.operators import asof_join
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 def few_at_first() -> Iterator[None]:
     """Looks at so few rows at first that it must look again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asof_lookup, "_LOOK", 1)
-        patch.setattr(asof_lookup, "_FURTHER", 2)
+        patch.setattr(asof_join, "_LOOK", 1)
+        patch.setattr(asof_join, "_FURTHER", 2)
         yield
 
 

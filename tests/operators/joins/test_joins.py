@@ -21,8 +21,8 @@ from models.model import Bag
 import nosync_nb
 from nosync_nb import Collection, ExpressionError, Input, SchemaError, Session, StageError
 from nosync_nb.collections.session_protocol import definition_of
-from nosync_nb.operators.joins import join, multiway_join
-from nosync_nb.operators.joins.multiway_join import LookupKey, MultiwayJoin
+from nosync_nb.operators import join, multiway_join
+from nosync_nb.operators.multiway_join import LookupKey, MultiwayJoin
 
 KINDS = ("inner", "left", "right", "full", "semi", "anti")
 pytestmark = pytest.mark.usefixtures("no_disk")

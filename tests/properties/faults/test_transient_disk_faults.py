@@ -19,8 +19,7 @@ from faults.faults import FakeMachine, HastyFiles, PickyFiles, opener
 from internals import checkpoint_now, lose_file, merge_trace, services_of, traces_of
 
 from nosync_nb import FencedError, NosyncError, Session
-from nosync_nb.files.filesystem import Files
-from nosync_nb.files.os_errors import raise_durability_error
+from nosync_nb.files.filesystem import Files, raise_durability_error
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.store import store
 from nosync_nb.store.log import Log, checkpoint

@@ -18,8 +18,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session.writes import idempotency
 from nosync_nb.trace.batch import Batch
-from nosync_nb.trace.history.epoch_reads import EpochReads
-from nosync_nb.trace.history.history import History
+from nosync_nb.trace.history.history import EpochReads, History
 
 LOADS = [[(1, "a"), (2, None)], [(3, "c")], [(x, str(x)) for x in range(100)]]
 

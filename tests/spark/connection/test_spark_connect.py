@@ -28,7 +28,7 @@ from nosync_nb.spark.streaming import queries
 from nosync_nb.spark.views import name_lookups, views
 from nosync_nb.spark.staging.staging import StagingService as Carrier
 from nosync_nb.spark.views.snapshot_server import StageSnapshot
-from nosync_nb.spark.execution.task_payload import PlanPayload as Shipping
+from nosync_nb.spark.execution.tasks import PlanPayload as Shipping
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.parts.part_file import open_part
 

@@ -33,7 +33,7 @@ from nosync_nb.operators import (
 )
 from nosync_nb.rows import Schema
 from nosync_nb.spark.execution.bulk_run import BulkInput, BulkResult, run_bulk
-from nosync_nb.spark.execution.task_payload import spill_batches
+from nosync_nb.spark.execution.tasks import spill_batches
 from nosync_nb.spark.staging import staging
 from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.trace import Layer, Trace

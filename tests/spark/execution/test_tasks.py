@@ -24,11 +24,10 @@ from nosync_nb.rows import Schema
 from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks
-from nosync_nb.spark.execution import task_payload as shipping
+from nosync_nb.spark.execution import tasks as shipping
 from nosync_nb.spark.execution.bulk_run import BulkInput, BulkResult
 from nosync_nb.spark.execution.shuffle_records import ERROR, MARK, HashRanges, ShuffleRecord
-from nosync_nb.spark.execution.task_payload import PlanPayload
-from nosync_nb.spark.execution.tasks import consolidated_change, pruned_change
+from nosync_nb.spark.execution.tasks import PlanPayload, consolidated_change, pruned_change
 from nosync_nb.spark.spark_session import Jobs
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates

@@ -16,7 +16,7 @@ import nosync_nb
 from nosync_nb import rows
 from nosync_nb.errors import NegativeMultiplicityError, TimeError
 from nosync_nb.rows import Schema
-from nosync_nb.spark.execution.task_payload import PlanPayload
+from nosync_nb.spark.execution.tasks import PlanPayload
 from nosync_nb.spark.views import snapshot_server, views
 from nosync_nb.spark.views.snapshot_server import StageSnapshot
 from nosync_nb.spark.views.views import Views, to_spark

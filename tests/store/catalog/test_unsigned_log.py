@@ -24,7 +24,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.expressions import disallowed_reason
 from nosync_nb.operators import spec
-from nosync_nb.operators.aggregates import spec as aggregates
+from nosync_nb.operators.aggregates import aggregate as aggregates
 from nosync_nb.rows import Schema
 from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.spark.connection import SparkConnection

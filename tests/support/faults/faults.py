@@ -22,8 +22,7 @@ import pytest
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError
-from nosync_nb.files.filesystem import Buffer, File, Files
-from nosync_nb.files.os_errors import raise_durability_error
+from nosync_nb.files.filesystem import Buffer, File, Files, raise_durability_error
 from nosync_nb.store.log.owner import HostIdentity, ProcessIdentity
 from nosync_nb.store.store import Store
 

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from faults.faults import SECTOR_BYTES, Crash, Phase
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.files.filesystem import Buffer, File, Files, Lock
-from nosync_nb.files.os_errors import raise_durability_error
+from nosync_nb.files.filesystem import Buffer, File, Files, Lock, raise_durability_error
 
 _MINE = os.getuid(), os.getgid()
 _FILE = stat.S_IFREG | 0o600

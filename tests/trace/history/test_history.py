@@ -40,13 +40,7 @@ from nosync_nb.trace.checksums import file_damage
 from nosync_nb.trace.history import (
     incremental_seek as near,
 )
-from nosync_nb.trace.history import (
-    interval_cover,
-    pack_file,
-    pack_tree,
-    sections,
-    unpacked_tail,
-)
+from nosync_nb.trace.history import pack_file, pack_tree, sections, unpacked_tail
 from nosync_nb.trace.history.downsampling import RetainedEpochs
 from nosync_nb.trace.history.history import History
 from nosync_nb.trace.history.incremental_seek import NearbyState
@@ -467,7 +461,7 @@ def test_retention_keeps_single_epochs_for_the_last_ones(tmp_path: Path) -> None
     assert [range(5001)] == every.epochs(1, 5000)
     with pytest.raises(TimeError, match="epoch 3000 ") as caught:
         history.state(1, 3000)
-    near = "{} or {}".format(*interval_cover.nearest_epochs(ranges, 3000))
+    near = "{} or {}".format(*pack_tree.nearest_epochs(ranges, 3000))
     assert near in str(caught.value.hint)
     with pytest.raises(TimeError, match="cannot use epoch 3000"):
         history.truncate(3000)
@@ -526,7 +520,7 @@ def test_epochs_in_two_lists_are_in_both(
         one += [each] if each else []
         at += 256 * (width + 1)
     other = [each for each in [aligned(begin, 9000, step)] if each]
-    both = interval_cover.common(one, other)
+    both = pack_tree.common(one, other)
     wanted = {e for each in one for e in each} & {e for each in other for e in each}
     assert [e for each in both for e in each] == sorted(wanted)
 
@@ -675,8 +669,8 @@ def test_a_cover_is_disjoint_complete_and_small(data: st.DataObject) -> None:
     stop = data.draw(st.integers(start + 1, start + 1500))
     lower = data.draw(st.integers(0, 2200))
     upper = data.draw(st.integers(lower, 2300))
-    shifts = (0, 4, 8, interval_cover.WHOLE)
-    runs = interval_cover.cover(lower, upper, start, stop, shifts)
+    shifts = (0, 4, 8, pack_tree.WHOLE)
+    runs = pack_tree.cover(lower, upper, start, stop, shifts)
     assert runs is not None
     covered = sorted(
         e
@@ -692,7 +686,7 @@ def test_a_cover_is_disjoint_complete_and_small(data: st.DataObject) -> None:
 def test_neighbours_are_the_nearest_epochs(data: st.DataObject) -> None:
     spans = [(3, 40), (50, 60), (90, 200)]
     grains = [(0, 10, 16), (20, 130, 16), (130, 150, 1), (150, 180, 4)]
-    ranges = interval_cover.readable(spans, grains)
+    ranges = pack_tree.readable(spans, grains)
     listed = [e for r in ranges for e in r]
     expected = [
         e
@@ -704,7 +698,7 @@ def test_neighbours_are_the_nearest_epochs(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, 210))
     before = max((e for e in listed if e < at), default=None)
     after = min((e for e in listed if e > at), default=None)
-    assert (before, after) == interval_cover.nearest_epochs(ranges, at)
+    assert (before, after) == pack_tree.nearest_epochs(ranges, at)
 
 
 def test_a_hint_names_no_epoch_that_is_not_there_yet(tmp_path: Path) -> None:

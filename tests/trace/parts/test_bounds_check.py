@@ -25,7 +25,7 @@ from nosync_nb.rows import Schema
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks, trace_scan
-from nosync_nb.spark.execution.task_payload import PlanPayload
+from nosync_nb.spark.execution.tasks import PlanPayload
 from nosync_nb.spark.staging.area import StagingArea
 from nosync_nb.spark.views import snapshot_server
 from nosync_nb.store import store
@@ -34,7 +34,7 @@ from nosync_nb.store.records import payloads
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.history import pack_file
-from nosync_nb.trace.parts import arrow_file, bounds_check, part_file
+from nosync_nb.trace.parts import arrow_file, part_file
 from nosync_nb.trace.parts.part_file import PartRef
 
 DISK = HastyFiles()
@@ -193,7 +193,7 @@ def test_own_logs_are_not_looked_at_value_by_value(
 ) -> None:
     """What the user signed costs no more than its checksums, and is mapped when it is touched."""
     seen: list[bool] = []
-    check = bounds_check.check_record
+    check = arrow_file.check_record
 
     def counted(record: Any, types: Any, *, thorough: bool, **more: Any) -> None:
         seen.append(thorough)
@@ -414,7 +414,7 @@ def test_what_is_served_says_whose_log_it_is_of(log: Path, monkeypatch: pytest.M
 
 def test_an_executor_looks_through_a_part_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    check = bounds_check.check_record
+    check = arrow_file.check_record
 
     def counted(record: Any, types: Any, *, thorough: bool, **more: Any) -> None:
         seen.append(thorough)

@@ -8,11 +8,12 @@ with every moved line, so neither is used.
 Signatures are in `signing`. No module checks that a function is deterministic.
 """
 
-from nosync_nb.collections.functions.fingerprint.canonical_values import LRU_CACHED
+from nosync_nb.collections.functions.fingerprint.canonical_values import (
+    LRU_CACHED,
+    definition_fingerprint,
+)
 from nosync_nb.collections.functions.fingerprint.code import FunctionIdentity, function_fingerprint
-from nosync_nb.collections.functions.fingerprint.code_origin import code_version
-from nosync_nb.collections.functions.fingerprint.definitions import definition_fingerprint
-from nosync_nb.collections.functions.fingerprint.library import library_identity
+from nosync_nb.collections.functions.fingerprint.code_origin import code_version, library_identity
 
 __all__ = [
     "LRU_CACHED",

@@ -33,14 +33,13 @@ from nosync_nb.collections.functions.fingerprint import (
     canonical_code,
     canonical_values,
     code_origin,
-    library,
 )
 from nosync_nb.collections.functions.fingerprint.canonical_values import (
     LRU_CACHED,
     UnsupportedValue,
+    definition_digest,
     framed_bytes,
 )
-from nosync_nb.collections.functions.fingerprint.definitions import definition_digest
 
 _DYNAMIC_LOOKUPS = frozenset({"eval", "exec", "globals", "locals", "vars", "__import__"})
 _STANDARD_ATTRIBUTES = frozenset(
@@ -256,7 +255,7 @@ class FingerprintWriter:
 
     def _object(self, value: Any, *, called: bool = False) -> bool:
         """Writes enums, named tuples, dataclasses, our own functions and callable objects."""
-        ours = library.library_identity_of(value)
+        ours = code_origin.library_identity_of(value)
         if ours is not None:
             identity, parts = ours
             self.write("own", identity)
@@ -297,7 +296,7 @@ class FingerprintWriter:
         if version is None:
             raise UnsupportedValue(f"is '{name}' of module '{module}', whose code is not available")
         if version == "engine":
-            public = library.public_name(module, name)
+            public = code_origin.public_name(module, name)
             if public is None:
                 raise UnsupportedValue(
                     f"is '{name}' of module '{module}', which is not part of the public API"

@@ -15,8 +15,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, FencedError
-from nosync_nb.files.filesystem import File, Files
-from nosync_nb.files.os_errors import suppress_missing
+from nosync_nb.files.filesystem import File, Files, suppress_missing
 from nosync_nb.store import ownership_history
 from nosync_nb.store.log import checkpoint, frames, owner, recovery, segments, tail
 from nosync_nb.store.log.fencing import ControlBlock

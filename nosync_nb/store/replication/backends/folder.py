@@ -38,8 +38,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from nosync_nb.errors import DurabilityError
-from nosync_nb.files.filesystem import File, Files
-from nosync_nb.files.os_errors import suppress_missing
+from nosync_nb.files.filesystem import File, Files, suppress_missing
 from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.replication import fencing_grant, file_layout
 from nosync_nb.store.replication.fencing_grant import FencingGrant

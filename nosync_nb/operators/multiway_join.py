@@ -21,7 +21,7 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.expressions import Expression, Types, compile_expression, of_params
 from nosync_nb.operators.base import LookupHop, LookupStage, Operator, RowPiece, Step
-from nosync_nb.operators.joins.join import Join
+from nosync_nb.operators.join import Join
 from nosync_nb.operators.linear import predicate_mask
 from nosync_nb.operators.spec import DefinitionPart, Spec, every_column
 from nosync_nb.rows import Column, Schema

@@ -1,1 +1,0 @@
-"""Aggregate calls in expressions, and the aggregates that exist."""

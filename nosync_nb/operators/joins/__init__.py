@@ -1,1 +1,0 @@
-"""Equi-joins of two or many collections, as-of joins."""

@@ -1,1 +1,0 @@
-"""Streaming DataFrames, micro-batch by micro-batch."""
