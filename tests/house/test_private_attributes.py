@@ -57,6 +57,7 @@ OFFERED = {
     "replay_rows": "likewise",
     "backlog_bytes": "likewise",
     "retain": "likewise",
+    "budget": "likewise",
     "spark_off": "likewise",
     "__cause__": "of exceptions: the language has no other way than `raise`",
     "__context__": "likewise",
