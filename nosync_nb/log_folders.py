@@ -300,7 +300,7 @@ class LogFolder:
         Examples:
             >>> LogFolder("new.nosync").record_move("old.nosync")
         """
-        registry.moved(self._files, os.fspath(old), self.path)
+        registry.record_move(self._files, os.fspath(old), self.path)
 
 
 def lost_logs(parent: str | os.PathLike[str]) -> list[str]:

@@ -261,7 +261,7 @@ def _configured_replicas(store: Store, request: _OpenRequest) -> tuple[ReplicaCo
             return ReplicaConfig(), str(error)
         stored = ReplicaConfig()
     requested = request.over(stored)
-    if requested is None or requested == stored.settled:
+    if requested is None or requested == stored.without_former:
         return stored, None
     requested = stored.changed(requested, log.head.seq)
     prepare_copy(requested.replicas, store.files)

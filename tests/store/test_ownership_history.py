@@ -180,7 +180,7 @@ def test_frames_that_are_kept_are_compared_whoever_wrote_them_elsewhere(tmp_path
     with open_session(path) as session:
         committed(session, 3)
         source = LogSource(session.path, log_of(session).generation)
-        before = source.look()
+        before = source.current_view()
         source.close()
         assert before is not None
         committed(session, 1)
@@ -190,7 +190,7 @@ def test_frames_that_are_kept_are_compared_whoever_wrote_them_elsewhere(tmp_path
     with open_session(path) as session:
         committed(session, 1)
         source = LogSource(session.path, log_of(session).generation)
-        source.look()
+        source.current_view()
         assert source.holds(before.end, elsewhere)
         assert not source.holds(before.end._replace(chain=bytes(16)), elsewhere)
         (path / own.name).rename(tmp_path / "kept")  # as it is when it is not kept any more

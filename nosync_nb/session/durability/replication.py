@@ -108,7 +108,7 @@ class ReplicationService:
     def change(self, settings: ReplicaConfig) -> None:
         """Changes the replicas; ends a keeper that runs with the previous ones."""
         self._log.check()
-        if settings == self.settings.settled:
+        if settings == self.settings.without_former:
             return
         prepare_copy(settings.replicas, self._store.files)
         with self.heard:
@@ -198,7 +198,7 @@ class ReplicationService:
         An acknowledgement since the settings were changed confirms the new settings.
         """
         with self.heard:
-            return self.settings.owed(self._confirmed)
+            return self.settings.unconfirmed(self._confirmed)
 
     @property
     def _confirmed(self) -> list[bool]:
@@ -373,14 +373,14 @@ class ReplicationService:
         current, frames = self.settings, [replica.seq for replica in self._progress]
         if current.former is None or not current.settles(self._confirmed, frames):
             return
-        settled = self._replicas._replace(settings=current.settled)
+        settled = self._replicas._replace(settings=current.without_former)
         if current.promised != current.quorum:
-            settled = self._under_settings(current.settled)  # replicas promise it now
+            settled = self._under_settings(current.without_former)  # replicas promise it now
         try:
             self._log.check()
             self._switch(settled)
         except NosyncError:  # the next session repeats this step
-            self._replicas = self._replicas._replace(settings=current.settled)
+            self._replicas = self._replicas._replace(settings=current.without_former)
 
     def _mark_failing(self, progress: list[ReplicaProgress], why: str) -> None:
         with self.heard:

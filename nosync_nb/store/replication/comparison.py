@@ -78,7 +78,7 @@ def verified_local_files(
             replicas = ()
             notes.append(str(error))
 
-    def again() -> LogSurvey:
+    def survey_again() -> LogSurvey:
         return completed_report(
             disk, folder, survey_log(disk, folder, HostIdentity(), tally), tally
         )
@@ -86,7 +86,7 @@ def verified_local_files(
     if replicas:
         surveyed = completed_report(disk, folder, log.survey, tally)
         local = LocalFiles(disk, folder, surveyed, frozenset(each.file for each in log.damage))
-    copies = [compare_replicas(local, address, again) for address in replicas]
+    copies = [compare_replicas(local, address, survey_again) for address in replicas]
     seconds = time.monotonic() - began
     return tally.verified(folder, log, seconds, copies, notes)
 

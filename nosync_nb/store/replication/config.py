@@ -54,7 +54,7 @@ class ReplicaConfig(NamedTuple):
     unprepared: bool = False
 
     @property
-    def settled(self) -> ReplicaConfig:
+    def without_former(self) -> ReplicaConfig:
         """The same settings, with the change completed."""
         return self._replace(former=None)
 
@@ -88,29 +88,29 @@ class ReplicaConfig(NamedTuple):
             tuple(each.url for each in self.replicas), self.quorum
         )
         if asked.quorum == former.quorum or not (former.quorum and asked.replicas):
-            return asked.settled
+            return asked.without_former
         return asked._replace(former=former._replace(seq=seq))
 
     def settles(self, promised: Iterable[bool], acknowledged: Iterable[int]) -> bool:
         """Returns True if the previous settings need not be known any more.
 
         Args:
-            promised: see `owed`.
+            promised: see `unconfirmed`.
             acknowledged: the last acknowledged frame of each replica.
         """
         if self.former is None or self._lowered:
-            return self.owed(promised) == 0
+            return self.unconfirmed(promised) == 0
         return quorum_index(acknowledged, self.quorum) >= self.former.seq
 
     def counted(self, promised: Iterable[bool], acknowledged: Sequence[int], announced: int) -> int:
         """Returns the last safe frame or epoch; an announced one stays safe.
 
         Args:
-            promised: see `owed`.
+            promised: see `unconfirmed`.
             acknowledged: the last acknowledged frame or epoch of each replica.
             announced: the last one that was announced before the change.
         """
-        if self.former is None or (self._lowered and not self.owed(promised)):
+        if self.former is None or (self._lowered and not self.unconfirmed(promised)):
             return quorum_index(acknowledged, self.quorum)
         safe = min(announced, quorum_index(acknowledged, self.promised))
         if not self._lowered:
@@ -118,7 +118,7 @@ class ReplicaConfig(NamedTuple):
         both = [n for each, n in self._by_replica(acknowledged) if each.url in self.former.urls]
         return max(safe, quorum_index(both, self.former.quorum))
 
-    def owed(self, promised: Iterable[bool]) -> int:
+    def unconfirmed(self, promised: Iterable[bool]) -> int:
         """Returns how many more replicas must know the quorum before it counts.
 
         Args:

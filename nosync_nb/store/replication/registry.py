@@ -100,7 +100,7 @@ def unregister_replicas(files: Files, folder: str) -> bool:
     return True
 
 
-def moved(files: Files, old: str, new: str) -> None:
+def record_move(files: Files, old: str, new: str) -> None:
     """Records that the folder of a log was renamed, with the branches in it.
 
     Raises:

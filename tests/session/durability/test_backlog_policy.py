@@ -91,7 +91,7 @@ def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
 
 def of(session: Session, name: str) -> set[str]:
     """The files of rows that the log names for a stage."""
-    view = LogSource(session.path, log_of(session).generation).look()
+    view = LogSource(session.path, log_of(session).generation).current_view()
     assert view is not None
     return files_with(session, name) & view.files.keys()
 

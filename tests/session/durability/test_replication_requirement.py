@@ -84,7 +84,7 @@ def local_files(session: Session) -> set[str]:
 def named_files(session: Session, name: str) -> set[str]:
     """The files that the log names for a collection; those of merges it does later."""
     log = log_of(session)
-    view = LogSource(session.path, log.generation).look()
+    view = LogSource(session.path, log.generation).current_view()
     assert view is not None
     return files_with(session, name) & view.files.keys()
 

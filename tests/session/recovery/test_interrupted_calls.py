@@ -148,7 +148,7 @@ def test_other_replicas_are_those_that_are_written_wherever_a_change_is_interrup
         replication.change(second)
         assert heard(replication, [5, 4])
         assert not keepers[-1].killed
-        assert replication.settings.settled == second
+        assert replication.settings.without_former == second
     for each in current:
         each.close()
 

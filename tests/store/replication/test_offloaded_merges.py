@@ -156,23 +156,25 @@ def test_a_request_is_read_however_it_arrives(asked: MergeRequest) -> None:
     for size in (1, 7, 100, len(data)):
         requests = MergeRequests()
         taken = [
-            each for i in range(0, len(data), size) for each in requests.take(data[i : i + size])
+            each
+            for i in range(0, len(data), size)
+            for each in requests.complete_requests(data[i : i + size])
         ]
         assert taken == [asked, other]
 
 
 def test_what_is_cut_short_or_no_request_is_none(asked: MergeRequest) -> None:
     requests = MergeRequests()
-    assert requests.take(asked.line[:-40]) == []
-    assert requests.take(b"....") == []
-    assert requests.take(asked.line) == [asked]
-    assert requests.take(b"x" * 2 * LINE_MAX) == []
-    assert requests.take(b"\n[1, 2]\n{}\nnull\n\xff\n") == []
+    assert requests.complete_requests(asked.line[:-40]) == []
+    assert requests.complete_requests(b"....") == []
+    assert requests.complete_requests(asked.line) == [asked]
+    assert requests.complete_requests(b"x" * 2 * LINE_MAX) == []
+    assert requests.complete_requests(b"\n[1, 2]\n{}\nnull\n\xff\n") == []
     outside = asked._replace(stem="../../etc/x")
-    assert requests.take(outside.line) == []
+    assert requests.complete_requests(outside.line) == []
     linked = asked.layers[0][0]._replace(path="../owner")
-    assert requests.take(asked._replace(layers=((linked,),)).line) == []
-    assert requests.take(asked.line) == [asked]
+    assert requests.complete_requests(asked._replace(layers=((linked,),)).line) == []
+    assert requests.complete_requests(asked.line) == [asked]
 
 
 def test_a_proposal_that_names_what_is_no_part_is_none() -> None:

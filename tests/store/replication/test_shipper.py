@@ -134,17 +134,17 @@ def test_nothing_is_shipped_for_an_owner_of_whom_word_and_file_disagree(path: st
 def test_a_look_at_what_has_not_grown_gives_what_the_last_one_gave(path: str) -> None:
     with open_session(path) as session:
         source = LogSource(path, now(path))
-        before = source.look()
+        before = source.current_view()
         assert before is not None
-        assert source.look() is before
+        assert source.current_view() is before
         session.inputs["edges"].insert([(7, 7)])
         session.commit(wait="disk")
-        after = source.look()
+        after = source.current_view()
         assert after is not None
         assert after.epoch == before.epoch + 1
-        assert source.look() is after
+        assert source.current_view() is after
         checkpoint_now(session)
-        checkpointed = source.look()
+        checkpointed = source.current_view()
         assert checkpointed is not None
         assert (checkpointed.end, checkpointed.state is None) == (after.end, False)
         source.close()
@@ -153,10 +153,10 @@ def test_a_look_at_what_has_not_grown_gives_what_the_last_one_gave(path: str) ->
 @pytest.mark.fault(24)
 def test_who_looks_for_an_owner_who_was_replaced_is_told(path: str) -> None:
     before = LogSource(path, now(path))
-    assert before.look() is not None
+    assert before.current_view() is not None
     take_over(path)
     with pytest.raises(FencedError):
-        before.look()
+        before.current_view()
 
 
 @pytest.mark.fault(24)
@@ -176,7 +176,7 @@ def test_who_is_replaced_while_he_is_looked_at_is_not_shipped(path: str) -> None
     before = LogSource(path, now(path), files=files)
     files.armed = True
     with pytest.raises(FencedError):
-        before.look()
+        before.current_view()
     assert not files.armed
 
 
@@ -212,7 +212,7 @@ def test_a_frame_that_could_not_be_noted_is_noted_with_the_next_look(
     go_on(path, 2)
     made, count = source.ShippedFrame, []
     monkeypatch.setattr(source, "ShippedFrame", lambda *said: count.append(1) or made(*said))
-    whole = LogSource(path, now(path)).look()
+    whole = LogSource(path, now(path)).current_view()
     assert whole is not None
     assert whole.files
     for number in range(len(count)):
@@ -226,8 +226,8 @@ def test_a_frame_that_could_not_be_noted_is_noted_with_the_next_look(
         looked = LogSource(path, now(path))
         monkeypatch.setattr(source, "ShippedFrame", refused)
         with pytest.raises(MemoryError):
-            looked.look()
-        assert looked.look() == whole
+            looked.current_view()
+        assert looked.current_view() == whole
 
 
 # -- what is sent ----------------------------------------------------------------------------------

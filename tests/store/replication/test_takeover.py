@@ -581,7 +581,7 @@ def test_what_is_appended_to_a_copy_is_proven_before(written: Session, tmp_path:
     for i in range(3):
         written.inputs["edges"].insert([(i, i)])
         written.commit(wait="disk")
-    view = source.look()
+    view = source.current_view()
     assert view is not None
     segment, size = view.extents[-1]
     path = Path(source.folder, segment.name)

@@ -300,7 +300,12 @@ def run_keeper(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
     scrubber.start()
     try:
         while owner_is_alive(
-            disk, folder, generation, news, lanes, lambda r: merger.ask(requests.take(r))
+            disk,
+            folder,
+            generation,
+            news,
+            lanes,
+            lambda r: merger.ask(requests.complete_requests(r)),
         ):
             scrubber.news()
             for lane in lanes:

@@ -152,7 +152,7 @@ class LogSource:
         status = self._files.status(self._control_path)
         return status.st_dev, status.st_ino
 
-    def look(self, *, written: bool = False) -> LogView | None:
+    def current_view(self, *, written: bool = False) -> LogView | None:
         """Returns what there is to ship now; None before the owner has begun.
 
         Args:

@@ -60,7 +60,7 @@ class MergeRequest(NamedTuple):
         return b"\n" + json.dumps(self).encode() + b"\n"
 
     @classmethod
-    def told_in(cls, line: bytes) -> MergeRequest:
+    def parse(cls, line: bytes) -> MergeRequest:
         """Parses a line of an owner.
 
         Raises:
@@ -87,7 +87,7 @@ class MergeProposal(NamedTuple):
     why: str = ""
 
     @classmethod
-    def of(cls, fields: dict[str, Any]) -> MergeProposal:
+    def from_json(cls, fields: dict[str, Any]) -> MergeProposal:
         """Decodes a proposal from JSON.
 
         Raises:
@@ -103,7 +103,7 @@ class MergeRequests:
     def __init__(self) -> None:
         self._partial_line = b""
 
-    def take(self, data: bytes) -> list[MergeRequest]:
+    def complete_requests(self, data: bytes) -> list[MergeRequest]:
         """Takes the next bytes; returns the requests that are complete now."""
         *lines, rest = (self._partial_line + data).split(b"\n")
         rest = rest.lstrip(_WAKE_BYTE)
@@ -112,7 +112,7 @@ class MergeRequests:
         for line in (each.strip(_WAKE_BYTE) for each in lines):
             # A line that was cut short is ignored, because its sender knows and merges itself.
             with suppress(ValueError, TypeError, CorruptLogError):
-                requests += [MergeRequest.told_in(line)] if line else []
+                requests += [MergeRequest.parse(line)] if line else []
         return requests
 
 

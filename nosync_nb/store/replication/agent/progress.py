@@ -62,7 +62,7 @@ def parse_progress(line: bytes) -> Told:
     """
     fields = json.loads(line)
     if "merge" in fields:
-        return MergeProposal.of(fields)
+        return MergeProposal.from_json(fields)
     return ReplicaProgress(**fields) if "replica" in fields else ScrubReport(**fields)
 
 

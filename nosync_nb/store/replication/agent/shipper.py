@@ -131,7 +131,7 @@ class Shipper:
         """Sends what is missing; returns True if the replica was behind.
 
         Args:
-            written: see `LogSource.look`.
+            written: see `LogSource.current_view`.
 
         Raises:
             FencedError: another owner has taken over, here or there.
@@ -142,7 +142,7 @@ class Shipper:
             CorruptLogError: a file that the log names is damaged.
         """
         for _ in range(_ROUNDS_MAX):
-            view = self._source.look(written=written)
+            view = self._source.current_view(written=written)
             if view is None:
                 return False
             try:
@@ -309,11 +309,11 @@ class Shipper:
     def _store_pieces(self, name: str) -> Put:
         """Returns the function that sends the pieces of a whole file."""
 
-        def put(offset: int, data: bytes, last: bool) -> None:
+        def store_piece(offset: int, data: bytes, last: bool) -> None:
             self._replica.store(self._source.term, name, offset, data, last=last)
             self.bytes_sent += len(data)
 
-        return put
+        return store_piece
 
     def _store_state(self, state: ShippedCheckpoint) -> None:
         """Sends a checkpoint, unless it was replaced since the look."""
@@ -342,13 +342,13 @@ class Shipper:
             sizes[name] = size
             return
 
-        def put(offset: int, data: bytes, _last: bool) -> None:
+        def append_piece(offset: int, data: bytes, _last: bool) -> None:
             self._replica.append(self._source.term, name, offset, data)
             sizes[name] = offset + len(data)
             self.bytes_sent += len(data)
 
         with closing(self._open(name)) as file:
-            verified_growth(file, segment, self._source.mark(segment, has), has, size, put)
+            verified_growth(file, segment, self._source.mark(segment, has), has, size, append_piece)
 
     def _open(self, name: str) -> File:
         try:
@@ -367,7 +367,7 @@ def verified_rows(file: File, wanted: FileReference, put: Put) -> int:
     """
     size = file.size()
     pieces = _PieceWriter(put)
-    for flaw in rows_damage(file.read_at, size, wanted, pieces.take):
+    for flaw in rows_damage(file.read_at, size, wanted, pieces.add_bytes):
         raise _damaged_error(wanted.name, flaw.why)
     pieces.end()
     return size
@@ -398,9 +398,9 @@ def whole_segment(file: File, segment: Segment, size: int, put: Put) -> None:
     if header != encode_header(segment):
         raise _damaged_error(segment.name, "its header does not match its checksum")
     pieces = _PieceWriter(put)
-    pieces.take(header)
+    pieces.add_bytes(header)
     for data in _verified_frames(file, segment, segment.start, size):
-        pieces.take(data)
+        pieces.add_bytes(data)
     pieces.end()
 
 
@@ -434,7 +434,7 @@ class _PieceWriter:
         self._offset = 0
         self._buffer = bytearray()
 
-    def take(self, data: bytes) -> None:
+    def add_bytes(self, data: bytes) -> None:
         """Adds the next bytes."""
         self._buffer += data
         while len(self._buffer) > PIECE_BYTES:

@@ -153,7 +153,7 @@ class FolderReplica:
             self._files.unlink(path)
         sizes = self._sizes(names)
         self._least_sizes, self._checked_stamps = dict(sizes), None
-        self._settle()  # last, because an earlier owner may write until the grant
+        self._sync_leftovers()  # last, because an earlier owner may write until the grant
         doubtful = self._read_doubtful()
         return ReplicaHoldings(
             grant.incarnation, {n: s for n, s in sizes.items() if n not in doubtful}
@@ -369,7 +369,7 @@ class FolderReplica:
             if name.endswith(".tmp") and file_layout.is_file(name.rsplit(".", 2)[0])
         ]
 
-    def _settle(self) -> None:
+    def _sync_leftovers(self) -> None:
         """Makes durable what another process may have written, and not synced before it died.
 
         Failure: 1. A file is renamed, and its shipper dies before the folder is synced. 2. The next

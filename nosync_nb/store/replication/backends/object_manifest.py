@@ -324,7 +324,7 @@ class ManifestChain:
         """Returns the name of an object in the bucket."""
         return f"{self._root}/{key}"
 
-    def look(self) -> CopyState | None:
+    def current_state(self) -> CopyState | None:
         """Returns the current state of the copy; None if the chain is empty.
 
         Raises:
@@ -332,7 +332,7 @@ class ManifestChain:
         """
         return self._state or self._read()
 
-    def known(self) -> CopyState | None:
+    def cached_state(self) -> CopyState | None:
         """Returns the cached state of the copy; reads the chain only without a cached one."""
         return self._state or self._cached[1] or self._read()
 
@@ -354,7 +354,7 @@ class ManifestChain:
             raise fencing_grant.grant_conflict_error(self.where, self._state.promise.term)
         return self._state
 
-    def begin(self, term: OwnerTerm, name: LogName) -> CopyState:
+    def accept_term(self, term: OwnerTerm, name: LogName) -> CopyState:
         """Makes the copy accept a term; see `Replica.promise`."""
         was, self._state = self._state, None
         self._probe_store()
@@ -428,7 +428,7 @@ class ManifestChain:
             )
         return state
 
-    def still(self, term: OwnerTerm) -> None:
+    def refuse_if_extended(self, term: OwnerTerm) -> None:
         """Raises if another writer has extended the chain."""
         path = self.path(record_key(self.reign(term).slot + 1))
         if self._bucket.holds(path):

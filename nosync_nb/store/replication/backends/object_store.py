@@ -60,7 +60,7 @@ class ObjectSite:
         for name in self._bucket.folders():
             beat()
             if _ID.fullmatch(name):
-                state = ManifestChain(self._bucket, name).look()
+                state = ManifestChain(self._bucket, name).current_state()
                 if state is not None and any(map(file_layout.is_frames, state.files)):
                     grants[bytes.fromhex(name)] = state.promise
         return grants
@@ -109,18 +109,18 @@ class ObjectReplica:
 
     def promised(self) -> OwnerTerm | None:
         """Returns the term that the copy accepts writes from; None if it has no grant."""
-        state = self._chain.look()
+        state = self._chain.current_state()
         return state.promise.term if state else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
         """Rejects all writes of earlier terms from now on."""
         self.close()
-        self._chain.begin(term, name)
+        self._chain.accept_term(term, name)
         return self.held()
 
     def held(self) -> ReplicaHoldings:
         """Returns the files that the copy holds."""
-        state = self._chain.look()
+        state = self._chain.current_state()
         if state is None:
             return ReplicaHoldings("", {})
         sizes = {name: content.size for name, content in state.files.items()}
@@ -172,12 +172,12 @@ class ObjectReplica:
             self._growths.clear()
         else:
             self._chain.present(term)
-            self._chain.still(term)
+            self._chain.refuse_if_extended(term)
             self._chain.clear()
 
     def acknowledged(self) -> int:
         """Returns the last acknowledged frame; 0: nothing was acknowledged."""
-        state = self._chain.look()
+        state = self._chain.current_state()
         return state.seq if state else 0
 
     def digest(self, name: str, size: int) -> bytes:
@@ -202,11 +202,11 @@ class ObjectReplica:
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Returns bytes of a file; fewer than `size` only at its end."""
         file_layout.file_path("", name)
-        before = self._chain.known()
+        before = self._chain.cached_state()
         try:
             return self._read_range(name, offset, size)
         except DurabilityError:
-            if self._chain.look() is before:
+            if self._chain.current_state() is before:
                 raise
             return self._read_range(name, offset, size)  # its writer had merged pieces meanwhile
 
@@ -235,7 +235,7 @@ class ObjectReplica:
         if changes:
             self._chain.commit(term, changes, b"")
         else:
-            self._chain.still(term)
+            self._chain.refuse_if_extended(term)
 
     def close(self) -> None:
         """Drops its buffers."""
@@ -247,9 +247,9 @@ class ObjectReplica:
     # -- pieces ------------------------------------------------------------------------------
 
     def _content(self, name: str, *, fresh: bool = False) -> FileContent:
-        state = self._chain.look() if fresh else self._chain.known()
+        state = self._chain.current_state() if fresh else self._chain.cached_state()
         if not fresh and (state is None or name not in state.files):
-            state = self._chain.look()
+            state = self._chain.current_state()
         if state is None or name not in state.files:
             raise DurabilityError(f"'{self._chain.where}' has no data of '{name}'")
         return state.files[name]
@@ -311,7 +311,7 @@ class ObjectReplica:
             return
         if growth.digest is not None:
             self._digests[growth.name] = growth.size, growth.digest
-        state = self._chain.look()
+        state = self._chain.current_state()
         assert state is not None
         piece = state.files[growth.name].pieces[-1] if growth.rest else None
         if piece is not None and piece.rank == 0 and piece.size == len(growth.rest):
