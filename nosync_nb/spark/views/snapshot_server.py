@@ -406,10 +406,7 @@ def stage_snapshot(
         yield _read_folder(folder, stage, at, pin)
         return
     with connection:
-        served = pickle.loads(payload)
-        if isinstance(served, bytes):
-            raise error_translation.unpack_error(served)
-        assert isinstance(served, SerializedSnapshot)
+        served = _load_answer(payload, folder)
         try:
             yield served
         finally:
@@ -434,6 +431,29 @@ def _request_snapshot(folder: str, request: bytes) -> tuple[socket.socket | None
             pass
         connection.close()
     return None, b""
+
+
+def _load_answer(payload: bytes, folder: str) -> SerializedSnapshot:
+    """The answer of a session; its error is raised.
+
+    Failure: 1. A session is open, and another release is installed. 2. Spark's process, which runs
+    that release, asks the session. 3. The answer names classes that have moved. The folder is not
+    read instead, because the session may commit between the reads of one query.
+
+    Raises:
+        NosyncError: the session's error; or the session runs another release.
+    """
+    try:
+        served = pickle.loads(payload)
+    except (ImportError, AttributeError) as error:
+        raise NosyncError(
+            f"the session that has '{folder}' open runs another release of nosync ({error})",
+            hint="restart its kernel, then read again",
+        ) from error
+    if isinstance(served, bytes):
+        raise error_translation.unpack_error(served)
+    assert isinstance(served, SerializedSnapshot)
+    return served
 
 
 def _read_folder(folder: str, stage: str, at: Any, pin: Pin | None) -> SerializedSnapshot:

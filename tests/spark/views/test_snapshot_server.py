@@ -218,6 +218,22 @@ def test_another_who_holds_the_name_is_passed_over(tmp_path: Path) -> None:
             assert seen(tmp_path / "log") == 1
 
 
+def test_a_session_of_another_release_is_an_error_with_the_remedy(
+    session: Session, server: SnapshotServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release before answers with classes of `nosync_nb.spark.serving`, which is gone."""
+    session.commit("some", batch(0, 10))
+    monkeypatch.setattr(
+        snapshot_server.pickle, "dumps", lambda served: b"cnosync_nb.spark.serving\nServed\n."
+    )
+    with (
+        pytest.raises(nosync_nb.NosyncError, match="runs another release of nosync") as caught,
+        snapshot_server.stage_snapshot(session.folder, "some"),
+    ):
+        pytest.fail("the answer was loaded")
+    assert caught.value.hint == "restart its kernel, then read again"
+
+
 def test_a_folder_without_a_session_is_read_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
