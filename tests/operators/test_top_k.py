@@ -441,7 +441,7 @@ def test_limits_and_orders_that_are_none_are_refused(session: Session) -> None:
             group.top(1, by=by)
     with pytest.raises((SchemaError, ExpressionError), match="nothing"):
         group.top(1, by="nothing desc")
-    with pytest.raises(SchemaError, match="there is a column 'rank' already"):
+    with pytest.raises(SchemaError, match="the column 'rank' exists already"):
         group.rank("k", 1)
     with pytest.raises(SchemaError, match="'m' is a map, and maps cannot be keys"):
         a.group_by("m")
