@@ -77,7 +77,7 @@ def main() -> int:
     drawn = mutants.draw(TOP, every, args.count, args.seed)
     drawn = [m for m in drawn if not args.file or args.file in m.file]
     found = Results(HOME / "results.jsonl", TOP / "tests", args.seconds, args.files)
-    todo = [m for m in drawn if found.of(m) is None]
+    todo = [m for m in drawn if found.first_unreadable(m) is None]
     print(f"{len(every)} mutants, {len(drawn)} drawn, {len(drawn) - len(todo)} known already")
     with Copies(TOP, HOME, args.jobs) as copies, ThreadPoolExecutor(args.jobs) as pool:
         judge = Judge(Cover(TOP, HOME / "cover", copies, args.look), copies, args)
@@ -235,7 +235,7 @@ def report(drawn: Iterable[Mutant], found: Results) -> int:
     rooms: dict[str, list[bool]] = defaultdict(list)
     lines = []
     for mutant in drawn:
-        result = found.of(mutant) or "not run"
+        result = found.first_unreadable(mutant) or "not run"
         line = text_of(mutant.file).splitlines()[mutant.span[0] - 1].strip()
         reason = equal.get((mutant.function, line, mutant.before, mutant.after))
         if not _is_killed(result):

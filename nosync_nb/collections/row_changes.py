@@ -87,7 +87,7 @@ def _one_side(batch: Batch, sign: int) -> Batch:
 
 def _first(side: Batch, n: int, ordering: Ordering) -> Updates:
     """The first rows of one side, in order."""
-    updates = first_rows(Trace.of(side), n, ordering)
+    updates = first_rows(Trace.from_batch(side), n, ordering)
     if updates is None:
         updates = side.updates.take(ordered(side.columns, side.layout.types, ordering))
     return updates.take(np.arange(min(n, len(updates.diff))))

@@ -158,9 +158,11 @@ class _Outputs:
                 f"select: {sql!r} has no name", hint=f"write {sql + ' AS name'!r}"
             )
         name = column.name or ""
-        self.put(len(self.outputs), name, sql if made is None else made.argument, column, made)
+        self.place_expression(
+            len(self.outputs), name, sql if made is None else made.argument, column, made
+        )
 
-    def put(
+    def place_expression(
         self, place: int, name: str, sql: str, column: Expression, made: Generator | None
     ) -> None:
         """Puts an expression in a place; at the end, it is appended."""
@@ -217,7 +219,9 @@ def with_columns_definition(
             sql, made = made.argument, made._replace(names=(name,))
         place = _place(source.schema, name)
         column = compiled(source, sql, types)
-        outputs.put(len(outputs.outputs) if place is None else place, name, sql, column, made)
+        outputs.place_expression(
+            len(outputs.outputs) if place is None else place, name, sql, column, made
+        )
     return outputs.definition("with_columns")
 
 
@@ -274,7 +278,7 @@ def _key(outputs: _Outputs, sql: str) -> int:
             f"group_by: the column '{column.name}' exists already",
             hint=f"choose another name: group_by({column.sql + ' AS ' + column.name + '_key'!r})",
         )
-    outputs.put(len(outputs.outputs), column.name, sql, column, None)
+    outputs.place_expression(len(outputs.outputs), column.name, sql, column, None)
     return len(outputs.outputs) - 1
 
 

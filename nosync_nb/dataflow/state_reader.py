@@ -116,4 +116,4 @@ def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
             hint="run the cell that defines it; from another process, read it in the session that"
             " owns the log",
         )
-    check_readable(stage.name, epoch, EpochRanges.of(range(stage.begin, last + 1)))
+    check_readable(stage.name, epoch, EpochRanges.from_ranges(range(stage.begin, last + 1)))

@@ -531,7 +531,7 @@ class Binder:
             raise NotProvedError("an escape that is not a character")
         nodes = [self.bind(like.this), self.bind(like.expression)]
         self._record_types(node.type for node in nodes)
-        node = patterns.like(sign.this, lower=lower)("like", nodes, self.utc)
+        node = patterns.like_rule(sign.this, lower=lower)("like", nodes, self.utc)
         return comparisons.not_("not", [node], self.utc) if like.args.get("negate") else node
 
     def _matches(self, tree: Any) -> ValueNode:

@@ -78,7 +78,7 @@ def compile_polynomial(node: ValueNode) -> Fast | None:
             return exactly.run(by_row, *[column.tolist() for column in given])
         if n <= FEW_DECIMALS or any(_is_hard(column) for column in given):
             return None
-        words = [buffers.words(column) for column in given]
+        words = [buffers.decimal_words(column) for column in given]
         pairs = np.empty((n, 2), np.int64)
         seen: dict[int, Bounds] = {}
         for start in range(0, n, _BLOCK):

@@ -15,7 +15,7 @@ from nosync_nb.expressions.kernels import (
     timestamp_parsing,
     value_formatting,
 )
-from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel, tried
+from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel, null_on_error
 from nosync_nb.expressions.kernels.numeric import limits
 from nosync_nb.expressions.typing_rules import (
     NUMBERS,
@@ -202,7 +202,7 @@ def tried_call(node: ValueNode) -> ValueNode:
         NotProvedError: if it is no call of a kernel.
     """
     if isinstance(node, StrictNode):
-        return StrictNode(node.name, node.type, tried(node.kernel), node.arguments)
+        return StrictNode(node.name, node.type, null_on_error(node.kernel), node.arguments)
     if node.raises:
         raise NotProvedError("the type of this")
     return node

@@ -32,7 +32,7 @@ from nosync_nb.expressions.functions.intervals import MARK
 from nosync_nb.expressions.functions.mathematics import looked_at_last
 from nosync_nb.expressions.implicit_casts import NotProvedError
 from nosync_nb.expressions.kernels import collections, numeric, timestamp_parsing
-from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel, tried
+from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel, null_on_error
 from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, is_decimal
 from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
@@ -125,7 +125,7 @@ def _kernel(node: StrictNode) -> Kernel | TextKernel:
     if name == "read" and isinstance(kernel, TextKernel):
         return kernel.lenient or kernel
     if (decimal and name in _DECIMAL) or (number and name in _NULL_BY_ZERO):
-        return tried(kernel)
+        return null_on_error(kernel)
     if isinstance(kernel, Kernel) and name in _MAKING:
         return datetimes.null_if_missing(kernel)
     raise NotProvedError(f"{name} without ANSI mode")
@@ -144,7 +144,7 @@ def _cast(kernel: Kernel | TextKernel, source: str, target: str) -> Kernel | Tex
     if source == "date" and target in TIMES:
         return kernel  # a day out of the range of timestamps is an error in either mode
     if same_without_ansi(source, target):
-        return tried(kernel)
+        return null_on_error(kernel)
     raise NotProvedError(f"cast of {source} to {target} without ANSI mode")
 
 

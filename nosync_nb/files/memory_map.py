@@ -47,7 +47,7 @@ def drop_mapped_pages() -> None:
             _madvise(ctypes.addressof(mapped), ctypes.sizeof(mapped), mmap.MADV_DONTNEED)
 
 
-class Ending:
+class FileEnd:
     """The end of a mapped file: detects whether the file was truncated after it was mapped.
 
     Failure: 1. Another program truncates a mapped file. 2. A read beyond its new end ends the

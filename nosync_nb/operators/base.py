@@ -224,7 +224,9 @@ class Operator:
         """Computes the change of the output; None or no rows if it does not change."""
         raise AssertionError("an operator implements step")
 
-    def legs(self, changed: Sequence[object | None], step: Step) -> Sequence[LookupStage] | None:
+    def lookup_stages(
+        self, changed: Sequence[object | None], step: Step
+    ) -> Sequence[LookupStage] | None:
         """Returns the step as lookup stages, which executors run instead of it; None: run `step`.
 
         The outputs of the stages add up, and so do those for pieces of a stage's change.

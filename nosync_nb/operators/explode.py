@@ -111,7 +111,7 @@ def _made_count(part: DefinitionPart) -> int:
     return len(part.schema) - len(part.inputs[0].schema) + 1
 
 
-def _fit(
+def _adapt_explode(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
     """Passes on the columns that it does not explode."""
@@ -130,4 +130,4 @@ def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequenc
     return [frozenset((*before, place, *behind))]
 
 
-SPEC = Spec("explode", _fit, piece=_build, reads=_reads)
+SPEC = Spec("explode", _adapt_explode, piece=_build, reads=_reads)

@@ -82,7 +82,7 @@ class Join(Operator):
     def used(self, port: int) -> frozenset[int]:
         return frozenset({*self.keys[port], *self.needs[port]})
 
-    def beside(self, side: int, types: Sequence[str]) -> Join:
+    def with_columns(self, side: int, types: Sequence[str]) -> Join:
         """Returns the same join with more columns on side `side`, which follow the output."""
         left, right = (list(layout.types) for layout in self.layouts)
         wider = (left, right)[side]
@@ -167,7 +167,7 @@ def _build(part: DefinitionPart, types: Types | None) -> Operator:
     return Join(left, right, part.params["left"], part.params["right"], outputs)
 
 
-def _fit(
+def _adapt_join(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
     """Requires its keys; passes on the rest."""
@@ -207,8 +207,8 @@ def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequenc
     ]
 
 
-def _narrowed(part: DefinitionPart, kept: Sequence[int]) -> Mapping[str, Any]:
+def _pruned_params(part: DefinitionPart, kept: Sequence[int]) -> Mapping[str, Any]:
     return {**part.params, "outputs": [part.params["outputs"][i] for i in kept]}
 
 
-SPEC = Spec("join", _fit, build=_build, key=_key, reads=_reads, narrowed=_narrowed)
+SPEC = Spec("join", _adapt_join, build=_build, key=_key, reads=_reads, narrowed=_pruned_params)

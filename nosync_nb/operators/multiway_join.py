@@ -156,12 +156,12 @@ class MultiwayJoin(Operator):
     def step(self, step: Step) -> Updates | None:
         parts = [
             part
-            for leg in self.legs(step.deltas, step)
+            for leg in self.lookup_stages(step.deltas, step)
             if (part := self.walk(leg, step)) is not None
         ]
         return concat_updates(parts, self.types) if parts else None
 
-    def legs(self, changed: Sequence[object | None], step: Step) -> Sequence[LookupStage]:
+    def lookup_stages(self, changed: Sequence[object | None], step: Step) -> Sequence[LookupStage]:
         """Returns the route of each changed input's change through the other inputs."""
         legs = []
         for source in range(len(self.inputs)):

@@ -143,7 +143,7 @@ def _piece(part: DefinitionPart, types: Types | None) -> RowPiece:
     )
 
 
-def _fit(
+def _adapt_order(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
     """Requires the columns to order by; passes on the rest."""
@@ -156,7 +156,7 @@ def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequenc
     return [frozenset(places | wanted - {len(part.schema) - 1})]
 
 
-SPEC = Spec("order", _fit, piece=_piece, key=same_key, reads=_reads)
+SPEC = Spec("order", _adapt_order, piece=_piece, key=same_key, reads=_reads)
 
 
 class GroupHeads(NamedTuple):

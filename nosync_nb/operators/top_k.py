@@ -224,7 +224,7 @@ def _build(part: DefinitionPart, types: Types | None) -> Operator:
     return TopK(inputs, p["width"], p["keys"], by, p["k"], p["offset"], p["rank"])
 
 
-def _fit(
+def _adapt_top_k(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
     """Requires its keys and its order; compares rows, where these are equal."""
@@ -241,4 +241,4 @@ def _key(part: DefinitionPart, below: Sequence[Key]) -> Key:
     return tuple(keys) if part.params["k"] == 1 and not part.params["rank"] else below[0]
 
 
-SPEC = Spec("top", _fit, build=_build, key=_key)
+SPEC = Spec("top", _adapt_top_k, build=_build, key=_key)

@@ -96,7 +96,7 @@ def numbers(array: pa.Array, dtype: Any) -> Values:
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
-def words(array: pa.Array) -> Values:
+def decimal_words(array: pa.Array) -> Values:
     """Returns decimals as rows of two 64-bit numbers, the lower one first, in their own memory."""
     return numbers(array, _WORDS)
 

@@ -87,7 +87,7 @@ def equal(left: pa.Array, right: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]
     """Returns a mask of the equal values of two Arrow columns of one type; null equals null."""
     if not len(left):
         return np.zeros(0, np.bool_)
-    a, b = buffers.words(left), buffers.words(right)
+    a, b = buffers.decimal_words(left), buffers.decimal_words(right)
     same: np.ndarray[Any, np.dtype[np.bool_]] = (a[:, 0] == b[:, 0]) & (a[:, 1] == b[:, 1])
     if not left.null_count and not right.null_count:
         return same

@@ -237,7 +237,7 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
 
 def _halves(array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Returns the lower and upper 64 bits of a decimal column."""
-    words = buffers.words(array)
+    words = buffers.decimal_words(array)
     return words[:, 0], words[:, 1]
 
 

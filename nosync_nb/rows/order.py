@@ -256,7 +256,7 @@ def _keys(column: Column, type_: str) -> list[Any]:
 
 def _wide_decimal_keys(array: pa.Array, missing: np.ndarray[Any, Any] | None) -> list[Any]:
     """Returns the sort keys of wide decimals: their upper 64 bits, then the lower ones."""
-    words = buffers.words(array).view(np.uint64)
+    words = buffers.decimal_words(array).view(np.uint64)
     keys = [words[:, 1] ^ _SIGN, words[:, 0]]
     if missing is None:
         return keys

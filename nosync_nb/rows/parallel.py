@@ -67,7 +67,7 @@ def map_parallel(work: Callable[[int], None], parts: int, cores: int) -> None:
         for part in ahead:
             work(part)
 
-    def beside() -> None:
+    def run_helper() -> None:
         try:
             run()
         except BaseException as error:
@@ -77,7 +77,7 @@ def map_parallel(work: Callable[[int], None], parts: int, cores: int) -> None:
     try:
         with suppress(RuntimeError):  # no more threads can be started: fewer do the same
             for _ in range(cores - 1):
-                others.append(threading.Thread(target=beside, name="nosync-cores", daemon=True))
+                others.append(threading.Thread(target=run_helper, name="nosync-cores", daemon=True))
                 others[-1].start()
         run()
     finally:

@@ -349,7 +349,7 @@ class SparkConnection:
         Args:
             names: in lower case; None: all stages.
         """
-        from nosync_nb.spark.views.name_lookups import words
+        from nosync_nb.spark.views.name_lookups import lowercase_words
 
         notices: list[str] = []
         try:
@@ -357,7 +357,7 @@ class SparkConnection:
                 if self._views is None or self._ended():
                     return
                 for name, schema in self._visible_schemas().items():
-                    if names is not None and not words(name) <= names:
+                    if names is not None and not lowercase_words(name) <= names:
                         continue
                     if name not in self._view_schemas:
                         notices += self._create_view(name, schema)
@@ -369,7 +369,7 @@ class SparkConnection:
     def _create_view(self, name: str, schema: Schema) -> list[str]:
         """Creates the view of a stage; returns the reason if that is not possible."""
         self._view_schemas[name] = schema
-        taken = self._views.taken(name)
+        taken = self._views.name_conflict(name)
         if taken is None and not self._views.create(name, schema):
             taken = f"Spark has a table or view '{name}' already; it was not replaced"
         return [] if taken is None else [taken]

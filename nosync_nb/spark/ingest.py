@@ -221,7 +221,7 @@ def _fits(type_: str, wanted: str) -> bool:
 def _cutter(
     plan: TaskPlan, types: tuple[str, ...], sign: int, most: int | None
 ) -> Callable[[Records], Iterator[pa.RecordBatch]]:
-    def cut(records: Records) -> Iterator[pa.RecordBatch]:
+    def cut_batches(records: Records) -> Iterator[pa.RecordBatch]:
         given = (_updates(record, types, sign) for record in records)
         made = (
             block
@@ -231,7 +231,7 @@ def _cutter(
         )
         yield from shuffle_records.to_records(tasks.guarded_blocks(0, made))
 
-    return cut
+    return cut_batches
 
 
 def _updates(record: pa.RecordBatch, types: tuple[str, ...], sign: int) -> Updates:

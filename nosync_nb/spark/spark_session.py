@@ -55,7 +55,7 @@ class Jobs:
     def __init__(self) -> None:
         self.ids: tuple[int, ...] | None = None
 
-    def ran(self, ids: Iterable[int] | None) -> None:
+    def record(self, ids: Iterable[int] | None) -> None:
         """Records the numbers of the jobs, if they are known."""
         self.ids = None if ids is None else tuple(sorted(ids))
 
@@ -63,7 +63,7 @@ class Jobs:
         """The jobs of two blocks."""
         jobs = Jobs()
         if self.ids is not None and other.ids is not None:
-            jobs.ran((*self.ids, *other.ids))
+            jobs.record((*self.ids, *other.ids))
         return jobs
 
     @property
@@ -382,7 +382,7 @@ def job_description(spark: Spark, stage: str, operator: str) -> Iterator[Jobs]:
     finally:
         for key, value in zip(_GROUP, before, strict=True):
             context.setLocalProperty(key, value)
-    jobs.ran(_job_ids(context, group))
+    jobs.record(_job_ids(context, group))
 
 
 def _job_ids(context: Any, group: str) -> tuple[int, ...]:

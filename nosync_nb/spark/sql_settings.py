@@ -102,7 +102,7 @@ class SparkTypes:
             if stage.definition is not None and stage.signer is None:
                 noted = self._noted.get(stage.definition)
                 if noted is None:
-                    noted = self._noted[stage.definition] = _noted(stage.definition)
+                    noted = self._noted[stage.definition] = _definition_settings(stage.definition)
                 settings = settings.over(noted)
         self._recorded = catalog, settings
         return settings
@@ -186,7 +186,7 @@ def _is_in(asked: tuple[str, Schema], tree: Definition) -> bool:
     return False
 
 
-def _noted(tree: Definition) -> SqlSettings:
+def _definition_settings(tree: Definition) -> SqlSettings:
     """The settings of a definition's expressions."""
     settings = SqlSettings()
     for part in tree.walk():

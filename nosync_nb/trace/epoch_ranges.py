@@ -73,7 +73,7 @@ class EpochRanges:
         self.ranges: tuple[range, ...] = tuple(ranges)
 
     @classmethod
-    def of(cls, *ranges: range) -> EpochRanges:
+    def from_ranges(cls, *ranges: range) -> EpochRanges:
         """Builds the set of the epochs of ranges of step 1, in any order.
 
         Cost: O(ranges log ranges), whatever they hold.
@@ -110,7 +110,7 @@ class EpochRanges:
             for a in self.ranges
             for b in other.ranges
         )
-        return EpochRanges.of(*both)
+        return EpochRanges.from_ranges(*both)
 
     def __str__(self) -> str:
         """Reads like `0-7, 16, 32-40`."""

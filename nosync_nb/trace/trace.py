@@ -81,7 +81,7 @@ class Trace:
         self.memos = [memo]
 
     @classmethod
-    def of(cls, batch: Batch, epoch: int = 0) -> Trace:
+    def from_batch(cls, batch: Batch, epoch: int = 0) -> Trace:
         """Builds the trace of one batch, the change of an epoch; without layers if it is empty."""
         layers = (Layer(epoch, epoch + 1, (batch,)),) if len(batch) else ()
         return cls(batch.layout, layers)

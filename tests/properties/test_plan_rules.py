@@ -143,7 +143,7 @@ class Bench:
         catalog = {name: Stage(name, each.schema) for name, each in self.inputs.items()}
         existing = Compiler(Graph()).compile(catalog)
         traces = {
-            number: Trace.of(arrange(layout, _updates(rows[name], stage.schema)))
+            number: Trace.from_batch(arrange(layout, _updates(rows[name], stage.schema)))
             for name, stage in catalog.items()
             for layout, number in existing.named[name].traces.items()
         }

@@ -80,7 +80,7 @@ def asof_join(
     others = [i for i in rest if i != r_at]
     order = [*r_keys, r_at, *others]
     places = [order.index(i, len(r_keys)) for i in rest]
-    fields = [*left.schema.fields, *_further(left, right, rest)]
+    fields = [*left.schema.fields, *_right_fields(left, right, rest)]
     params = {"left": l_keys, "at": at, "further": places, "tolerance": width}
     arranged = _arranged(other, order, len(pairs), session_of(left).types)
     definition = Definition("asof", Schema(fields), (source, arranged), params)
@@ -131,7 +131,7 @@ def _pairs(what: str, on: Any) -> list[tuple[str, str]]:
     return pairs
 
 
-def _further(left: Collection, right: Collection, rest: Sequence[int]) -> list[Field]:
+def _right_fields(left: Collection, right: Collection, rest: Sequence[int]) -> list[Field]:
     """The right columns that follow the left ones.
 
     Raises:

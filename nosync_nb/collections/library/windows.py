@@ -64,7 +64,7 @@ def tumbling(
     """
     definition_of("tumbling", collection)
     step = length(every, "every")
-    return _windows(collection, on, step, step, _kept(retain, every))
+    return _windows(collection, on, step, step, _retained_steps(retain, every))
 
 
 def sliding(
@@ -107,10 +107,10 @@ def sliding(
             f"sliding: each row would be in {count} windows, more than {_WINDOWS_MAX}",
             hint="use a longer step: every=...",
         )
-    return _windows(collection, on, long, step, _kept(retain, every))
+    return _windows(collection, on, long, step, _retained_steps(retain, every))
 
 
-def _kept(retain: Length | None, every: Length) -> int | None:
+def _retained_steps(retain: Length | None, every: Length) -> int | None:
     """The number of retained steps before the newest; None: all."""
     return None if retain is None else _grains(retain, every)
 

@@ -53,7 +53,7 @@ class PlacementDecision(Protocol):
     """The placement of one run; see `nosync_nb.spark.execution.cost_model`."""
 
     @property
-    def there(self) -> bool:
+    def on_executors(self) -> bool:
         """True if it runs on executors."""
 
     @property
@@ -101,7 +101,7 @@ def run_in_process(node: Node, deltas: list[Delta | None], step: Step) -> Operat
     for delta in deltas:  # no any(): it costs more at each step of a small epoch
         if delta is not None and delta.held and delta.is_apart:
             in_parts = True
-    if in_parts and (operator.additive or operator.legs(deltas, step) is not None):
+    if in_parts and (operator.additive or operator.lookup_stages(deltas, step) is not None):
         output = _run_by_file(operator, deltas, step)
     else:
         output = _run_whole_change(operator, deltas, step)
@@ -138,7 +138,7 @@ def _run_by_file(operator: Operator, deltas: list[Delta | None], step: Step) -> 
     With lookup stages, only the order of an input that the stage needs is read.
     """
     outputs = []
-    stages = operator.legs(deltas, step)
+    stages = operator.lookup_stages(deltas, step)
     kernels: list[tuple[int, Callable[[Step], Updates | None]]]
     if stages is None:
         kernels = [(port, operator.step) for port in range(len(deltas))]

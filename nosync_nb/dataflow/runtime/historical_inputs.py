@@ -49,12 +49,12 @@ class HistoricalInputs:
 
     def readable(self, nodes: Iterable[Node]) -> EpochRanges:
         """Returns the epochs at which all of some collections can be read."""
-        whole = EpochRanges.of(range(self.now + 1))
+        whole = EpochRanges.from_ranges(range(self.now + 1))
         for node in nodes:
             assert node.log is not None
-            whole &= EpochRanges.of(*_unit_steps(self._history.epochs(node.log, self.now)))
+            whole &= EpochRanges.from_ranges(*_unit_steps(self._history.epochs(node.log, self.now)))
             for lower, upper in self.gaps.get(node.log, ()):
-                whole &= EpochRanges.of(range(lower), range(upper, self.now + 1))
+                whole &= EpochRanges.from_ranges(range(lower), range(upper, self.now + 1))
         return whole
 
     def state(self, node: Node, epoch: int) -> Batch:

@@ -287,9 +287,9 @@ class Runner:
         step = self._step(node, operator, before, draft, first=first)
         bulk = self.bulk
         decision = None if bulk is None else bulk.choose(node, deltas)
-        on_executors = decision is not None and decision.there
+        on_executors = decision is not None and decision.on_executors
         if bulk is not None and on_executors:
-            stages = operator.legs(deltas, step)
+            stages = operator.lookup_stages(deltas, step)
             fuse = node.log is None and (_is_row_wise(node) or self._has_one_reader(node))
             if stages is not None:
                 result = run_lookup_stages(bulk, node, deltas, stages, step, fuse=fuse)

@@ -62,7 +62,7 @@ def unified(nodes: Sequence[ValueNode], *, utc: bool) -> list[ValueNode]:
     return to_common(list(nodes), utc=utc)
 
 
-def beside(node: ValueNode, type_: str, *, utc: bool) -> ValueNode:
+def as_element(node: ValueNode, type_: str, *, utc: bool) -> ValueNode:
     """Returns a value as an element of a type, which is the common type of both.
 
     Text and decimals are refused beside numbers of another kind, as Spark refuses them.
@@ -197,7 +197,7 @@ def element(node: ValueNode, index: ValueNode, *, utc: bool) -> ValueNode:
 
 def _map_lookup(name: str, node: ValueNode, wanted: ValueNode, *, utc: bool) -> ValueNode:
     key, value = inner(node, "map")
-    key_node = beside(wanted, key, utc=utc)
+    key_node = as_element(wanted, key, utc=utc)
     return RowwiseNode(name, value, collections.value_of(key_of(key)), (node, key_node))
 
 
@@ -254,7 +254,7 @@ def _value(make: Callable[[collections.Key], Callable[..., Any]], result: str) -
         (type_,) = inner(items)
         if "map<" in type_:
             raise NotProvedError(f"{name} of maps")
-        value = beside(arguments[1], type_, utc=utc)
+        value = as_element(arguments[1], type_, utc=utc)
         result_type = result.format(array=items.type)
         return RowwiseNode(name, result_type, make(key_of(type_)), (items, value))
 
@@ -285,7 +285,7 @@ def _array_extension(function: Callable[..., Any]) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
         items = wider(arguments[0], arguments[1].type)
-        value = beside(arguments[1], *inner(items), utc=utc)
+        value = as_element(arguments[1], *inner(items), utc=utc)
         return RowwiseNode(name, items.type, function, (items, value), strict=False)
 
     return rule
@@ -295,7 +295,7 @@ def _insert(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     count(name, arguments, 3)
     items = wider(arguments[0], arguments[2].type)
     place = _index(arguments[1], *_INDEXES, utc=utc)
-    given = (items, place, beside(arguments[2], *inner(items), utc=utc))
+    given = (items, place, as_element(arguments[2], *inner(items), utc=utc))
     return RowwiseNode(name, items.type, collections.insert, given, raises=True, strict=False)
 
 
@@ -367,7 +367,7 @@ def _of_map(function: Callable[[Any], Any], result: str) -> Rule:
 def _has_key(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     count(name, arguments, 2)
     key, _ = inner(arguments[0], "map")
-    wanted = beside(arguments[1], key, utc=utc)
+    wanted = as_element(arguments[1], key, utc=utc)
     return RowwiseNode(name, "boolean", collections.has_key(key_of(key)), (arguments[0], wanted))
 
 
@@ -426,7 +426,7 @@ FUNCTIONS: dict[str, Rule] = {
     "sort_array": _sort_array,
     "array_union": _two_array_function(collections.union),
     "array_intersect": _two_array_function(collections.intersect),
-    "array_except": _two_array_function(collections.without),
+    "array_except": _two_array_function(collections.array_except),
     "arrays_overlap": _two_array_function(collections.overlap, "boolean"),
     "array_append": _array_extension(collections.append),
     "array_prepend": _array_extension(collections.prepend),

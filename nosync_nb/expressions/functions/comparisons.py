@@ -92,7 +92,7 @@ def _beside_decimal(name: str, literal: LiteralNode) -> LiteralNode | None:
     return LiteralNode(number, type_)
 
 
-def same(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+def null_safe_equal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`<=>`."""
     count(name, arguments, 2)
     if all(argument.type == VOID for argument in arguments):

@@ -286,13 +286,13 @@ def _to_time(type_: str) -> Rule:
 def _null_if_unparsed(rule: Rule) -> Rule:
     """`try_to_timestamp` and similar calls: null for a text that does not fit."""
 
-    def tried(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    def parsed_or_null(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if arguments and arguments[0].type in FLOATS:  # out of range Spark gives the last timestamp
             raise NotProvedError(f"{name} of a {arguments[0].type}")
         node = rule(name, arguments, utc)
         return node if node in arguments else tried_call(node)
 
-    return tried
+    return parsed_or_null
 
 
 def _try_to_timestamp(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

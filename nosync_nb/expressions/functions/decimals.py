@@ -85,7 +85,7 @@ def _limited_kernel(
     def run(*values: Any) -> Any:
         return numeric.narrow(compute(*values))
 
-    return Kernel(run, checks, beyond=lambda r: numeric.beyond(r, digits), **more)
+    return Kernel(run, checks, beyond=lambda r: numeric.exceeds_digits(r, digits), **more)
 
 
 def _kernel_within(compute: Callable[..., Any], digits: int) -> Kernel:
@@ -148,7 +148,9 @@ def _rest_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
 
 def _remainder(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
     places = max(s1, s2)
-    rest = numeric.rest(numeric.raised(a, places - s1), numeric.raised(b, places - s2))
+    rest = numeric.truncated_remainder(
+        numeric.raised(a, places - s1), numeric.raised(b, places - s2)
+    )
     return numeric.scaled(rest, scale - places)
 
 
@@ -214,7 +216,7 @@ def same_type(*, signed: bool, other: Rule) -> Rule:
     return _either(rule, other)
 
 
-def itself(other: Rule) -> Rule:
+def positive(other: Rule) -> Rule:
     """`positive(x)` is x."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -282,14 +284,14 @@ def rounded(other: Rule, *, even: bool) -> Rule:
         kernel = _kernel_within(compute, digits)
         return StrictNode(name, _type_name((min(DIGITS_MAX, digits), kept)), kernel, arguments[:1])
 
-    def chosen(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    def round_decimal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if arguments and arguments[0].type == "string":
             arguments = [cast(arguments[0], "double", utc=utc), *arguments[1:]]
         return (rule if arguments and is_decimal(arguments[0].type) else other)(
             name, arguments, utc
         )
 
-    return chosen
+    return round_decimal
 
 
 _OPERATIONS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {

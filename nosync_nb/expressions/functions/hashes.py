@@ -135,7 +135,7 @@ def _bytes_of(type_: str) -> Callable[[Any], bytes]:
     return digest_size
 
 
-def hashed(result: str, bits: int, digest: Callable[[bytes, int], int]) -> Rule:
+def hash_rule(result: str, bits: int, digest: Callable[[bytes, int], int]) -> Rule:
     """The rule of `hash` and `xxhash64`: a value's hash seeds the next one, nulls are skipped."""
     half = 1 << (bits - 1)
 
@@ -164,6 +164,6 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "sha1": _SHA1,
     "sha2": sha2,
     "crc32": of_bytes(zlib.crc32, "bigint"),
-    "hash": hashed("int", 32, murmur),
-    "xxhash64": hashed("bigint", 64, xxh64_intdigest),
+    "hash": hash_rule("int", 32, murmur),
+    "xxhash64": hash_rule("bigint", 64, xxh64_intdigest),
 }

@@ -245,7 +245,7 @@ def _times(function: Callable[[Any, Any], Any], width: int) -> Callable[[Any, An
     return lambda time, number: function(time, number * np.int64(width))
 
 
-def between(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+def timestamp_diff(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`timestampdiff(unit, a, b)`: whole units from a to b."""
     times = []
     for time in arguments:
@@ -300,9 +300,9 @@ UNIT_CALLS: dict[str, Callable[[str, str, list[ValueNode], bool], ValueNode]] = 
     "timestampadd": added,
     "dateadd": added,
     "date_add": added,
-    "timestampdiff": between,
-    "datediff": between,
-    "date_diff": between,
+    "timestampdiff": timestamp_diff,
+    "datediff": timestamp_diff,
+    "date_diff": timestamp_diff,
 }
 """Calls whose first of three arguments is the name of a unit."""
 UNITS = frozenset((*_MONTHS, *_WIDTHS, "dayofyear"))

@@ -263,11 +263,11 @@ def _by_path(steps: Sequence[str | int]) -> Callable[[Any], str | None]:
     if _EVERY not in steps:
         return lambda value: _value_at_path(value, steps)
 
-    def found(value: Any) -> str | None:
+    def value_at_path(value: Any) -> str | None:
         out: list[str] = []
         return " ".join(out) if _write_matches(value, steps, _RAW, out) else None
 
-    return found
+    return value_at_path
 
 
 def _get_json_object(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

@@ -33,8 +33,7 @@ from nosync_nb.expressions.implicit_casts import (
     tried_call,
 )
 from nosync_nb.expressions.kernels import numeric
-from nosync_nb.expressions.kernels.kernel import Check, Kernel
-from nosync_nb.expressions.kernels.kernel import tried as tried_kernel
+from nosync_nb.expressions.kernels.kernel import Check, Kernel, null_on_error
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_type, is_decimal
 from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
@@ -225,7 +224,7 @@ def positive_remainder(other: Rule) -> Rule:
     return rule
 
 
-def tried(rule: Rule) -> Rule:
+def try_rule(rule: Rule) -> Rule:
     """The rule of `try_add` and similar calls: null where the operator refuses."""
 
     def attempt(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -250,7 +249,7 @@ def _tried_whole(node: ValueNode) -> ValueNode:
     if not isinstance(node, StrictNode):
         raise NotProvedError("the type of this")
     inner = [_tried_whole(argument) for argument in node.arguments]
-    return StrictNode(node.name, node.type, tried_kernel(node.kernel), inner)
+    return StrictNode(node.name, node.type, null_on_error(node.kernel), inner)
 
 
 def looked_at_last(node: StrictNode) -> StrictNode:
@@ -312,7 +311,7 @@ def _round_integers(name: str, node: ValueNode, places: int, even: bool) -> Valu
     least, greatest = numeric.limits(node.type)
     dtype, unit = FIXED[node.type], 10**-places
 
-    def near(a: Any) -> Any:
+    def round_half_even_or_up(a: Any) -> Any:
         a = a.astype(np.int64)
         if -places > 20:
             return a * 0
@@ -328,11 +327,11 @@ def _round_integers(name: str, node: ValueNode, places: int, even: bool) -> Valu
         return numeric.times(up, unit)
 
     def bad(a: Any) -> Any:
-        wanted = near(a)
+        wanted = round_half_even_or_up(a)
         return np.asarray((wanted < least) | (wanted > greatest), np.bool_)
 
     def run(a: Any) -> Any:
-        wanted = near(a)
+        wanted = round_half_even_or_up(a)
         outside = (wanted < least) | (wanted > greatest)
         return np.where(outside, 0, wanted).astype(dtype)
 

@@ -101,14 +101,14 @@ _CLOCK = _Clock()
 def statement_clock() -> Iterator[None]:
     """Freezes the clock for all evaluations of this thread inside the block."""
     before = _CLOCK.micros
-    _CLOCK.micros = _now() if before is None else before
+    _CLOCK.micros = _current_micros() if before is None else before
     try:
         yield
     finally:
         _CLOCK.micros = before
 
 
-def _now() -> int:
+def _current_micros() -> int:
     return time.time_ns() // 1000 if _CLOCK.micros is None else _CLOCK.micros
 
 
@@ -119,7 +119,7 @@ class ClockNode(ValueNode):
         super().__init__(type_, ())
 
     def evaluate(self, frame: VectorFrame) -> Vector:
-        micros = _now()
+        micros = _current_micros()
         if self.type == "date":
             return Vector(np.int32(micros // datetimes.DAY), None)
         return Vector(np.int64(micros), None)

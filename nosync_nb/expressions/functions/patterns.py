@@ -109,7 +109,7 @@ def _simple(body: str, before: bool, after: bool) -> TextKernel:
     return TextKernel(lambda s: s == body, lambda a: pc.equal(a, buffers.text(body)))
 
 
-def like(escape: str = ESCAPE, *, lower: bool = False) -> Rule:
+def like_rule(escape: str = ESCAPE, *, lower: bool = False) -> Rule:
     """The rule of `like`, and (lower) of `ilike`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -219,14 +219,16 @@ def _regexp_replace(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
         raise NotProvedError("a replacement that is not a string")
     parts = replacement(new, pattern.groups)
 
-    def made(match: re.Match[str]) -> str:
+    def replace_matches(match: re.Match[str]) -> str:
         return "".join(part if isinstance(part, str) else match[part] or "" for part in parts)
 
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) == len(parts):  # a constant replacement needs no call for each match
         same = "".join(texts).replace("\\", r"\\")
         return StrictNode(name, "string", TextKernel(lambda s: pattern.sub(same, s)), (text,))
-    return StrictNode(name, "string", TextKernel(lambda s: pattern.sub(made, s)), (text,))
+    return StrictNode(
+        name, "string", TextKernel(lambda s: pattern.sub(replace_matches, s)), (text,)
+    )
 
 
 def _split(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

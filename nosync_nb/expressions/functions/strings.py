@@ -29,7 +29,7 @@ from nosync_nb.expressions.functions.hashes import as_bytes, of_bytes, raw
 from nosync_nb.expressions.functions.rules import OF_BYTES, OF_TEXT, Function, Rule, count
 from nosync_nb.expressions.implicit_casts import NotProvedError, cast, implicit, literal_value
 from nosync_nb.expressions.kernels import strings
-from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel, tried
+from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel, null_on_error
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, is_decimal
 from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts
 
@@ -147,7 +147,7 @@ def _to_number(*, tries: bool) -> Rule:
         reader = _Reader(form)
         kernel = TextKernel(reader.number, raises=True)
         type_ = f"decimal({reader.digits},{reader.places})"
-        return StrictNode(name, type_, tried(kernel) if tries else kernel, (text,))
+        return StrictNode(name, type_, null_on_error(kernel) if tries else kernel, (text,))
 
     return rule
 
@@ -195,7 +195,7 @@ def _to_binary(*, tries: bool) -> Rule:
         if kind not in _BYTES:
             return cast(text, "binary", utc=utc)
         kernel = _BYTES[kind]
-        return StrictNode(name, "binary", tried(kernel) if tries else kernel, (text,))
+        return StrictNode(name, "binary", null_on_error(kernel) if tries else kernel, (text,))
 
     return rule
 

@@ -289,7 +289,7 @@ def _rescale(digits: int, places: int, *, wide_first: bool = False) -> Kernel:
     def run(a: Any) -> Any:
         return numeric.narrow(numeric.scaled(a.astype(np.int64) if wide_first else a, places))
 
-    return Kernel(run, beyond=lambda result: numeric.beyond(result, digits))
+    return Kernel(run, beyond=lambda result: numeric.exceeds_digits(result, digits))
 
 
 def _float_to_decimal(digits: int, places: int) -> TextKernel:
@@ -348,18 +348,18 @@ def _decimal_to_integer(digits: int, places: int, target: str) -> Kernel:
     least, greatest = limits(target)
     unit = 10**places
 
-    def cut(a: Any) -> Any:
+    def truncate(a: Any) -> Any:
         return numeric.truncated_quotient(a, unit) if places else a
 
     def bad(a: Any) -> Any:
         if digits > _COMPACT and target != "bigint":  # Spark checks the double
             near = numeric.doubles(a, places)
             return (np.floor(near) > greatest) | (np.ceil(near) < least)
-        whole = cut(a)
+        whole = truncate(a)
         return np.asarray((whole < least) | (whole > greatest), np.bool_)
 
     def run(a: Any) -> Any:
-        whole = cut(a)
+        whole = truncate(a)
         if not np.ndim(whole):
             return dtype.type(
                 whole if least <= whole <= greatest else 0

@@ -132,7 +132,7 @@ def intersect(key: Key) -> Callable[[Any, Any], list[Any]]:
     return common_items
 
 
-def without(key: Key) -> Callable[[Any, Any], list[Any]]:
+def array_except(key: Key) -> Callable[[Any, Any], list[Any]]:
     """`array_except`."""
 
     def other_items(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:

@@ -151,7 +151,7 @@ def pattern_parser(pattern: str) -> TextKernel:
     """
     expression, fields = _expression(pattern)
 
-    def tried(text: str) -> int | None:
+    def parse_or_none(text: str) -> int | None:
         match = expression.fullmatch(text)
         values = None if match is None else _values(fields, match.groups())
         micros = None if values is None else _micros(values)
@@ -160,13 +160,13 @@ def pattern_parser(pattern: str) -> TextKernel:
         return micros
 
     def read(text: str) -> int:
-        micros = tried(text)
+        micros = parse_or_none(text)
         if micros is None:
             raise InvalidError(f"{text!r} does not fit the pattern {pattern!r}")
         return micros
 
     reaches = ("y", 2) not in fields and any(letter == "y" for letter, _ in fields)
-    lenient = TextKernel(tried, raises=reaches, nullable=True)
+    lenient = TextKernel(parse_or_none, raises=reaches, nullable=True)
     return TextKernel(read, raises=True, lenient=lenient)
 
 

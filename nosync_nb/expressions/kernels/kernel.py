@@ -98,7 +98,7 @@ class TextKernel:
     eager: bool = False
 
 
-def tried(kernel: Kernel | TextKernel) -> Kernel | TextKernel:
+def null_on_error(kernel: Kernel | TextKernel) -> Kernel | TextKernel:
     """Returns the kernel that gives null where a kernel refuses a row."""
     if isinstance(kernel, Kernel):
         return _tried_numbers(kernel) if kernel.raises else kernel

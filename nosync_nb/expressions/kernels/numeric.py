@@ -117,8 +117,8 @@ def _signed(a: Any, b: Any, *, half_up: bool) -> Any:
         unit = np.where(unit == 0, 1, unit)
     quotient = size // unit
     if half_up:
-        rest = size - quotient * unit
-        quotient = quotient + (rest >= unit - rest)
+        truncated_remainder = size - quotient * unit
+        quotient = quotient + (truncated_remainder >= unit - truncated_remainder)
     return np.where((a < 0) != (b < 0), -quotient, quotient) if np.ndim(a) or np.ndim(b) else (
         -quotient if (a < 0) != (b < 0) else quotient
     )  # fmt: skip
@@ -128,7 +128,7 @@ def _plain(values: Any) -> Any:
     return values.astype(np.int64) if np.ndim(values) else np.int64(int(values))
 
 
-def rest(a: Any, b: Any) -> Any:
+def truncated_remainder(a: Any, b: Any) -> Any:
     """`a % b` with the sign of a; undefined where b is 0."""
     return minus(a, times(truncated_quotient(a, b), b))
 
@@ -150,7 +150,7 @@ def _few_digits(value: int, digits: int, even: bool) -> int:
     return -size if value < 0 else size
 
 
-def beyond(a: Any, digits: int) -> Any:
+def exceeds_digits(a: Any, digits: int) -> Any:
     """Returns a mask of the numbers with more than `digits` digits."""
     bound = 10**digits
     low, high = extent(a)

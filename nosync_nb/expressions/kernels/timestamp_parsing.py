@@ -128,18 +128,18 @@ def timestamp_parser(type_: str) -> TextKernel:
     """Returns the kernel that parses a timestamp of either kind."""
     zoned = type_ == "timestamp"
 
-    def tried(text: str) -> int | None:
+    def parse_or_none(text: str) -> int | None:
         return _read(text.strip(BLANKS), zoned=zoned)
 
     def row(text: str) -> int:
-        micros = tried(text)
+        micros = parse_or_none(text)
         if micros is not None:
             return micros
         if zoned and is_dayless(text):
             raise InvalidError(f"{text!r} has no day")
         raise InvalidError(f"{text!r} is not of type {type_}")
 
-    return TextKernel(row, raises=True, lenient=TextKernel(tried, nullable=True))
+    return TextKernel(row, raises=True, lenient=TextKernel(parse_or_none, nullable=True))
 
 
 def without_ansi() -> TextKernel:

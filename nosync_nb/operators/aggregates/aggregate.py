@@ -573,7 +573,7 @@ def _build(part: DefinitionPart, types: Types | None) -> Operator:
     return Aggregate(part.inputs[0].schema, part.params["keys"], calls, outputs, inner)
 
 
-def _fit(
+def _adapt_aggregate(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
     """Requires its keys and the columns of its aggregates."""
@@ -595,7 +595,7 @@ def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequenc
 
 SPEC = Spec(
     "aggregate",
-    _fit,
+    _adapt_aggregate,
     build=_build,
     expressions=lambda part: part.params["named"].values(),
     key=group_key,

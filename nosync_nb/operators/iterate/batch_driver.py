@@ -165,7 +165,7 @@ def evaluate_from_scratch(
             batch = None
         deltas.append(batch)
         before.append(Trace(layout))
-        after.append(Trace(layout) if batch is None else Trace.of(batch))
+        after.append(Trace(layout) if batch is None else Trace.from_batch(batch))
     state = [Trace(layout) for layout in operator.state]
     if not operator.global_row and all(d is None or not len(d.diff) for d in deltas):
         return None
@@ -490,7 +490,7 @@ class LoopRun:
         before: list[Trace | None] = [None, None]
         deltas[side], before[other] = delta, trace
         step = Step(deltas, before, before, (), stage=self.step.stage)
-        wider = operator.beside(other, (ROUND,) * marks)
+        wider = operator.with_columns(other, (ROUND,) * marks)
         try:
             output = place.run(wider, step, [layout.types for layout in wider.layouts])
         except CountError as error:

@@ -255,7 +255,7 @@ def _whole_units(type_: str, convert: Convert) -> Convert:
     """Makes the converter of intervals, which are whole numbers of their last unit."""
     unit = UNIT.get(type_, 1)
 
-    def exact(value: Any) -> int:
+    def exact_integer(value: Any) -> int:
         number: int = convert(value)
         if number % unit:
             raise MisfitError(
@@ -263,7 +263,7 @@ def _whole_units(type_: str, convert: Convert) -> Convert:
             )
         return number
 
-    return exact
+    return exact_integer
 
 
 def _duration(value: Any) -> int:

@@ -219,7 +219,7 @@ class _RepairPlanner:
                     loss, self._refusal(node, stage) or _unrecoverable_text(stage)
                 )
             return self._as_stale(loss, why) if incomplete else loss._replace(why=why)
-        sources = EpochRanges.of(range(now + 1))
+        sources = EpochRanges.from_ranges(range(now + 1))
         for name in self._source_names(node):
             sources &= self._readable_epochs(name)
         first = sources.nearest(stage.begin)[1]
@@ -281,7 +281,7 @@ class _RepairPlanner:
 
     def _limit_readable(self, stage: Stage, first: int) -> None:
         """Records that a collection cannot be read before an epoch, whatever its log contains."""
-        self.readable[stage.name] = EpochRanges.of(range(first, self.snapshot.epoch + 1))
+        self.readable[stage.name] = EpochRanges.from_ranges(range(first, self.snapshot.epoch + 1))
 
     def _readable_epochs(self, name: str) -> EpochRanges:
         """Returns the epochs at which a collection can be read after the planned repairs."""

@@ -222,7 +222,7 @@ def _continued_traces(node: Node, first: int, base: Base) -> dict[int, Trace]:
 def _trace_of(layout: Layout, batch: Batch, epoch: int) -> Trace:
     """Returns the contents of a collection at an epoch as a trace of one layer."""
     arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
-    return Trace.of(arranged, epoch)
+    return Trace.from_batch(arranged, epoch)
 
 
 def _with_previous_log(

@@ -378,7 +378,9 @@ def _has_gaps(snapshot: Snapshot, name: str, first: int) -> bool:
         return False
     read = [snapshot.graph.named[r] for r in set(stage.definition.references)]
     readable = HistoricalInputs(snapshot.history, snapshot.epoch).readable(read)
-    gaps = EpochRanges.of(*(range(max(lower, first), upper) for lower, upper in stage.gaps))
+    gaps = EpochRanges.from_ranges(
+        *(range(max(lower, first), upper) for lower, upper in stage.gaps)
+    )
     return bool(readable & gaps)
 
 

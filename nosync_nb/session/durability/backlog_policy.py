@@ -205,7 +205,9 @@ def demotion_candidates(snapshot: Snapshot) -> dict[str, int]:
         if stage is None or node.log is None or not _is_reproducible(stage):
             continue
         recomputation = _recomputation_of(snapshot, past, node, recomputations)
-        readable = past.readable([node]) & EpochRanges.of(range(stage.begin, snapshot.epoch + 1))
+        readable = past.readable([node]) & EpochRanges.from_ranges(
+            range(stage.begin, snapshot.epoch + 1)
+        )
         if recomputation is None or readable & recomputation.epochs != readable:
             continue
         recomputations[stage.name] = recomputation
@@ -228,7 +230,7 @@ def _recomputation_of(
     recomputations: Mapping[str, _Recomputation],
 ) -> _Recomputation | None:
     """Returns the recomputation of a stage; None if replicas may lack one of its inputs."""
-    rows, epochs = 0, EpochRanges.of(range(snapshot.epoch + 1))
+    rows, epochs = 0, EpochRanges.from_ranges(range(snapshot.epoch + 1))
     for source in span_of(snapshot.graph, {node.id}).sources:
         assert source.name is not None
         stage, of_source = snapshot.catalog[source.name], recomputations.get(source.name)

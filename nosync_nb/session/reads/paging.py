@@ -85,7 +85,7 @@ class PagingService:
             epoch, trace = snapshot.epoch, Trace(Layout(tuple(definition.schema.types)))
         elif name is None:
             epoch = snapshot.epoch if number is None else number
-            trace = Trace.of(self._reader.scratch(snapshot, definition, epoch), epoch)
+            trace = Trace.from_batch(self._reader.scratch(snapshot, definition, epoch), epoch)
         else:
             same_columns_definition(snapshot, name, definition.schema)
             log, numbering = snapshot.graph.named[name].log, self._publisher.ledger.numbering
@@ -112,7 +112,7 @@ class PagingService:
         batch = self._follower.following(
             lambda: self._reader.scratch(cursor.seen, definition, cursor.epoch)
         )
-        return OrderedRows(Trace.of(batch, cursor.epoch), cursor.check)
+        return OrderedRows(Trace.from_batch(batch, cursor.epoch), cursor.check)
 
 
 class Cursor:

@@ -189,7 +189,7 @@ class SnapshotReader:
         for name in catalog:
             batch = collection_state(snapshot, name, epoch)
             (layout, number), *_ = existing.named[name].traces.items()
-            traces[number] = Trace.of(arrange(layout, batch.updates), epoch)
+            traces[number] = Trace.from_batch(arrange(layout, batch.updates), epoch)
         graph = Compiler(existing, self._types).compile(
             {**catalog, "": Stage("", definition.schema, definition)}
         )

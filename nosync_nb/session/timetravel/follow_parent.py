@@ -193,7 +193,7 @@ class ParentFollower:
         log = snapshot.graph.named[peer.name].log
         assert log is not None
         ranges = snapshot.history.epochs(log, snapshot.epoch)
-        readable = EpochRanges.of(*(r for r in ranges if r.step == 1), range(peer.begin))
+        readable = EpochRanges.from_ranges(*(r for r in ranges if r.step == 1), range(peer.begin))
         for epoch in (todo[0] - 1, *todo):
             check_readable(peer.name, epoch, readable)
         return _InputPair(local, log)

@@ -181,14 +181,14 @@ def _cutter(
 ) -> Callable[[Records], Iterator[pa.RecordBatch]]:
     chain = Linear(tuple(pieces), after)
 
-    def made(records: Records) -> Iterator[shuffle_records.ShuffleRecord]:
+    def shuffle_slices(records: Records) -> Iterator[shuffle_records.ShuffleRecord]:
         for updates in tasks.gathered_updates((_updates(r, before) for r in records), before):
             yield from tasks.cut_task(plan, port, _apply_chain(plan, chain, updates))
 
-    def cut(records: Records) -> Iterator[pa.RecordBatch]:
-        yield from shuffle_records.to_records(tasks.guarded_blocks(0, made(records)))
+    def cut_batches(records: Records) -> Iterator[pa.RecordBatch]:
+        yield from shuffle_records.to_records(tasks.guarded_blocks(0, shuffle_slices(records)))
 
-    return cut
+    return cut_batches
 
 
 def _apply_chain(plan: TaskPlan, chain: Linear, updates: Updates) -> Updates | None:
@@ -285,7 +285,7 @@ def run_bulk(
         chain = ChainedQuery(spark, shipping, slots)
         names = " and ".join([*upstream_names(inputs), operator.name or "linear"])
         with job_description(spark, stage, names) as jobs:
-            frame = chain.written(plan, pieces, inputs)
+            frame = chain.frame(plan, pieces, inputs)
             blamed = {number: (up.stage, up.operator.name) for number, up in chain.ups.items()}
             shipping.send()
             reports = collect_reports(spark, frame, stage, carrier, depot, plan.token, blamed)
@@ -380,7 +380,7 @@ class ChainedQuery:
         self.slots = slots
         self.ups: dict[int, FusedUpstream] = {}
 
-    def written(
+    def frame(
         self, plan: TaskPlan, pieces: list[tuple[int, RowSlice]], inputs: Sequence[BulkInput]
     ) -> Any:
         """The query: a frame of blocks with reports and errors only; None: there is no work."""

@@ -157,7 +157,7 @@ class PlacementChoice(NamedTuple):
     rows: int = 0
 
     @property
-    def there(self) -> bool:
+    def on_executors(self) -> bool:
         """True for executors."""
         return self.place == SPARK
 

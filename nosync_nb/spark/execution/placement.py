@@ -113,9 +113,11 @@ class Placement:
     def _available_choice(self, node: Node, estimate: CostEstimate) -> PlacementChoice:
         """The placement of an estimate, checked: Spark may not start, or not see our files."""
         chosen = choose_placement(estimate)
-        if chosen.there and estimate.forced == "spark":
+        if chosen.on_executors and estimate.forced == "spark":
             self._executors_see_files(node, must=True)
-        elif chosen.there and not (self._spark_available(node) and self._executors_see_files(node)):
+        elif chosen.on_executors and not (
+            self._spark_available(node) and self._executors_see_files(node)
+        ):
             chosen = choose_placement(estimate._replace(spark="absent"))
         return chosen
 
@@ -225,7 +227,7 @@ class Placement:
         size = rows * ROUND_BYTES
         slots = self._slots(spark)
         given = CostEstimate("key", rows, size, frames, 0, spark, free_bytes(), slots, forced)
-        return self._available_choice(node, given).there
+        return self._available_choice(node, given).on_executors
 
     def run_inside(
         self,

@@ -518,10 +518,10 @@ def _send_onward(plan: TaskPlan, port: int, place: int, output: Updates) -> Iter
     Errors count as errors of this plan.
     """
 
-    def passed() -> Iterator[ShuffleRecord]:
+    def send_records() -> Iterator[ShuffleRecord]:
         yield from cut_task(plan, port, prepared_rows(plan, port, output))
 
-    yield from guarded_blocks(place, passed(), plan.number)
+    yield from guarded_blocks(place, send_records(), plan.number)
 
 
 def keyed_alike(plan: TaskPlan, number: int) -> bool:

@@ -117,7 +117,7 @@ def _wrapped(method: Any) -> Any:
     return call
 
 
-def words(text: str) -> frozenset[str]:
+def lowercase_words(text: str) -> frozenset[str]:
     """The words of a text in lower case. A query for a stage has all words of its name."""
     return frozenset(_WORD.findall(text.lower()))
 
@@ -125,7 +125,7 @@ def words(text: str) -> frozenset[str]:
 def _words_in(value: Any) -> frozenset[str]:
     """The words in the texts among arguments."""
     if isinstance(value, str):
-        return words(value)
+        return lowercase_words(value)
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, list | tuple):

@@ -188,7 +188,7 @@ class SnapshotAnswer(NamedTuple):
     trace: StoredTrace
     spills: tuple[SpilledLayer, ...] = ()
 
-    def taken(self) -> SnapshotAnswer:
+    def with_user(self) -> SnapshotAnswer:
         """Returns this answer after adding a user."""
         for spill in self.spills:
             spill.add_user()
@@ -229,10 +229,10 @@ class SnapshotAnswers:
                 spills.append(spill)
             layers.append(sources)
         answer = SnapshotAnswer(StoredTrace(trace.layout, tuple(layers), thorough), tuple(spills))
-        self._newest[stage] = answer.taken()
+        self._newest[stage] = answer.with_user()
         if before is not None:
             before.end()
-        return answer.taken()
+        return answer.with_user()
 
     def forget(self, stage: str) -> None:
         """Drops the newest answer for a stage."""

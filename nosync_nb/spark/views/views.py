@@ -54,7 +54,7 @@ def to_spark(
             DataFrame is executed.
         StageError: when the DataFrame is executed, if the caller did not retain the files.
     """
-    trace = given if isinstance(given, Trace) else Trace.of(given)
+    trace = given if isinstance(given, Trace) else Trace.from_batch(given)
     if trace.rows_count <= SMALL_ROWS:
         records = list(trace_scan.expanded_batches(trace.consolidated(), schema))
         return frame_of(spark, pa.Table.from_batches(records, schema.arrow), schema)
@@ -108,7 +108,7 @@ class Views:
         """The stages that have a view."""
         return self._view_names.keys()
 
-    def taken(self, stage: str) -> str | None:
+    def name_conflict(self, stage: str) -> str | None:
         """The reason why a stage gets no view: another stage has its name, ignoring case."""
         holder = _view_owners.get(self.spark, {}).get(stage.lower())
         if holder is None or holder == (self.folder, stage):

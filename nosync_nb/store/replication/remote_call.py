@@ -299,8 +299,7 @@ def call_all(
     slow = [each.what for each in running if not each.has_ended(until - time.monotonic())]
     if slow and policy.silent_s > policy.notice_s:
         policy.report(
-            f"waiting for {', '.join(slow)}; without an answer it goes on after"
-            f" {policy.silent_s:g} s, interrupt to stop"
+            f"waiting up to {policy.silent_s:g} s for {', '.join(slow)} (Ctrl-C to cancel)"
         )
     answers: list[Answer | NosyncError] = []
     for each in running:

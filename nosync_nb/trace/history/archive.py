@@ -116,12 +116,12 @@ class Archive:
         """Returns a mapped part."""
         key = (ref.path, layout)
 
-        def made() -> Batch:
+        def load() -> Batch:
             return open_part(
                 self.parts, ref, layout, files=self.files, checked=True, thorough=self.thorough
             )
 
-        batch: Batch = self._cached(key, made)
+        batch: Batch = self._cached(key, load)
         (current,) = readable((batch,))
         if current is not batch:  # the file was truncated, and is repaired
             with self._lock:

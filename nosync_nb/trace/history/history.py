@@ -286,14 +286,14 @@ class History:
         """
         view = self._view
 
-        def gone(node: PackNode) -> set[str]:
+        def unused_names(node: PackNode) -> set[str]:
             with suppress(CorruptLogError):  # a lost pack keeps its references
                 return self._archive.parts_of(node, trace)
             return set()
 
         tails = {number: tail for number, tail in view.tails.items() if number != trace}
         hidden = {number: some for number, some in view.hidden.items() if number != trace}
-        tree = tuple(pack_tree.without_packs(node, trace, gone) for node in view.tree)
+        tree = tuple(pack_tree.without_packs(node, trace, unused_names) for node in view.tree)
         self._view = view._replace(tree=tree, tails=tails, hidden=hidden)
 
     def remove_missing(self, missing: AbstractSet[str]) -> MissingHistory:

@@ -44,7 +44,7 @@ from xxhash import xxh3_64_intdigest
 from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.memory_map import Ending
+from nosync_nb.files.memory_map import FileEnd
 from nosync_nb.files.safe_names import checked_path_within
 from nosync_nb.rows import Column, arrow_type, buffers
 from nosync_nb.rows.dictionary import MOST
@@ -287,7 +287,7 @@ def open_mapped(
     files: Files = DISK,
     *,
     checked: bool = False,
-) -> tuple[dict[str, Any], pa.RecordBatch, Ending]:
+) -> tuple[dict[str, Any], pa.RecordBatch, FileEnd]:
     """As `open_arrow`; returns also the end of the file, which detects a later truncation.
 
     Args:
@@ -315,9 +315,9 @@ def open_mapped(
     return header, record, file_ending(data)
 
 
-def file_ending(data: pa.Buffer) -> Ending:
+def file_ending(data: pa.Buffer) -> FileEnd:
     """Returns the end of a mapped file."""
-    return Ending(data, data.address, data.size)
+    return FileEnd(data, data.address, data.size)
 
 
 def cut_off(folder: str, name: str) -> CorruptLogError:

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.memory_map import Ending
+from nosync_nb.files.memory_map import FileEnd
 from nosync_nb.files.safe_names import PART, checked_file_name, checked_path_within
 from nosync_nb.rows import buffers, dictionary
 from nosync_nb.rows.arrow import Column, to_arrow
@@ -65,7 +65,7 @@ class MappedBatch(Batch):
 
     __slots__ = ("again", "is_there")
 
-    def __init__(self, batch: Batch, ending: Ending, again: Callable[[], Batch]) -> None:
+    def __init__(self, batch: Batch, ending: FileEnd, again: Callable[[], Batch]) -> None:
         super().__init__(
             batch.layout, batch.columns, batch.khash, batch.rhash, batch.diff, batch.code
         )
@@ -386,7 +386,7 @@ def _unique_name(stem: str, ending: str = PART) -> str:
 
 def _open_file(
     folder: str, ref: PartRef, files: Files, *, checked: bool = False
-) -> tuple[dict[str, Any], pa.RecordBatch, Ending]:
+) -> tuple[dict[str, Any], pa.RecordBatch, FileEnd]:
     header, record, ending = open_mapped(
         folder, ref.path, ref.size_bytes, ref.digest, files, checked=checked
     )

@@ -311,7 +311,7 @@ def test_an_epoch_that_looks_up_half_of_a_large_trace_has_spread() -> None:
     keys = 3 * SPREAD_ROWS
     layout = Layout(("int", "int"), (0,))
     columns = [np.arange(keys, dtype=np.int32), np.zeros(keys, np.int32)]
-    held = Trace.of(arrange(layout, Updates(columns, np.ones(keys, np.int64))))
+    held = Trace.from_batch(arrange(layout, Updates(columns, np.ones(keys, np.int64))))
     known = InputKeyCache(layout)
     known.begin_epoch(held)
     known.learn([(key,) for key in range(keys // 2)])

@@ -213,7 +213,7 @@ def test_what_was_merged_meanwhile_stays_merged(
     assert kernels.reached.wait(SECONDS)
     before = traces_of(session)
     number = next(iter(graph_of(session).named["labels"].traces.values()))
-    merged = Trace.of(before[number].consolidated(), OLD)
+    merged = Trace.from_batch(before[number].consolidated(), OLD)
     version = snapshot_of(session).version
     services_of(session).publisher.replace(version._replace(traces={**before, number: merged}))
     kernels.go_on()

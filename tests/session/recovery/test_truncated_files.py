@@ -13,7 +13,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb.files.filesystem import Files
-from nosync_nb.files.memory_map import Ending
+from nosync_nb.files.memory_map import FileEnd
 from nosync_nb.store import store
 from nosync_nb.trace.parts.arrow_file import file_ending, map_file
 
@@ -107,7 +107,7 @@ def test_the_end_of_a_mapped_file_tells_that_it_was_cut_off(tmp_path: Path, left
     file.write_bytes(b"x" * 12288)
     data = map_file(str(tmp_path), file.name, Files())
     end = file_ending(data)
-    assert isinstance(end, Ending)
+    assert isinstance(end, FileEnd)
     assert end.is_there()
     file.unlink()
     assert end.is_there(), "a file that has no name any more is there as long as it is mapped"

@@ -66,7 +66,7 @@ def test_epochs_are_a_set_in_ranges(one: set[int], other: set[int], epoch: int) 
     assert list(made) == sorted(one)
     assert bool(made) == bool(one)
     assert all(a.stop < b.start for a, b in itertools.pairwise(made.ranges))
-    assert made == EpochRanges.of(*(range(e, e + 1) for e in one))
+    assert made == EpochRanges.from_ranges(*(range(e, e + 1) for e in one))
     assert (epoch in made) == (epoch in one)
     assert list(made & EpochRanges(other)) == sorted(one & other)
     below = max((e for e in one if e <= epoch), default=None)
@@ -75,13 +75,13 @@ def test_epochs_are_a_set_in_ranges(one: set[int], other: set[int], epoch: int) 
 
 
 def test_epochs_are_written_as_inclusive_ranges() -> None:
-    assert str(EpochRanges.of(range(32, 41), range(8), range(16, 17))) == "0-7, 16, 32-40"
+    assert str(EpochRanges.from_ranges(range(32, 41), range(8), range(16, 17))) == "0-7, 16, 32-40"
     assert str(EpochRanges()) == "none"
     assert hash(EpochRanges([1])) == hash(EpochRanges([1]))
 
 
 def test_an_unreadable_epoch_is_an_error_that_names_its_neighbours() -> None:
-    readable = EpochRanges.of(range(4), range(7, 10))
+    readable = EpochRanges.from_ranges(range(4), range(7, 10))
     check_readable("orders", 3, readable)
     with pytest.raises(TimeError, match="stage 'orders': epoch 5 is not readable, only 0-3, 7-9"):
         check_readable("orders", 5, readable)

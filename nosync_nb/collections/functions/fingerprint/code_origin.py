@@ -129,11 +129,11 @@ _PACKAGE = __name__.partition(".")[0]
 def library_identity(identity: str) -> Callable[[_T], _T]:
     """Gives a frozen dataclass of this project its identity, e.g. "back_from/1"."""
 
-    def given(cls: _T) -> _T:
+    def decorate(cls: _T) -> _T:
         cls.__own_identity__ = identity  # type: ignore[attr-defined]
         return cls
 
-    return given
+    return decorate
 
 
 def library_identity_of(value: Any) -> tuple[str, tuple[Any, ...]] | None:

@@ -130,7 +130,7 @@ class ReplicaWorker:
         with self._news:
             if self._busy and silent_s > limit_s:
                 self._report_failure(
-                    "failing", f"it has not answered for {limit_s:g} s, and is waited for"
+                    "failing", f"it has not answered for {limit_s:g} s, still waiting"
                 )
 
     def works(self, wait_s: float) -> bool:
