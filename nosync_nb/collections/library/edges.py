@@ -14,9 +14,7 @@ from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.rows.types import FLOATS, INTEGERS
 
 
-def check_integer(
-    what: str, argument: str, given: Any, least: int = 1, most: int | None = None
-) -> None:
+def whole(what: str, argument: str, given: Any, least: int = 1, most: int | None = None) -> None:
     """Refuses a value that is not an integer within bounds.
 
     Raises:
@@ -43,7 +41,7 @@ def upwards(what: str, edges: Collection) -> Collection:
     return ends.filter("src < dst").concat(turned).distinct()
 
 
-def undirected_edges(what: str, edges: Collection) -> Collection:
+def neighbours(what: str, edges: Collection) -> Collection:
     """Each pair of neighbours in both directions."""
     ends = _ends(what, edges).filter("src <> dst")
     return ends.concat(ends.select("dst AS src", "src AS dst")).distinct()

@@ -25,13 +25,13 @@ from typing import NoReturn
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.library.edges import (
     all_nodes,
-    check_integer,
     each_edge,
     named_nodes,
+    neighbours,
     nodes_of,
-    undirected_edges,
     upwards,
     weighted,
+    whole,
 )
 
 MILLION = 1_000_000
@@ -135,7 +135,7 @@ def connected_components(edges: Collection, nodes: Collection | None = None) -> 
         >>> found.group_by("component").agg(nodes="collect_list(node)").rows()
         [Row(component=1, nodes=[1, 2, 3]), Row(component=4, nodes=[4, 5])]
     """
-    both = undirected_edges("connected_components", edges)
+    both = neighbours("connected_components", edges)
     named = named_nodes(all_nodes("connected_components", edges, nodes))
     lesser = both.filter("dst < src").select("src AS node")
     return _least(named.join(lesser, on="node", how="anti"), both, "src", "dst")
@@ -217,8 +217,8 @@ def pagerank(
         >>> nosync.graphs.pagerank(links).filter("node > 3").rows()
         [Row(node=4, rank=150000), Row(node=5, rank=277500)]
     """
-    check_integer("pagerank", "damping_percent", damping_percent, 1, 99)
-    check_integer("pagerank", "rounds", rounds)
+    whole("pagerank", "damping_percent", damping_percent, 1, 99)
+    whole("pagerank", "rounds", rounds)
     links, pages = each_edge("pagerank", edges), all_nodes("pagerank", edges, nodes)
     out = links.join(links.group_by("src").agg(links="count(*)"), on="src")
     share = f"floor(rank * {damping_percent} / (links * 100))"
@@ -280,8 +280,8 @@ def k_core(edges: Collection, k: int) -> Collection:
         >>> nosync.graphs.k_core(links, 2).rows()
         [Row(node=1), Row(node=2), Row(node=3)]
     """
-    check_integer("k_core", "k", k)
-    both = undirected_edges("k_core", edges)
+    whole("k_core", "k", k)
+    both = neighbours("k_core", edges)
     return (
         both.select("src AS node")
         .distinct()
@@ -324,11 +324,9 @@ def label_propagation(
         >>> found.group_by("label").count().rows()
         [Row(label=1, count=3), Row(label=4, count=2)]
     """
-    check_integer("label_propagation", "rounds", rounds)
+    whole("label_propagation", "rounds", rounds)
     own = all_nodes("label_propagation", edges, nodes)
-    both = undirected_edges("label_propagation", edges).concat(
-        own.select("node AS src", "node AS dst")
-    )
+    both = neighbours("label_propagation", edges).concat(own.select("node AS src", "node AS dst"))
     # Votes count downwards, so that one aggregate finds most votes and of those the least label.
     voters = both.select("src", "dst", "CAST(-1 AS BIGINT) AS vote")
 

@@ -189,9 +189,12 @@ def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
             assert stopped == ({"named"} if "cannot be recomputed" in told else set())
             if "cannot be read" in told or "cannot be recomputed" in told:
                 assert "input 'orders'" in told or "input 'people'" in told
-                with pytest.raises(CorruptLogError, match="it is missing") as caught:
-                    rows(session)
-                assert any("'orders'" in n or "'people'" in n for n in caught.value.__notes__)
+                try:  # the current rows and the later changes may be enough
+                    assert rows(session) == expected
+                except CorruptLogError as error:
+                    assert "it is missing" in str(error)
+                    assert any("'orders'" in n or "'people'" in n for n in error.__notes__)
+                    seen.add("named")
                 for stage in session.stages:
                     assert {stage: rows(session, stage)[stage]}.items() <= expected.items()
             else:
@@ -201,7 +204,7 @@ def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
         with nosync_nb.open(copy) as again:
             assert {n for n, how in again.recovery.stages.items() if how != "read"} == stopped
         shutil.rmtree(copy)
-    assert seen == {"recompute", "extend", "input", "arranged"}
+    assert seen == {"recompute", "extend", "input", "arranged", "named"}
 
 
 def test_who_looks_into_a_lost_input_stops_and_all_others_are_committed(
