@@ -361,7 +361,8 @@ def test_what_is_removed_without_being_there_is_found_by_its_reader(session: Ses
     with pytest.raises(NegativeMultiplicityError) as caught:
         session["people"].rows()
     assert str(caught.value) == (
-        "input 'people': row ('zed', 40, 1.0) has a count of -1 at epoch 3"
+        "input 'people': row ('zed', 40, 1.0) has a count of -1 at epoch 3: it was removed more"
+        " often than inserted"
     )
     with pytest.raises(NegativeMultiplicityError, match=r"collection 'grown': row .*'zed'"):
         session["grown"].count()

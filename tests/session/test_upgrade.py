@@ -217,7 +217,7 @@ def test_replica_restores_the_log(written: Written, tmp_path: Path) -> None:
         pytest.skip("bytecode of another Python")
     with nosync_nb.open(tmp_path / "restored", replicas=[written.replica()]) as session:
         check(session, written.expected)
-        assert any("made anew from" in note for note in session.recovery.notes)
+        assert any("restored from" in note for note in session.recovery.notes)
         session["orders"].upsert([(7, 7, 7.0)])
         session.commit(wait="replicas")
         (copy,) = session.verify().replicas
