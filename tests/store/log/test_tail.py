@@ -131,7 +131,7 @@ def test_a_frame_is_told_by_what_is_wrong_with_it() -> None:
         (second[:20], "the frame is truncated"),
         (bytes(len(second)), "only zeros follow"),
         (early, "the header contradicts the previous frame"),
-        (other, "frame 5 stands in the place of 2"),
+        (other, "frame 5 is in the place of frame 2"),
     ):
         frames, damage = scan_buffer(first + frame, 0, mark)
         assert len(frames) == 1
