@@ -129,9 +129,7 @@ def test_explained_a_join_says_why_it_keeps_the_rows_of_the_one_below(session: S
     assert [told(session[n]) for n in ("filtered", "raising", "python")] == [
         [f"2 rows): {sieved}"], [f"1 row): {sieved}"], [f"4 rows): {sieved}"],
     ]  # fmt: skip
-    assert told(session["computed"]) == [
-        "4 rows): columns are computed between the joins"
-    ]
+    assert told(session["computed"]) == ["4 rows): columns are computed between the joins"]
     assert told(session["both"]) == ["4 rows): the join key has columns of several inputs"]
     assert told(session["again"]) == ["4 rows): other operators read them"] * 2
     assert told(session["counted"]) == []

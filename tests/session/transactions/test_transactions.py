@@ -140,7 +140,7 @@ def test_insert_with_two_rows_of_a_key_is_refused_as_two_inserts_are(
     assert not session.pending
     planes.insert([("a", 1)])
     for _ in range(2):  # also while the first one waits
-        with pytest.raises(SchemaError, match="key 'a' is there already"):
+        with pytest.raises(SchemaError, match="key 'a' exists already"):
             planes.insert([("a", 2)])
         session.commit()
     assert values(planes) == [("a", 1)]
@@ -202,7 +202,7 @@ def test_a_key_that_was_deleted_can_be_inserted_again(session: Session) -> None:
     planes.insert([("a", 2)])
     session.commit()
     assert values(planes) == [("a", 2)]
-    with pytest.raises(SchemaError, match="key 'a' is there already"):
+    with pytest.raises(SchemaError, match="key 'a' exists already"):
         planes.insert([("a", 3)])
     assert not session.pending
 
@@ -353,7 +353,7 @@ def test_a_load_with_a_key_happens_once(session: Session) -> None:
     assert numbers.insert([(2,)], once=7) == 1
     session.commit()
     assert values(numbers) == [1, 2]
-    assert any("'january' is there already" in notice for notice in notices_of(session))
+    assert any("'january' is loaded already" in notice for notice in notices_of(session))
 
 
 def test_a_load_that_two_threads_look_for_at_once_happens_once(session: Session) -> None:
@@ -490,7 +490,7 @@ def test_two_transactions_do_not_insert_one_key_both(session: Session) -> None:
     with session.epoch():
         people.insert([(1, "second")])
     for _ in range(2):
-        with pytest.raises(SchemaError, match="input 'keyed': key 1 is there already"):
+        with pytest.raises(SchemaError, match="input 'keyed': key 1 exists already"):
             session.commit()
         assert session.pending["keyed"].rows == 2, "a refused commit leaves what waits"
     assert session.discard() == 2
@@ -520,7 +520,7 @@ def test_equal_rows_in_files_are_one_row_of_their_key_or_refused(
 def test_a_renamed_or_dropped_input_does_not_lose_what_waits(session: Session) -> None:
     session.inputs["numbers"].insert([(1,)])
     for act in (lambda: session.rename("numbers", "values"), lambda: session.drop("numbers")):
-        with pytest.raises(StageError, match="input 'numbers' has 1 changes that are not"):
+        with pytest.raises(StageError, match="input 'numbers' has 1 uncommitted changes"):
             act()
     session.commit()
     session.rename("numbers", "values")
