@@ -9,6 +9,7 @@ functions that name them. It is never written again.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import shutil
 import sys
@@ -31,8 +32,21 @@ from nosync_nb.session.feeds.folder_watch import WatchStatus
 from nosync_nb.session.timetravel.rewind import RewindReport
 from nosync_nb.spark.source import NosyncSource
 from nosync_nb.store.catalog.epoch_index import EpochSequence
+from nosync_nb.store.replication.agent.offloaded_merges import (
+    MergeProposal,
+    MergeRequest,
+    MergeRequests,
+)
+from nosync_nb.store.replication.agent.progress import (
+    ProgressWriter,
+    ReplicaProgress,
+    parse_progress,
+)
+from nosync_nb.store.replication.agent.scrub import ScrubReport
 from nosync_nb.store.timetravel.branches import BranchInfo
 from nosync_nb.store.verification.report import VerificationReport
+from nosync_nb.trace.batch import Layout
+from nosync_nb.trace.parts.part_file import PartRef
 
 ARCHIVE = golden.GOLDEN.parent / "upgrade" / "before_moves.tar.xz"
 BRANCHES = ("what_if", "what_if/inner")
@@ -201,6 +215,18 @@ def test_log_opens_with_nothing_recomputed_and_goes_on(written: Written) -> None
         assert rows(session) == written.expected["rows"]
 
 
+def test_backup_branch_of_a_rewind_opens_with_nothing_recomputed(written: Written) -> None:
+    if not written.same_python:
+        pytest.skip("bytecode of another Python")
+    with nosync_nb.open(golden.branch_of(written.log, "before-rewind-1")) as branch:
+        assert (branch.now, branch.stale) == (7, {})
+        assert set(branch.recovery.stages.values()) == {"read"}
+        assert branch.recovery.recomputed == 0
+        for name, epochs in written.expected["epochs"].items():
+            shared = epochs["6"]
+            assert sorted(map(repr, branch[name].rows(at=6))) == shared
+
+
 @pytest.mark.parametrize("name", BRANCHES)
 def test_branch_opens_with_nothing_recomputed(written: Written, name: str) -> None:
     if not written.same_python:
@@ -235,3 +261,40 @@ def test_former_replica_is_continued_by_its_log(written: Written) -> None:
         assert 0 < status.bytes_sent < size // 4
         (copy,) = session.verify().replicas
         assert (copy.state, copy.epoch) == ("level", session.now)
+
+
+def test_keeper_and_owner_of_two_releases_understand_each_other() -> None:
+    """A keeper that dies after an upgrade is started anew from the new release by its old owner.
+
+    These are lines that the former release has written.
+    """
+    progress = (
+        b'{"replica": 1, "condition": "level", "seq": 7, "epoch": 3, "why": "", "bytes_sent": 120,'
+        b' "offset": 900, "backlog_bytes": 0, "last_bytes": 0, "obeys": 0, "incarnation": "ab",'
+        b' "void": false}\n'
+    )
+    state = ReplicaProgress(1, "level", 7, 3, bytes_sent=120, offset=900, incarnation="ab")
+    scrubbed = b'{"rounds": 1, "files": 2, "bytes": 3, "repaired": 0, "event": ""}\n'
+    merged = (
+        b'{"merge": 7, "done": true, "files": [["log1-2-g1.arrow", 5, 0, 18446744073709551616,'
+        b' 900, "abababababababababababababababab"]], "why": ""}\n'
+    )
+    part = PartRef("log1-2-g1.arrow", 5, 0, 2**64, 900, "abababababababababababababababab")
+    written = {
+        progress: state,
+        scrubbed: ScrubReport(1, 2, 3),
+        merged: MergeProposal(7, True, (part,)),
+    }
+    for line, message in written.items():
+        assert parse_progress(line) == message
+        sink = io.BytesIO()
+        ProgressWriter(sink)(message)
+        assert json.loads(sink.getvalue()) == json.loads(line)
+    asked = (
+        b'\n[7, "trace1-1-3-g1", [["int", "string"], [0], null], [[["log1-2-g1.arrow", 5, 0,'
+        b' 18446744073709551616, 900, "abababababababababababababababab"]]]]\n'
+    )
+    layout = Layout(("int", "string"), (0,))
+    request = MergeRequest(7, "trace1-1-3-g1", layout, ((part,),))
+    assert MergeRequests().take(b".." + asked + b".") == [request]
+    assert request.line == asked
