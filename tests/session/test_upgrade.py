@@ -24,6 +24,8 @@ import pytest
 from internals import services_of
 
 import nosync_nb
+from nosync.log import location
+from nosync.log.notebook_memo import NotebookMemo, RunningCell
 from nosync_nb import Session, windows
 from nosync_nb.collections.explain_output import ExplainOutput
 from nosync_nb.collections.functions.serializer import Cached
@@ -298,3 +300,22 @@ def test_keeper_and_owner_of_two_releases_understand_each_other() -> None:
     request = MergeRequest(7, "trace1-1-3-g1", layout, ((part,),))
     assert MergeRequests().take(b".." + asked + b".") == [request]
     assert request.line == asked
+
+
+def test_memo_of_a_notebook_is_read(tmp_path: Path) -> None:
+    """`notebook.json` as the former release has written it; what it has signed is not tested."""
+    (tmp_path / location.MEMO).write_text(
+        '{"attempts": 1, "names": {"limit": "In [3]"}, "aliases": {"o": "orders"}, "imports": {},'
+        ' "told": {"limit": 2}, "running": ["In [4]", 5, true], "spark": true, "conf": {},'
+        ' "signed": ""}'
+    )
+    assert NotebookMemo.read(tmp_path) == NotebookMemo(
+        1,
+        {"limit": "In [3]"},
+        {"o": "orders"},
+        {},
+        {"limit": 2},
+        RunningCell("In [4]", 5, True),
+        True,
+        {},
+    )
