@@ -298,7 +298,7 @@ def test_keeper_and_owner_of_two_releases_understand_each_other() -> None:
     )
     layout = Layout(("int", "string"), (0,))
     request = MergeRequest(7, "trace1-1-3-g1", layout, ((part,),))
-    assert MergeRequests().take(b".." + asked + b".") == [request]
+    assert MergeRequests().complete_requests(b".." + asked + b".") == [request]
     assert request.line == asked
 
 
