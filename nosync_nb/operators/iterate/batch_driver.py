@@ -24,7 +24,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,15 @@ from nosync_nb.operators.grouping import first_of_keys, group_rows
 from nosync_nb.operators.iterate.cost_estimate import FREE_WORK
 from nosync_nb.operators.iterate.divergence import DivergenceDetector
 from nosync_nb.operators.iterate.nested_trace import ROUND, NestedTrace, Time, at_least_upper_bounds
-from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, LoopNode, LoopReader, LoopScope
+from nosync_nb.operators.iterate.plan import (
+    LEAVE,
+    VARIABLE,
+    AbandonedError,
+    LoopBody,
+    LoopNode,
+    LoopReader,
+    LoopScope,
+)
 from nosync_nb.operators.join import Join
 from nosync_nb.rows import Column
 from nosync_nb.rows.count_arithmetic import CountError
@@ -49,9 +57,6 @@ from nosync_nb.trace.batch import (
     concat_updates,
     no_updates,
 )
-
-if TYPE_CHECKING:
-    from nosync_nb.operators.iterate.loop import Loop
 
 
 class KeyBatch(NamedTuple):
@@ -188,10 +193,6 @@ several rounds in a row are dense."""
 NOTHING_USUAL: Mapping[int, int] = MappingProxyType({})
 
 
-class AbandonedError(Exception):
-    """The run exceeded its budget; its results are discarded."""
-
-
 class LoopRun:
     """One run of a loop.
 
@@ -206,7 +207,7 @@ class LoopRun:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: LoopBody,
         step: Step,
         states: Sequence[NestedTrace],
         budget: int | None = None,

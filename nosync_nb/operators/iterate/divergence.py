@@ -9,7 +9,6 @@ need.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,12 +16,9 @@ from nosync_nb import rows
 from nosync_nb.errors import DivergenceError, titled
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.iterate.nested_trace import NestedTrace, Time
-from nosync_nb.operators.iterate.plan import LoopScope
+from nosync_nb.operators.iterate.plan import LoopBody, LoopScope
 from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.trace.batch import Batch
-
-if TYPE_CHECKING:
-    from nosync_nb.operators.iterate.loop import Loop
 
 FREE_ROUNDS = 1000
 """Rounds of an epoch that run before the detection starts."""
@@ -36,7 +32,7 @@ class DivergenceDetector:
     """Watches one loop in one epoch, from its first round of this run on."""
 
     def __init__(
-        self, loop: Loop, scope: LoopScope, step: Step, states: Sequence[NestedTrace]
+        self, loop: LoopBody, scope: LoopScope, step: Step, states: Sequence[NestedTrace]
     ) -> None:
         self.loop = loop
         self.scope = scope

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.operators.iterate.batch_driver import AbandonedError
 from nosync_nb.operators.iterate.nested_trace import Time
+from nosync_nb.operators.iterate.plan import AbandonedError
 from nosync_nb.rows import Column
 from nosync_nb.rows.types import FIXED, INTEGERS
 from nosync_nb.trace import Trace

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.iterate.batch_driver import AbandonedError, LoopRun
+from nosync_nb.operators.iterate.batch_driver import LoopRun
 from nosync_nb.operators.iterate.cost_estimate import LoopCostEstimate
 from nosync_nb.operators.iterate.divergence import overflow_error
 from nosync_nb.operators.iterate.key_cache import ROWS_MAX, TooManyChangesError
 from nosync_nb.operators.iterate.nested_trace import NestedTrace
-from nosync_nb.operators.iterate.plan import LoopNode, LoopScope, readers_of_nodes
+from nosync_nb.operators.iterate.plan import AbandonedError, LoopNode, LoopScope, readers_of_nodes
 from nosync_nb.operators.iterate.round_state import LoopKeyCaches
 from nosync_nb.operators.iterate.row_driver import FEW_ROWS, RowLoopRun, RowPlan
 from nosync_nb.rows.count_arithmetic import CountError
@@ -68,7 +68,7 @@ class Loop(Operator):
         self.global_row = any(n.operator is not None and n.operator.global_row for n in nodes)
         self.scopes = _scopes(scope, ())
         self.inside, self.outside = readers_of_nodes(list(nodes))
-        self.shape = RowPlan(self)
+        self.shape = RowPlan(self.nodes)
 
     def form(self) -> list[Any]:
         inner = [
@@ -117,7 +117,7 @@ class Loop(Operator):
                 return None
             mirror = LoopKeyCaches(self)
         touched = step.touched
-        run = RowLoopRun(self, step, mirror, budget, effort.rounds)
+        run = RowLoopRun(self, self.shape, step, mirror, budget, effort.rounds)
         try:
             run.start()
             run.loop(self.scope, ())

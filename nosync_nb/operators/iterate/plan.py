@@ -8,9 +8,10 @@ loop is not a node here: it is an input of the whole loop.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from nosync_nb.operators.base import Operator
+from nosync_nb.trace.batch import Layout
 
 VARIABLE, RESULT, LEAVE = "variable", "result", "leave"
 """Kinds of nodes beside those of operators: a loop variable; its next value; the value after the
@@ -92,3 +93,22 @@ def readers_of_nodes(
             else:
                 inside[port.number].append(LoopReader(number, place))
     return inside, outside
+
+
+class LoopBody(Protocol):
+    """What the runs of a loop read of it; see `loop.Loop`."""
+
+    nodes: tuple[LoopNode, ...]
+    scope: LoopScope
+    scopes: dict[int, tuple[LoopScope, ...]]
+    layouts: tuple[Layout | None, ...]
+    state: tuple[Layout, ...]
+    depths: tuple[int, ...]
+    output: int
+    types: tuple[str, ...]
+    inside: list[list[LoopReader]]
+    outside: dict[int, list[LoopReader]]
+
+
+class AbandonedError(Exception):
+    """The run exceeded its budget; its results are discarded."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nosync_nb.operators.base import GROUP, Step
 from nosync_nb.operators.iterate.key_cache import (
@@ -38,10 +38,8 @@ from nosync_nb.operators.iterate.key_cache import (
     cached_upper,
 )
 from nosync_nb.operators.iterate.nested_trace import Time
+from nosync_nb.operators.iterate.plan import LoopBody
 from nosync_nb.trace.batch import Layout
-
-if TYPE_CHECKING:
-    from nosync_nb.operators.iterate.loop import Loop
 
 COUNT_MAX = 1 << 53
 """Larger counts and sums are left to numpy, which detects an overflow of 64 bits."""
@@ -250,7 +248,7 @@ class LoopKeyCaches:
         known: for each row-wise node the output of a row, as rows with signs.
     """
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: LoopBody) -> None:
         self.loop = loop
         by_key = {s for n in loop.nodes if n.kind == GROUP and n.depth == 1 for s in n.states}
         self.states = [
@@ -271,7 +269,7 @@ class LoopKeyCaches:
         every: list[KeyCache[Any]] = [*self.states, *self.outside.values()]
         return sum(each.rows_count for each in every)
 
-    def follows(self, loop: Loop, step: Step) -> bool:
+    def follows(self, loop: LoopBody, step: Step) -> bool:
         """Returns True if the caches agree with the traces before an epoch.
 
         An epoch may have failed after the loop ran; its changes were discarded then.

@@ -11,16 +11,15 @@ columns of some node, the whole loop runs on its traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.base import GROUP, JOIN, PLAIN, Step
 from nosync_nb.operators.distinct import Threshold, distinct
 from nosync_nb.operators.iterate.batch_driver import (
     RUN_ROWS,
-    AbandonedError,
     LoopRun,
     evaluate_from_scratch,
     tagged_rows,
@@ -40,7 +39,14 @@ from nosync_nb.operators.iterate.key_cache import (
     value_picker,
 )
 from nosync_nb.operators.iterate.nested_trace import Time
-from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, LoopNode, LoopReader
+from nosync_nb.operators.iterate.plan import (
+    LEAVE,
+    VARIABLE,
+    AbandonedError,
+    LoopBody,
+    LoopNode,
+    LoopReader,
+)
 from nosync_nb.operators.iterate.round_state import (
     COUNT_MAX,
     LoopKeyCaches,
@@ -55,10 +61,6 @@ from nosync_nb.operators.join import Join
 from nosync_nb.operators.linear import Concat, Consolidate, Linear, Select
 from nosync_nb.rows.types import INTEGERS
 from nosync_nb.trace.batch import Layout, Updates, concat_updates
-
-if TYPE_CHECKING:
-    from nosync_nb.operators.iterate.loop import Loop
-
 
 FEW_ROWS = 64
 """An epoch that changes more rows of the inputs is not tried."""
@@ -87,11 +89,11 @@ class RowPlan:
         possible: True if all nodes can run on rows.
     """
 
-    def __init__(self, loop: Loop) -> None:
-        self.possible = all(_is_possible(node) for node in loop.nodes)
+    def __init__(self, nodes: Sequence[LoopNode]) -> None:
+        self.possible = all(_is_possible(node) for node in nodes)
         self.nodes: list[Any] = []
         if self.possible:
-            self.nodes = [_node_plan(node) for node in loop.nodes]
+            self.nodes = [_node_plan(node) for node in nodes]
 
 
 class JoinRowPlan:
@@ -276,7 +278,8 @@ class RowLoopRun(LoopRun):
 
     def __init__(
         self,
-        loop: Loop,
+        loop: LoopBody,
+        shape: RowPlan,
         step: Step,
         mirror: LoopKeyCaches,
         budget: int | None,
@@ -285,7 +288,7 @@ class RowLoopRun(LoopRun):
         super().__init__(loop, step, (), budget, usual)
         self.usually = 0
         self.mirror = mirror
-        self.shape = loop.shape
+        self.shape = shape
         self.boxes: dict[tuple[int, Time], dict[int, Pairs]] = {}
         self.waiting: dict[tuple[int, Time], set[Row]] = {}
         self.left: dict[int, RowCounts] = {}
