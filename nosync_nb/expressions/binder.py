@@ -34,8 +34,9 @@ from nosync_nb.expressions.functions import (
 )
 from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS, RESULTS
 from nosync_nb.expressions.functions.rules import Function
-from nosync_nb.expressions.implicit_casts import NotProvedError, cast, try_cast
+from nosync_nb.expressions.implicit_casts import cast, try_cast
 from nosync_nb.expressions.kernels import collections as collection_kernels
+from nosync_nb.expressions.kernels.kernel import NotProvedError
 from nosync_nb.expressions.non_ansi import same_without_ansi
 from nosync_nb.expressions.syntax.parser import Unsigned
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, TIMES, VOID

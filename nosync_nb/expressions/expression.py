@@ -25,7 +25,7 @@ from nosync_nb.expressions.binder import Binder
 from nosync_nb.expressions.codegen import Fast, compile_fast, is_loud
 from nosync_nb.expressions.evaluation.nodes import ColumnNode, SharedOperandNode, ValueNode
 from nosync_nb.expressions.functions.collections import is_held
-from nosync_nb.expressions.implicit_casts import NotProvedError
+from nosync_nb.expressions.kernels.kernel import NotProvedError
 from nosync_nb.expressions.kernels.vectors import RowError, VectorFrame, quiet, to_column
 from nosync_nb.expressions.non_ansi import non_ansi_expression
 from nosync_nb.expressions.settings import (

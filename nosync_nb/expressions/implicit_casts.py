@@ -15,7 +15,12 @@ from nosync_nb.expressions.kernels import (
     timestamp_parsing,
     value_formatting,
 )
-from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel, null_on_error
+from nosync_nb.expressions.kernels.kernel import (
+    InvalidError,
+    NotProvedError,
+    TextKernel,
+    null_on_error,
+)
 from nosync_nb.expressions.kernels.numeric import limits
 from nosync_nb.expressions.typing_rules import (
     NUMBERS,
@@ -27,11 +32,6 @@ from nosync_nb.expressions.typing_rules import (
 )
 from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts, is_nested
-
-
-class NotProvedError(Exception):
-    """The table has no such entry (the message names it): Spark evaluates the expression."""
-
 
 _EXACT = {"float": 2**24, "double": 2**53}
 _LONG_PLACES = 18

@@ -30,9 +30,8 @@ from nosync_nb.expressions.evaluation.nodes import (
 from nosync_nb.expressions.functions import datetimes, strings
 from nosync_nb.expressions.functions.intervals import MARK
 from nosync_nb.expressions.functions.mathematics import looked_at_last
-from nosync_nb.expressions.implicit_casts import NotProvedError
 from nosync_nb.expressions.kernels import collections, numeric, timestamp_parsing
-from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel, null_on_error
+from nosync_nb.expressions.kernels.kernel import Kernel, NotProvedError, TextKernel, null_on_error
 from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, is_decimal
 from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS

@@ -14,15 +14,9 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.expressions.evaluation.nested_nodes import FieldNode, RowwiseNode, key_of
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, ValueNode
 from nosync_nb.expressions.functions.rules import Rule, count
-from nosync_nb.expressions.implicit_casts import (
-    NotProvedError,
-    cast,
-    implicit,
-    literal_value,
-    only,
-    to_common,
-)
+from nosync_nb.expressions.implicit_casts import cast, implicit, literal_value, only, to_common
 from nosync_nb.expressions.kernels import collections, value_formatting
+from nosync_nb.expressions.kernels.kernel import NotProvedError
 from nosync_nb.expressions.typing_rules import VOID, common_type, is_decimal, is_known
 from nosync_nb.rows import canonical_type
 from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts

@@ -26,9 +26,9 @@ from nosync_nb.expressions.evaluation.nodes import (
 )
 from nosync_nb.expressions.functions import decimals, patterns, rules
 from nosync_nb.expressions.functions.rules import Rule, count
-from nosync_nb.expressions.implicit_casts import NotProvedError, cast, only, to_common
+from nosync_nb.expressions.implicit_casts import cast, only, to_common
 from nosync_nb.expressions.kernels import numeric, strings
-from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel
+from nosync_nb.expressions.kernels.kernel import Kernel, NotProvedError, TextKernel
 from nosync_nb.expressions.typing_rules import VOID, is_decimal, is_known
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 

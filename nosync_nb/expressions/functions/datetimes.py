@@ -18,21 +18,14 @@ from nosync_nb.expressions.functions import (
     rules,
 )
 from nosync_nb.expressions.functions.rules import Rule, count
-from nosync_nb.expressions.implicit_casts import (
-    NotProvedError,
-    cast,
-    implicit,
-    literal_value,
-    tried_call,
-    try_cast,
-)
+from nosync_nb.expressions.implicit_casts import cast, implicit, literal_value, tried_call, try_cast
 from nosync_nb.expressions.kernels import (
     datetime_patterns as patterns,
 )
 from nosync_nb.expressions.kernels import (
     datetimes,
 )
-from nosync_nb.expressions.kernels.kernel import Check, Kernel, TextKernel
+from nosync_nb.expressions.kernels.kernel import Check, Kernel, NotProvedError, TextKernel
 from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, VOID, is_decimal
 from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FLOATS, INTEGERS

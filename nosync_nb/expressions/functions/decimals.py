@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions.rules import Rule, count
-from nosync_nb.expressions.implicit_casts import NotProvedError, cast, literal_value
+from nosync_nb.expressions.implicit_casts import cast, literal_value
 from nosync_nb.expressions.kernels import numeric
-from nosync_nb.expressions.kernels.kernel import Check, Kernel, TextKernel
+from nosync_nb.expressions.kernels.kernel import Check, Kernel, NotProvedError, TextKernel
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, WHOLE_DIGITS, is_decimal
 from nosync_nb.rows.decimals import unscaled_values
 from nosync_nb.rows.types import INTEGERS, decimal_parts

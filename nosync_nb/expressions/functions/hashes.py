@@ -16,8 +16,8 @@ from xxhash import xxh64_intdigest
 
 from nosync_nb.expressions.evaluation.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.functions.rules import Function, NullTolerantNode, Rule, count
-from nosync_nb.expressions.implicit_casts import NotProvedError, implicit, only
-from nosync_nb.expressions.kernels.kernel import TextKernel
+from nosync_nb.expressions.implicit_casts import implicit, only
+from nosync_nb.expressions.kernels.kernel import NotProvedError, TextKernel
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows.ddl import DAY_TIMES, YEAR_MONTHS
 from nosync_nb.rows.types import decimal_parts

@@ -18,10 +18,10 @@ from sqlglot import exp
 
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions.rules import Rule, count
-from nosync_nb.expressions.implicit_casts import NotProvedError, cast, implicit
+from nosync_nb.expressions.implicit_casts import cast, implicit
 from nosync_nb.expressions.kernels import datetimes, numeric
 from nosync_nb.expressions.kernels.datetimes import OF_MONTHS, OF_TIME
-from nosync_nb.expressions.kernels.kernel import Check, Kernel
+from nosync_nb.expressions.kernels.kernel import Check, Kernel, NotProvedError
 from nosync_nb.expressions.kernels.numeric import extent, limits, within
 from nosync_nb.expressions.typing_rules import TIMES, is_decimal, joined, units
 from nosync_nb.rows.ddl import INTERVALS, YEAR_MONTHS, interval_type

@@ -25,9 +25,9 @@ from nosync_nb.expressions.evaluation.nested_nodes import RowwiseNode
 from nosync_nb.expressions.evaluation.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.functions.collections import is_held
 from nosync_nb.expressions.functions.rules import Rule, count
-from nosync_nb.expressions.implicit_casts import NotProvedError, cast, literal_value, only
+from nosync_nb.expressions.implicit_casts import cast, literal_value, only
 from nosync_nb.expressions.kernels import datetimes, timestamp_parsing
-from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel
+from nosync_nb.expressions.kernels.kernel import InvalidError, NotProvedError, TextKernel
 from nosync_nb.expressions.kernels.numeric import limits
 from nosync_nb.expressions.kernels.value_formatting import double_text, float_text
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, is_decimal

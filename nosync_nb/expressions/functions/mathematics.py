@@ -25,15 +25,9 @@ import pyarrow.compute as pc
 
 from nosync_nb.expressions.evaluation.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions.rules import Function, Rule, count
-from nosync_nb.expressions.implicit_casts import (
-    NotProvedError,
-    cast,
-    implicit,
-    literal_value,
-    tried_call,
-)
+from nosync_nb.expressions.implicit_casts import cast, implicit, literal_value, tried_call
 from nosync_nb.expressions.kernels import numeric
-from nosync_nb.expressions.kernels.kernel import Check, Kernel, null_on_error
+from nosync_nb.expressions.kernels.kernel import Check, Kernel, NotProvedError, null_on_error
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_type, is_decimal
 from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS

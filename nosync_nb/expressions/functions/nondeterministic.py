@@ -29,8 +29,8 @@ from nosync_nb import rows
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, ValueNode
 from nosync_nb.expressions.functions.hashes import murmur
 from nosync_nb.expressions.functions.rules import Rule, count
-from nosync_nb.expressions.implicit_casts import NotProvedError
 from nosync_nb.expressions.kernels import datetimes
+from nosync_nb.expressions.kernels.kernel import NotProvedError
 from nosync_nb.expressions.kernels.vectors import Vector, VectorFrame, load_column
 from nosync_nb.expressions.syntax.analyzer import analyze
 from nosync_nb.expressions.syntax.parser import parse

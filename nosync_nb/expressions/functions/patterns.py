@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from nosync_nb.expressions.evaluation.nested_nodes import RowwiseNode
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions.rules import Function, Rule, count
-from nosync_nb.expressions.implicit_casts import NotProvedError, implicit, literal_value
+from nosync_nb.expressions.implicit_casts import implicit, literal_value
 from nosync_nb.expressions.kernels import strings
 from nosync_nb.expressions.kernels.java_regex import compiled, may_be_empty, replacement
-from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel
+from nosync_nb.expressions.kernels.kernel import InvalidError, NotProvedError, TextKernel
 from nosync_nb.rows import buffers
 
 ESCAPE = "\\"

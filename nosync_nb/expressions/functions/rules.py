@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.expressions.evaluation.nodes import CoalesceNode, LiteralNode, StrictNode, ValueNode
-from nosync_nb.expressions.implicit_casts import NotProvedError, cast, implicit, literal_value
+from nosync_nb.expressions.implicit_casts import cast, implicit, literal_value
 from nosync_nb.expressions.kernels import numeric, strings
-from nosync_nb.expressions.kernels.kernel import Kernel, TextKernel
+from nosync_nb.expressions.kernels.kernel import Kernel, NotProvedError, TextKernel
 from nosync_nb.expressions.kernels.vectors import Vector, VectorFrame, full_vector, spread_by_mask
 from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, VOID, common_type, is_decimal
 from nosync_nb.rows import buffers

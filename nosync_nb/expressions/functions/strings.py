@@ -27,9 +27,14 @@ from nosync_nb.expressions.evaluation.nodes import (
 from nosync_nb.expressions.functions import rules
 from nosync_nb.expressions.functions.hashes import as_bytes, of_bytes, raw
 from nosync_nb.expressions.functions.rules import OF_BYTES, OF_TEXT, Function, Rule, count
-from nosync_nb.expressions.implicit_casts import NotProvedError, cast, implicit, literal_value
+from nosync_nb.expressions.implicit_casts import cast, implicit, literal_value
 from nosync_nb.expressions.kernels import strings
-from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel, null_on_error
+from nosync_nb.expressions.kernels.kernel import (
+    InvalidError,
+    NotProvedError,
+    TextKernel,
+    null_on_error,
+)
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, is_decimal
 from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts
 

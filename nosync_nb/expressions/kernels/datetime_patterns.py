@@ -23,8 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nosync_nb.expressions.implicit_casts import NotProvedError
-from nosync_nb.expressions.kernels.kernel import InvalidError, TextKernel
+from nosync_nb.expressions.kernels.kernel import InvalidError, NotProvedError, TextKernel
 from nosync_nb.rows import buffers
 
 DAY = 86_400_000_000

@@ -25,7 +25,7 @@ from functools import lru_cache
 from re import _compiler, _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
-from nosync_nb.expressions.implicit_casts import NotProvedError
+from nosync_nb.expressions.kernels.kernel import NotProvedError
 
 _PLACES_MAX = 120
 _STEPS_MAX = 200_000

@@ -71,6 +71,10 @@ class Kernel:
         return bool(self.checks) or (self.beyond is not None and not self.lenient)
 
 
+class NotProvedError(Exception):
+    """The table has no such entry (the message names it): Spark evaluates the expression."""
+
+
 class InvalidError(Exception):
     """A text kernel refuses a value; the message is the reason."""
 
