@@ -292,7 +292,7 @@ def test_those_who_hang_are_waited_for_together() -> None:
             return waited(self, timeout)
 
         patch.setattr(threading.Condition, "wait", wait)
-        with pytest.warns(UserWarning, match="waiting for hangs 0, hangs 1"):
+        with pytest.warns(UserWarning, match="waiting up to .* s for hangs 0, hangs 1"):
             said = call_all([(name, hang) for name in names], policy)
     over.set()
     assert [type(each) for each in said] == [RemoteTimeoutError] * 16

@@ -283,7 +283,7 @@ FAULTS = {
         checkpoint=False,
     ),
     "settling": Fault(
-        (Store, "settled"),
+        (Store, "write_layers"),
         checkpointed,
         r"writing a checkpoint: .*\(while writing (stage|input) '.* to files\)",
         checkpoint=False,

@@ -59,7 +59,7 @@ def test_a_copy_that_was_put_back_has_what_was_committed_since(
     with nosync_nb.open(tmp_path / "log", replicas=urls, quorum=2) as again:
         assert again.now == 4
         (note,) = (text for text in again.recovery.notes if "had lost" in text)
-        assert note.startswith("this disk had lost epochs 2 to 4: taken from file://")
+        assert note.startswith("this disk had lost epochs 2 to 4; restored from file://")
         assert again.recovery.lost == []
         assert sorted(again["sums"].rows()) == held
         assert [tuple(row) for row in again["late"].rows()] == [(9, 9), (9, 10)]

@@ -499,7 +499,7 @@ def test_names_and_epochs_that_cannot_be_are_refused_and_nothing_is_left(
     for name in ("", "no name", "2nd", "../up", "class", ".making-x", None):
         with pytest.raises(SchemaError, match="must be an identifier"):
             session.branch(name)  # type: ignore[arg-type]
-    with pytest.raises(SchemaError, match="there is a branch 'taken' already"):
+    with pytest.raises(SchemaError, match="branch 'taken' exists already"):
         session.branch("taken")
     for at in (4, -4, 99):
         with pytest.raises(TimeError, match="is not readable"):
@@ -775,7 +775,7 @@ def test_whom_a_branch_cannot_follow_is_told_and_nothing_is_taken(
         with pytest.raises(TimeError, match="is not readable"):
             one.follow(session, upto=9)
         one.inputs["edges"].insert([(1, 1)])
-        with pytest.raises(StageError, match="1 rows wait"):
+        with pytest.raises(StageError, match="1 rows are pending"):
             one.follow(session)
         one.discard()
         session.drop("edges", cascade=True)

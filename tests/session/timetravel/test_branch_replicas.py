@@ -120,7 +120,7 @@ def test_a_copy_that_obeys_a_later_owner_is_left_alone(session: Session, urls: l
     (log_id,) = logs(url)
     later = connect_site(parse_address(url), Files()).replica(log_id)
     later.promise(OwnerTerm(99, "somebody"), LogName(path, "", 1, 1))
-    with pytest.warns(UserWarning, match="the copy belongs to a later owner (generation 99)"):
+    with pytest.warns(UserWarning, match=r"the copy belongs to a later owner \(generation 99\)"):
         session.drop_branch("what_if")
     assert logs(url) == {log_id}
     assert logs(f"{urls[1]}/branches/what_if") == set()

@@ -152,7 +152,7 @@ def test_what_cannot_be_copied_is_told(
     with pytest.raises(DurabilityError, match=r"no log|cannot"):
         nosync_nb.copy(tmp_path / "none", tmp_path / "copy")
     for path, to in (("a\0b", "c"), (tmp_path / "log", "a\0b"), (tmp_path / "log", b"a\0b")):
-        with pytest.raises(SchemaError, match=r"'a\\x00b' is no path"):
+        with pytest.raises(SchemaError, match=r"'a\\x00b' is not a path"):
             nosync_nb.copy(path, to)  # type: ignore[arg-type]
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another"))
     with pytest.raises(TrustError, match="another key"):

@@ -356,7 +356,7 @@ def test_an_epoch_that_was_let_go_is_refused_with_those_that_are_near(
 
 def test_rows_that_wait_keep_the_session_where_it_is(session: Session) -> None:
     session.inputs["edges"].insert([(1, 1), (2, 2)])
-    with pytest.raises(StageError, match="2 changes of edges wait") as caught:
+    with pytest.raises(StageError, match="2 changes of edges are pending") as caught:
         session.rewind(to=3)
     assert "session.discard()" in caught.value.__notes__[0]
     assert (session.now, session.pending["edges"].rows) == (12, 2)
@@ -369,7 +369,7 @@ def test_it_is_refused_in_a_transaction(session: Session) -> None:
         session.rewind(to=3)
     transaction = session.begin(None)
     session.inputs["edges"].insert([(1, 1)])
-    with pytest.raises(StageError, match="1 changes of edges wait"):
+    with pytest.raises(StageError, match="1 changes of edges are pending"):
         session.rewind(to=3)
     transaction.discard()
     assert session.rewind(to=3).epoch == 3

@@ -204,7 +204,7 @@ def test_a_checkpoint_keeps_all_of_it_but_frames() -> None:
 @pytest.mark.parametrize("epoch", [0, 1, 3])
 def test_a_checkpoint_with_times_of_other_epochs_is_damaged(epoch: int) -> None:
     meta, times = written().saved()
-    with pytest.raises(CorruptLogError, match=r"2 times of|a label|the key of a load"):
+    with pytest.raises(CorruptLogError, match=r"2 times for|a label|the key of a load"):
         EpochIndex.restored(epoch, times, meta)
 
 

@@ -119,5 +119,5 @@ def test_the_report_of_a_reader_is_of_what_the_owner_has_defined_since(
         assert reader.info.trust().whose == "signed with your key"
         become(monkeypatch, tmp_path / "there" / "key")
         told = reader.info.trust()
-    assert told.whose == f"signed with key {mine}; not trusted"
+    assert told.whose == f"claims to be signed with key {mine}; not trusted"
     assert [(each.name, each.whose) for each in told.stages] == [("big", f"of key {mine}")]

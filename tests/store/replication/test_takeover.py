@@ -79,14 +79,14 @@ def name_of(session: Session) -> LogName:
 @pytest.mark.parametrize(
     ("urls", "told"),
     [
-        (["s4://bucket"], "kind 's4'"),
-        (["/mnt/b"], "kind ''"),
+        (["s4://bucket"], "no kind of replica 's4'"),
+        (["/mnt/b"], "no kind of replica ''"),
         (["file://host/mnt"], "not an absolute folder"),
         (["file://user:secret@host/mnt"], "not contain a user or password"),
         (["file:///"], "root"),
         (["file:relative"], "not an absolute folder"),
         (["file:///mnt/a#xyz"], "not the id of a log"),
-        ([7], "no URL"),
+        ([7], "not a valid replica URL"),
         (["file:///mnt/a", "file:///mnt/b/../a"], "the same location"),
         (["grpc://[::1]:7", "grpc://[0:0:0:0:0:0:0:1]:7"], "the same location"),
         (["grpc://127.0.0.1:7", "grpc://[::ffff:127.0.0.1]:7"], "the same location"),
@@ -261,7 +261,7 @@ def test_a_copy_counts_once_whatever_leads_to_it() -> None:
     claims = CopyClaims(["file:///d", "grpc://127.0.0.1:7"])
     claims.claim(0, "a")
     claims.claim(0, "a")
-    with pytest.raises(DuplicateReplicaError, match="leads to the copy that 'file:///d' keeps"):
+    with pytest.raises(DuplicateReplicaError, match="it is the same copy as 'file:///d'"):
         claims.claim(1, "a")
     claims.claim(1, "b")
     claims.claim(0, "c")

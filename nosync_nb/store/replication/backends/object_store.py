@@ -136,7 +136,8 @@ class ObjectReplica:
         if new is None or new.name != name or new.size != offset:
             self._new_file = None
             raise DurabilityError(
-                f"'{self._chain.where}': a piece of '{name}' at byte {offset} follows nothing"
+                f"'{self._chain.where}': a part of '{name}' at byte {offset}"
+                " does not follow the file"
             )
         try:
             self._add_bytes(term, new, data)

@@ -56,7 +56,7 @@ def test_a_flipped_bit_of_a_promise_is_told() -> None:
     assert fencing_grant.decode_grant(data, "copy") == PROMISE
     for at in range(len(data) - 1):  # all but the end of the line
         flipped = data[:at] + bytes([data[at] ^ ONE_BIT]) + data[at + 1 :]
-        with pytest.raises(CorruptLogError, match="the promise of 'copy' is damaged"):
+        with pytest.raises(CorruptLogError, match="replica 'copy': the fencing record is damaged"):
             fencing_grant.decode_grant(flipped, "copy")
 
 
@@ -81,7 +81,7 @@ def test_a_flipped_bit_of_a_promise_is_told() -> None:
 )
 def test_a_promise_beyond_all_bounds_is_none(fields: dict[str, Any]) -> None:
     assert fencing_grant.decode_grant(changed({}), "copy") == PROMISE
-    with pytest.raises(CorruptLogError, match="the promise of 'copy' is damaged"):
+    with pytest.raises(CorruptLogError, match="replica 'copy': the fencing record is damaged"):
         fencing_grant.decode_grant(changed(fields), "copy")
 
 

@@ -325,7 +325,7 @@ def test_a_server_says_why_it_does_not_start(
         ([nowhere, "--host", "0.0.0.0"], "reachable from other machines"),
         ([nowhere, "--host", "0.0.0.0", *tls], "reachable from other machines"),
         ([nowhere, "--host", "0.0.0.0", *token], "reachable from other machines"),
-        ([nowhere, *tls[:2]], "certificate and key match"),
+        ([nowhere, *tls[:2]], "--tls-cert and --tls-key go together"),
         ([nowhere, *tls[:3], open_key], "other users can read it"),
         ([copies, "--token-file", str(open_token)], "other users can read it"),
         ([copies, "--token-file", str(short)], "damaged"),

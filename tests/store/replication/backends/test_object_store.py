@@ -615,8 +615,8 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Answer]]:
     ("status", "code", "told"),
     [
         (403, "AccessDenied", "denies access: 403 AccessDenied; the credentials come"),
-        (403, "SignatureDoesNotMatch", "refuses: 403 SignatureDoesNotMatch"),
-        (401, "", "refuses: 401"),
+        (403, "SignatureDoesNotMatch", "denies access: 403 SignatureDoesNotMatch"),
+        (401, "", "denies access: 401"),
         (404, "NoSuchBucket", "there is no bucket 'bucket'"),
         (507, "InsufficientStorage", "answers 507"),
     ],
