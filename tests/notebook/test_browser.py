@@ -181,7 +181,7 @@ def test_a_what_if_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     notebook.cell(COMPARE).scroll_into_view_if_needed()
     notebook.page.screenshot(path=tmp_path / "compared.png")
 
-    assert "in the main log, at epoch 4" in notebook.run(BACK)
+    assert "now on the main log, at epoch 4" in notebook.run(BACK)
     expect(title).to_have_text("by_carrier")
     dropped = notebook.run(DROP)
     assert "dropped branch what_if" in dropped

@@ -159,12 +159,12 @@ def test_aggregates_in_strings_are_text() -> None:
 @pytest.mark.parametrize(
     ("sql", "said", "hint"),
     [
-        ("grouping(distance)", "the aggregate grouping is not known", "count, sum, min, max, avg"),
+        ("grouping(distance)", "unknown aggregate grouping", "count, sum, min, max, avg"),
         ("first(distance)", "first depends on the order of rows", "min_by(x, o)"),
         ("last_value(distance)", "last_value depends on the order", "max_by(x, o)"),
         ("first(distance ignore nulls)", "first depends on the order", "min_by(x, o)"),
         ("any_value(seats)", "any_value depends on the order", "min(x)"),
-        ("max(sum(seats))", "sum stands inside max", "stage"),
+        ("max(sum(seats))", "sum is inside max", "stage"),
         ("sum(seats) + distance", "'distance' is neither a key nor inside", "max(distance)"),
         ("distance", "'distance' is neither a key nor inside", "group_by"),
         ("sum(carrier)", "sum of a string", "cast"),

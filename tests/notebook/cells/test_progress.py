@@ -144,7 +144,7 @@ def test_a_large_load_says_how_many_bytes_it_is(
         numbers.insert([(n,) for n in range(1 << 17)])
         session.commit()
     taking, computing = (each.text if each else "" for each in seen[:2])
-    assert taking.startswith("takes 131,072 rows for numbers, 1.0 MiB")
+    assert taking.startswith("inserts 131,072 rows into numbers, 1.0 MiB")
     assert computing.startswith("computes the epoch of 131,072 rows, 2.0 MiB")
 
 

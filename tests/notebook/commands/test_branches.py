@@ -77,7 +77,7 @@ def test_a_branch_whose_disk_was_lost_is_listed_and_switched_to(
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
     notebook.ok(f"%dd replicas add file://{tmp_path}/copy")
     assert "until then it is on this disk only" in notebook.ok("%dd branch what_if")
-    assert "is kept at file://" in notebook.ok("%dd switch what_if")
+    assert "is now replicated to file://" in notebook.ok("%dd switch what_if")
     notebook.ok('flights.insert([("UA", 99)])')
     notebook.ok('nosync.session().sync("replicas", timeout=60)')
     notebook.ok("%dd switch")
@@ -304,7 +304,7 @@ def test_what_cannot_be_is_told_and_cells_go_on_where_they_did(
     assert "%dd branch: write" in notebook.fails("%dd branch other --drop one")
     assert "is not a branch of" in notebook.fails("%dd follow")
     notebook.ok("%dd branch taken")
-    assert "there is a branch 'taken' already" in notebook.fails("%dd branch taken")
+    assert "branch 'taken' exists already" in notebook.fails("%dd branch taken")
     code = (
         "import sys, nosync_nb; s = nosync_nb.open(sys.argv[1]); print('open', flush=True);"
         "sys.stdin.read()"
