@@ -83,6 +83,7 @@ ELSEWHERE = {
     **dict.fromkeys(("write", "to_parquet"), "to_arrow(), or to_spark().write"),
     "columns": "schema.names",
     "shape": "count() and schema.names",
+    "style": "to_pandas().style",
     "size": "count()",
     "unionAll": "union_all(other)",
     "append": "union_all(other), or insert(rows) on an input",
