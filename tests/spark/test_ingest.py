@@ -82,7 +82,7 @@ def test_a_frame_of_rows_that_are_not_there_names_the_stage(spark: Any, tmp_path
         numbers = session.input("numbers", "x int")
         numbers.remove([(3,)])
         session.commit()
-        with pytest.raises(NegativeMultiplicityError, match=r"'numbers': the row \(3,\) is"):
+        with pytest.raises(NegativeMultiplicityError, match=r"'numbers': the row \(3,\) has"):
             numbers.to_spark()
 
 
@@ -175,7 +175,7 @@ def of_unknown_size(spark: Any) -> Any:
         ("select 1 k", "column 's' is missing"),
         ("select 1 k, 'a' s, 2 more", "unknown column 'more'"),
         ("select 1L k, 'a' s", "column 'k' is bigint, which is not exactly int"),
-        ("select 1 k, 'a' s, 2 K", "column 'k' is there twice"),
+        ("select 1 k, 'a' s, 2 K", "column 'k' occurs twice"),
     ],
 )
 def test_another_schema_is_refused_quoting_both(

@@ -24,7 +24,7 @@ class SlowViews:
         self.names: set[str] = set()
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def taken(self, name: str) -> None:
+    def name_conflict(self, name: str) -> None:
         return None
 
     def create(self, name: str, schema: object) -> bool:

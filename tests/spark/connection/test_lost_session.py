@@ -36,9 +36,9 @@ session.define({"counts": big.group_by("g").agg(n="count(*)")})
 assert sum(row.n for row in session["counts"].rows()) == 5000
 big.insert(rows(5000, 7000))
 session.commit()
-told = [each for each in said if "does not start" in each]
+told = [each for each in said if "cannot be started" in each]
 assert len(told) == 1, said
-assert "stage 'counts' needs Spark" in told[0] and "runs in this process" in told[0], told
+assert "stage 'counts' needs Spark" in told[0] and "run in this process" in told[0], told
 for make in (
     lambda: session.define({"forced": big.group_by("s").agg(n="count(*)")}, on="spark"),
     lambda: session.define({"masked": big.filter("mask(s) = 'A000'")}),
@@ -76,7 +76,7 @@ def goes_on():
     others.insert([(5,)])
     session.commit()
     assert session["few"].rows() == [(5,)]
-    refused(lambda: others.insert(frame), "input 'others'", "make the DataFrame again")
+    refused(lambda: others.insert(frame), "input 'others'", "create the DataFrame again")
     names.insert([("Rupert",), ("Anna",)])
 """
 

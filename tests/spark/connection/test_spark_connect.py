@@ -22,9 +22,8 @@ from nosync_nb.expressions import compile_aggregates, compile_expression
 from nosync_nb.operators import Aggregate
 from nosync_nb.rows import Schema
 from nosync_nb.errors import NosyncError
-from nosync_nb.spark import fallback, ingest, spark_session, workers
+from nosync_nb.spark import fallback, ingest, spark_session, streaming, workers
 from nosync_nb.spark.execution import bulk_run
-from nosync_nb.spark.streaming import queries
 from nosync_nb.spark.views import name_lookups, views
 from nosync_nb.spark.staging.staging import StagingService as Carrier
 from nosync_nb.spark.views.snapshot_server import StageSnapshot
@@ -109,9 +108,9 @@ def path(records):
 
 assert "nosync_nb-" in spark.range(1).mapInArrow(path, "path string").collect()[0].path
 try:
-    queries.check_stream(spark.readStream.format("rate").load(), counts, "flights", {})
+    streaming.check_stream(spark.readStream.format("rate").load(), counts, "flights", {})
 except NosyncError as error:
-    assert "hands batches on where its server is" in str(error)
+    assert "Spark Connect processes batches at its server" in str(error)
 else:
     raise AssertionError("a stream is taken")
 with spark_session.job_tag(spark, "cell"):

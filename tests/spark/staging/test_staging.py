@@ -222,7 +222,7 @@ def test_what_was_changed_there_is_not_taken(
     reads: str,
 ) -> None:
     kind = type(location.location_of(location.url_below(url, "x")))
-    get, put = kind.get, kind.put
+    download, upload = kind.download, kind.upload
 
     def changed(folder: str, name: str) -> None:
         path = Path(folder) / name
@@ -232,14 +232,14 @@ def test_what_was_changed_there_is_not_taken(
             path.write_bytes(data)
 
     def got(place: Any, name: str, folder: str) -> None:
-        get(place, name, folder)
+        download(place, name, folder)
         changed(folder, name)
 
     def sent(place: Any, folder: str, name: str) -> None:
         held = (Path(folder) / name).read_bytes()
         if kind is location.RemoteLocation:
             changed(folder, name)
-        put(place, folder, name)
+        upload(place, folder, name)
         if kind is location.SharedFolderLocation:
             changed(place.folder, name)
         (Path(folder) / name).write_bytes(held)
@@ -255,9 +255,9 @@ def test_what_was_changed_there_is_not_taken(
         epoch = session.now
         with monkeypatch.context() as patch:
             if reads == "the driver":
-                patch.setattr(kind, "get", got)
+                patch.setattr(kind, "download", got)
             else:
-                patch.setattr(kind, "put", sent)
+                patch.setattr(kind, "upload", sent)
             with pytest.raises(DurabilityError, match="bulk location"), session.epoch():
                 given.insert(frame)
         assert session.now == epoch
@@ -376,7 +376,7 @@ def test_a_machine_keeps_no_more_of_a_bucket_than_it_may(
         assert len(os.listdir(place.folder)) <= 3
     assert place.folder.startswith(f"{tmp_path}/local/")
     assert stat.S_IMODE(os.stat(place.folder).st_mode) == 0o700
-    with pytest.raises(DurabilityError, match="bulk place 's3://bucket/"):
+    with pytest.raises(DurabilityError, match="bulk location 's3://bucket/"):
         place.ensure_local("g.arrow", 1)
     assert not [name for name in os.listdir(place.folder) if name.startswith("fetched")]
 
