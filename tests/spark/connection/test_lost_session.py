@@ -256,6 +256,7 @@ def started(code: str, *arguments: str, **env: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         check=False,
+        timeout=240,
     )
 
 
