@@ -24,9 +24,9 @@ TWICE = re.compile(r"^(\S+ at epoch \d+)(: .*\n(?:.*\n)*?)\1\n(?:.*\n?)*", re.M)
 
 
 def lines(output: str, folder: str) -> list[str]:
-    """Returns the lines of an output, without progress and without the name of this folder."""
+    """Returns the lines of an output, without progress; paths are relative to the folder."""
     once = TWICE.sub(r"\1\2", output.rstrip())
-    shown = once.replace(folder, "/work").splitlines()
+    shown = once.replace(f"{folder}/", "").splitlines()
     return [line.rstrip() for line in shown if not NOISE.match(line)]
 
 

@@ -183,10 +183,8 @@ def _resolve_side(collection: Collection, at: Any, schema: Schema) -> _ResolvedS
 
 
 def _rows_of_side(read: _ResolvedSide, schema: Schema) -> Updates:
-    """Returns the rows of a side."""
-    return restricted_comparison(
-        read.host.read(read.definition, read.side.epoch), read.places, schema.types
-    )
+    """Returns the rows of a side at its epoch."""
+    return _rows_at(read, read.side.epoch, schema)
 
 
 def _epoch_difference(one: _ResolvedSide, other: _ResolvedSide, schema: Schema) -> Batch:

@@ -170,7 +170,7 @@ class SharedFolderLocation:
         self._ask(copy)
 
     def _ask(self, call: Call[Answer]) -> Answer:
-        return call_remote(f"bulk place '{self.folder}'", call, STAGING)
+        return call_remote(f"bulk location '{self.folder}'", call, STAGING)
 
 
 class RemoteLocation:
@@ -270,7 +270,7 @@ class RemoteLocation:
                 return call(beat)
 
         policy = STAGING._replace(silent_s=STAGING.limit_s(size_bytes))
-        return call_remote(f"bulk place {self._url!r}", translated, policy)
+        return call_remote(f"bulk location {self._url!r}", translated, policy)
 
     def _make_room(self, size_bytes: int) -> None:
         """Removes the oldest cached files until there is room; mapped files remain usable."""

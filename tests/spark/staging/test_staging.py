@@ -494,13 +494,13 @@ def test_location_that_hangs_is_abandoned_and_leaves_no_file(
         "upload": lambda: place.upload(str(local), pipe.name),
         "download": lambda: place.download(pipe.name, str(local)),
     }
-    with pytest.raises(RemoteTimeoutError, match=f"bulk place 'pipe://{way}' has not answered"):
+    with pytest.raises(RemoteTimeoutError, match=f"bulk location 'pipe://{way}' has not answered"):
         calls[way]()
     if way == "upload":
         pipe.read_bytes()
     else:
         pipe.write_bytes(rows)
     for thread in threading.enumerate():
-        if thread.name == f"ask bulk place 'pipe://{way}'":
+        if thread.name == f"ask bulk location 'pipe://{way}'":
             thread.join(60)
     assert os.listdir(local) == before
