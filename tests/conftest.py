@@ -195,3 +195,15 @@ def spark() -> Iterator[Any]:
     )
     yield found
     launch.stop_session(found)
+
+
+@pytest.fixture
+def second_spark_session(spark: Any) -> Iterator[Any]:
+    """Another session of the same Spark, with settings of its own.
+
+    `createDataFrame` makes a session the active one of its thread. Afterwards the session of all
+    tests is active again: a later test must not find this one and its settings.
+    """
+    yield spark.newSession()
+    spark.createDataFrame([(1,)], "x int")
+    assert spark.getActiveSession() is spark

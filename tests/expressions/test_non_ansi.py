@@ -97,8 +97,8 @@ def test_types_that_meet_in_another_way_are_left_to_spark(sql: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_without_ansi_mode_values_are_those_of_spark(spark: Any) -> None:
-    session = spark.newSession()
+def test_without_ansi_mode_values_are_those_of_spark(second_spark_session: Any) -> None:
+    session = second_spark_session
     session.conf.set("spark.sql.ansi.enabled", value=False)
     own = values()
     sqls = list(dict.fromkeys(case.sql for case in (*all_cases(), *further())))

@@ -170,8 +170,10 @@ def test_large_function_that_spark_broadcasts_is_refused(session: Session, spark
         numbers.select("id", "large(v) as w")
 
 
-def test_another_spark_session_must_have_the_same_function(tmp_path: Path, spark: Any) -> None:
-    other = spark.newSession()
+def test_another_spark_session_must_have_the_same_function(
+    tmp_path: Path, spark: Any, second_spark_session: Any
+) -> None:
+    other = second_spark_session
     used = [spark]
     with nosync_nb.open(tmp_path / "log", spark=lambda: used[0]) as session:
         numbers = session.input("numbers", "id int, v int")

@@ -27,9 +27,9 @@ def names(spark: Any) -> list[str]:
 
 
 @pytest.fixture(params=[True, False], ids=["ansi", "not ansi"])
-def mode(request: pytest.FixtureRequest, spark: Any) -> tuple[Any, bool]:
+def mode(request: pytest.FixtureRequest, second_spark_session: Any) -> tuple[Any, bool]:
     """A Spark session of a mode, beside the one of all tests."""
-    session = spark.newSession()
+    session = second_spark_session
     session.conf.set("spark.sql.ansi.enabled", request.param)
     return session, request.param
 

@@ -21,8 +21,10 @@ from nosync_nb.spark import launch, spark_session, workers
 pytestmark = pytest.mark.spark
 
 
-def test_the_users_session_is_found_and_never_stopped(spark: Any) -> None:
-    other = spark.newSession()
+def test_the_users_session_is_found_and_never_stopped(
+    second_spark_session: Any,
+) -> None:
+    other = second_spark_session
     assert spark_session.find_session(other) is other
     assert spark_session.find_session(None, {"spark": other}) is other
     assert spark_session.find_session(None, {"spark": "a string"}) is not None
