@@ -41,7 +41,7 @@ from nosync_nb.store.verification.report import (
     VerificationReport,
     findings_text,
 )
-from nosync_nb.trace.column_profiles import Profile
+from nosync_nb.trace.paging import Profile
 
 __all__ = [
     "Activity",

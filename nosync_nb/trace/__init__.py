@@ -16,8 +16,7 @@ from nosync_nb.trace.compaction import (
     plan_merges,
     relieve_backlog,
 )
-from nosync_nb.trace.hash_index import hash_ranges
-from nosync_nb.trace.layer import Layer, LayerFacts
+from nosync_nb.trace.layer import Layer, LayerFacts, hash_ranges
 from nosync_nb.trace.trace import LookupResult, Trace, empty_batch
 
 __all__ = [

@@ -23,7 +23,6 @@ import numpy as np
 from xxhash import xxh3_64
 
 from nosync_nb.files.safe_names import PACK
-from nosync_nb.trace import arrow_messages
 from nosync_nb.trace.history import pack_file
 from nosync_nb.trace.history.pack_file import DIRECTORY
 from nosync_nb.trace.parts import arrow_file
@@ -184,11 +183,11 @@ def _compression_damage(
     """
     with suppress(ValueError):  # a header that is not what was written has another checksum
         for left in range(skipped, -1, -1):
-            size = arrow_messages.header_size(read(place, arrow_messages.PREFIX.size))
-            place += arrow_messages.PREFIX.size
+            size = arrow_file.header_size(read(place, arrow_file.PREFIX.size))
+            place += arrow_file.PREFIX.size
             if not left and size <= _HEADER_BYTES_MAX:
-                compressed = arrow_messages.is_compressed(read(place, size))
-                return FileDamage(arrow_messages.COMPRESSED, trace) if compressed else None
+                compressed = arrow_file.is_compressed(read(place, size))
+                return FileDamage(arrow_file.COMPRESSED, trace) if compressed else None
             place += size
     return None
 

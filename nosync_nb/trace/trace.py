@@ -26,8 +26,7 @@ from nosync_nb.trace.batch import (
     concat_updates,
     merge,
 )
-from nosync_nb.trace.hash_index import SOME, find_few_hashes, find_hashes, sparse_index
-from nosync_nb.trace.layer import Layer
+from nosync_nb.trace.layer import SOME, Layer, find_few_hashes, find_hashes, sparse_index
 
 MANY = 64
 """More probes than these are sorted before the lookup, so that it runs through a part once."""

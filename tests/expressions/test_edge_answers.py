@@ -31,7 +31,7 @@ from sql_cases.spark_examples import NEAR
 from nosync_nb import rows
 from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
 from nosync_nb.rows import SMALL
-from nosync_nb.rows.nested import to_python_values
+from nosync_nb.rows.arrow import to_python_values
 
 _NO_NUMBER = "a literal that is no number is an error in Spark, also beside null"
 KNOWN = {

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from soak import tried
+from sql_cases.expression_cases import column_of
 from sql_cases.implicit_calls import CALLS, Asked, frame, recorded, summed, variations
 from sql_cases.spark_examples import documented, functions
 
@@ -19,7 +20,6 @@ from nosync_nb import rows
 from nosync_nb.expressions import SqlSettings, compile_expression
 from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS, RESULTS
 from nosync_nb.rows import Schema
-from nosync_nb.rows.nested import column_of
 
 REASONS = {
     "Spark gives the last time for a number beyond all times": "try_to_timestamp of a .*",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from soak import tried
-from sql_cases.expression_cases import all_cases
+from sql_cases.expression_cases import all_cases, column_of
 from sql_cases.expression_frames import values
 from sql_cases.function_cases import NEAR, PRINTED
 from sql_cases.further_cases import further
@@ -17,7 +17,6 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression, SqlSettings, compile_expression
 from nosync_nb.rows import Schema
-from nosync_nb.rows.nested import column_of
 
 OFF = SqlSettings("UTC", ansi=False)
 _TOGETHER = 80

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sql_cases.expression_cases import column_of
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression, SqlSettings, compile_expression
 from nosync_nb.rows import Schema
-from nosync_nb.rows.nested import column_of
 
 OF_DOUBLES = ("exp", "expm1", "ln", "log10", "log1p", "sin", "cos", "tan")
 OF_DOUBLES += ("asin", "acos", "atan", "sinh", "cosh", "tanh")

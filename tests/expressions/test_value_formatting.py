@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from sql_cases.expression_cases import column_of
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import SqlSettings, compile_expression
 from nosync_nb.expressions.kernels.value_formatting import double_text, float_text
 from nosync_nb.rows import Schema
-from nosync_nb.rows.nested import column_of
 
 
 def evaluate(sql: str, type_: str, values: list[Any]) -> list[Any]:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from nosync_nb import rows
 from nosync_nb.rows import dictionary
+from nosync_nb.rows.arrow import to_python_values
 from nosync_nb.rows.encoding import encode_column
-from nosync_nb.rows.nested import to_python_values
 from nosync_nb.rows.order import exact_codes, order_codes, sort_indices
 
 TEXTS = st.one_of(

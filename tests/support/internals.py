@@ -42,14 +42,14 @@ from nosync_nb.store.log.writer import Writer
 from nosync_nb.store.records import payloads
 from nosync_nb.store.replication import remote_call
 from nosync_nb.store.store import Store
-from nosync_nb.trace import Trace, batch, compaction, merge, paging, stats
+from nosync_nb.trace import Trace, batch, compaction, paging, stats
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.history import sections
 from nosync_nb.trace.history.archive import Archive
 from nosync_nb.trace.history.history import History
 from nosync_nb.trace.history.pack_file import Pack
 from nosync_nb.trace.history.pack_tree import PackNode
-from nosync_nb.trace.history.unpacked_tail import Entry, FiledChange
+from nosync_nb.trace.history.sections import Entry, FiledChange
 from nosync_nb.trace.parts import arrow_file
 
 if TYPE_CHECKING:
@@ -393,7 +393,7 @@ def lower_thresholds() -> None:
     """Makes files, checkpoints, packs and merges of a load that is small, for a whole process."""
     store.SPILL_ROWS = upkeep.SPILL_ROWS = 36
     store.SPILL_BYTES, store.SETTLED_BYTES = 800, 200
-    merge.RANGE_ROWS = 200
+    compaction.RANGE_ROWS = 200
     checkpoint.FRAMES_MAX = 40
     writer.SEGMENT_BYTES_MAX = 64 << 10
     compaction.INLINE_ROWS, compaction.YOUNG_ROWS = 32, 8

@@ -13,7 +13,7 @@ from faults.compressed_arrow import CompressingArrow, compressed
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.log import batch_codec as codec
-from nosync_nb.trace import arrow_messages, checksums
+from nosync_nb.trace import checksums
 from nosync_nb.trace.batch import Layout, Updates, arrange
 from nosync_nb.trace.history import pack_file
 from nosync_nb.trace.parts import arrow_file, part_file
@@ -57,7 +57,7 @@ def test_a_part_with_compressed_buffers_is_refused(
     for each in (ref, loose):
         read = read_all(tmp_path / each.path)
         (flaw,) = checksums.file_damage(each.path, read, each.size_bytes, each.digest)
-        assert flaw.why == arrow_messages.COMPRESSED
+        assert flaw.why == arrow_file.COMPRESSED
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -89,7 +89,7 @@ def test_a_pack_with_compressed_buffers_is_refused(
     refused(lambda: pack_file.Pack(str(tmp_path), *bad).sections(7))
     assert checksums.file_damage(whole[0], read_all(tmp_path / whole[0]), *whole[1:]) == []
     (flaw,) = checksums.file_damage(bad[0], read_all(tmp_path / bad[0]), *bad[1:])
-    assert flaw == checksums.FileDamage(arrow_messages.COMPRESSED, 7)
+    assert flaw == checksums.FileDamage(arrow_file.COMPRESSED, 7)
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -106,23 +106,23 @@ def test_a_batch_in_a_frame_with_compressed_buffers_is_refused(name: str) -> Non
 
 def test_a_header_that_leads_outside_is_no_header() -> None:
     header = bytes(pa.ipc.read_message(updates_message()).metadata)
-    assert arrow_messages.is_compressed(header) is False
+    assert arrow_file.is_compressed(header) is False
     told = 0
     for at in range(0, len(header) - 4, 2):
         for number in (b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\0\0\0\0"):
             try:
-                arrow_messages.is_compressed(header[:at] + number + header[at + 4 :])
+                arrow_file.is_compressed(header[:at] + number + header[at + 4 :])
             except ValueError:
                 told += 1
     assert told
     for size in range(len(header)):
         try:
-            arrow_messages.is_compressed(header[:size])
+            arrow_file.is_compressed(header[:size])
         except ValueError:
             told += 1
     for prefix in (b"", b"\xff" * 7, b"\xff" * 8, bytes(8), b"\xff\xff\xff\xff\0\0\0\0"):
         with pytest.raises(ValueError, match="message"):
-            arrow_messages.header_size(prefix)
+            arrow_file.header_size(prefix)
 
 
 def updates_message() -> pa.Buffer:

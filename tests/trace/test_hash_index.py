@@ -13,7 +13,7 @@ from nosync_nb import rows
 from nosync_nb.trace import Trace
 from nosync_nb.trace import trace as layers
 from nosync_nb.trace.batch import Hashes, Layout, Updates, arrange
-from nosync_nb.trace.hash_index import LARGE, SOME, HashPrefixIndex, find_few_hashes, find_hashes
+from nosync_nb.trace.layer import LARGE, SOME, HashPrefixIndex, find_few_hashes, find_hashes
 
 LAST = 2**64 - 1
 NUMBERS = st.integers(0, LAST) | st.integers(0, 40) | st.integers(LAST - 40, LAST)

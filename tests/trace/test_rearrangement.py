@@ -15,7 +15,7 @@ from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, ArrangedChange, Delta
 from nosync_nb.rows import parallel
 from nosync_nb.trace import batch as batches
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
-from nosync_nb.trace.merge import rearrange_parts
+from nosync_nb.trace.compaction import rearrange_parts
 
 
 def apart(batch: Batch, cuts: list[int]) -> list[Batch]:

@@ -26,15 +26,7 @@ from models.batch_model import (
 )
 
 from nosync_nb import rows
-from nosync_nb.trace import (
-    Layer,
-    Trace,
-    append_young,
-    empty_batch,
-    hash_index,
-    hash_ranges,
-    layer,
-)
+from nosync_nb.trace import Layer, Trace, append_young, empty_batch, hash_ranges, layer
 from nosync_nb.trace import (
     trace as layers,
 )
@@ -76,7 +68,7 @@ def test_a_lookup_finds_the_rows_of_its_keys(
     with (
         weak_hashes(buckets) if buckets else nullcontext(),
         mock.patch.object(layers, "SOME", some),
-        mock.patch.multiple(hash_index, LARGE=large, _SPARSE_SHIFT=0),
+        mock.patch.multiple(layer, LARGE=large, _SPARSE_SHIFT=0),
         mock.patch.object(layer, "ALIKE_MAX", data.draw(st.sampled_from([1, 16]))),
     ):
         layout = data.draw(layouts())

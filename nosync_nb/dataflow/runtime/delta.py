@@ -42,7 +42,7 @@ from nosync_nb.trace.batch import (
     joined_updates,
     no_updates,
 )
-from nosync_nb.trace.merge import rearrange_parts
+from nosync_nb.trace.compaction import rearrange_parts
 from nosync_nb.trace.parts.part_file import PartRef, frame_rows
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)

@@ -28,8 +28,8 @@ from nosync_nb.expressions.kernels.vectors import (
     select_rows,
     to_column,
 )
+from nosync_nb.rows.arrow import from_python_values, to_python_values
 from nosync_nb.rows.encoding import encode
-from nosync_nb.rows.nested import from_python_values, to_python_values
 from nosync_nb.rows.types import FLOATS, is_nested
 
 

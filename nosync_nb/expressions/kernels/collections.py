@@ -1,6 +1,6 @@
 """Functions of arrays and maps over Python values, for the rules in functions/collections.py.
 
-Values have the form of rows/nested.py. Values are equal if their keys are (nested_nodes.key_of):
+Values have the form of rows/arrow.py. Values are equal if their keys are (nested_nodes.key_of):
 null equals null inside arrays, NaN equals NaN, and null comes first in an order.
 """
 

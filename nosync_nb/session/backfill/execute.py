@@ -58,9 +58,9 @@ from nosync_nb.store.retention_policy import Retention
 from nosync_nb.store.spill_files import RunFiles
 from nosync_nb.trace import Layer, Trace, adopt_merged, plan_merges
 from nosync_nb.trace.batch import Batch, Layout, arrange
+from nosync_nb.trace.compaction import merge_ranges
 from nosync_nb.trace.history.archive import total_of
 from nosync_nb.trace.history.history import History
-from nosync_nb.trace.merge import merge_ranges
 
 
 class BackfillResult(NamedTuple):

@@ -39,11 +39,10 @@ from nosync_nb.store.store import SPILL_ROWS
 from nosync_nb.trace import Layer, adopt_merged, place_merged, stats
 from nosync_nb.trace import plan_merges as plan
 from nosync_nb.trace.batch import Layout
-from nosync_nb.trace.compaction import INLINE_ROWS, LAYERS_MAX
+from nosync_nb.trace.compaction import INLINE_ROWS, LAYERS_MAX, merge_ranges
 from nosync_nb.trace.history.archive import total_of
 from nosync_nb.trace.history.downsampling import RetainedEpochs
 from nosync_nb.trace.history.pack_plans import PackPlan, PackResult, YieldingPause
-from nosync_nb.trace.merge import merge_ranges
 from nosync_nb.trace.parts.part_file import PartRef
 
 CLEARING = 3

@@ -33,9 +33,8 @@ from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.store.catalog.epoch_index import EpochNumbering
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout
-from nosync_nb.trace.column_profiles import Profile
 from nosync_nb.trace.history.incremental_seek import NearbyState
-from nosync_nb.trace.paging import Order, OrderedRows
+from nosync_nb.trace.paging import Order, OrderedRows, Profile
 
 
 class PagingService:

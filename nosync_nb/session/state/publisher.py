@@ -47,7 +47,7 @@ from nosync_nb.store.retention_policy import Retention
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
 from nosync_nb.trace.history.history import History
-from nosync_nb.trace.history.unpacked_tail import EncodedChange
+from nosync_nb.trace.history.sections import EncodedChange
 
 Catalog = Mapping[str, Stage]
 

@@ -32,7 +32,7 @@ import pyarrow as pa
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.rows import SMALL, Column, arrow_type, concat, objects, to_arrow
 from nosync_nb.rows.types import FIXED
-from nosync_nb.trace import arrow_messages
+from nosync_nb.trace.parts import arrow_file
 
 FORMAT = 1
 
@@ -372,7 +372,7 @@ def _decode_arrow(
     places = [index for index, column in enumerate(columns) if column is None]
     schema = _arrow_schema(tuple(types[index] for index in places))
     reader = pa.BufferReader(memoryview(data)[at:])
-    batch = arrow_messages.record_batch(reader, schema)
+    batch = arrow_file.record_batch(reader, schema)
     batch.validate(full=True)
     if batch.num_rows != rows:
         raise ValueError(f"{batch.num_rows} rows of Arrow instead of {rows}")

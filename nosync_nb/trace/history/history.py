@@ -54,7 +54,7 @@ from nosync_nb.trace.history.archive import Archive, ArchivedSums, RowWeight, un
 from nosync_nb.trace.history.downsampling import RetainedEpochs
 from nosync_nb.trace.history.pack_plans import PackPlan, PackResult, RecutPlan, SumPlan, tidy_plans
 from nosync_nb.trace.history.pack_tree import PackNode
-from nosync_nb.trace.history.unpacked_tail import (
+from nosync_nb.trace.history.sections import (
     Decode,
     EncodedChange,
     Entry,

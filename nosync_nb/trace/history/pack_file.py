@@ -23,9 +23,9 @@ from xxhash import xxh3_64_intdigest
 from nosync_nb.files.filesystem import Files
 from nosync_nb.files.safe_names import PACK
 from nosync_nb.rows import arrow_type
-from nosync_nb.trace import arrow_messages
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.history.sections import GridLevel, Section
+from nosync_nb.trace.parts import arrow_file
 from nosync_nb.trace.parts.arrow_file import (
     DISK,
     UNSOUND,
@@ -191,7 +191,7 @@ def _decode(data: pa.Buffer, head: int, *, thorough: bool) -> Section:
         ]
     )
     body = data.slice(head)
-    record = arrow_messages.record_batch(body, schema)
+    record = arrow_file.record_batch(body, schema)
     check_record(record, layout.types, thorough=thorough)
     columns = [load_file(record.column(i), t) for i, t in enumerate(layout.types)]
     levels = []

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from nosync_nb.trace.batch import Layout, concat_updates
+from nosync_nb.trace.compaction import merge_ranges
 from nosync_nb.trace.history.archive import Archive, add_sums
 from nosync_nb.trace.history.downsampling import (
     PackFragment,
@@ -25,16 +26,17 @@ from nosync_nb.trace.history.downsampling import (
 from nosync_nb.trace.history.pack_tree import PackNode, packs_to_sum
 from nosync_nb.trace.history.sections import (
     LARGE,
+    Entry,
     Large,
+    Pause,
     Section,
     SectionShare,
     build_section,
     recut_section,
+    sections_of,
     size_at,
     sum_sections,
 )
-from nosync_nb.trace.history.unpacked_tail import Entry, Pause, sections_of
-from nosync_nb.trace.merge import merge_ranges
 
 _REST_S, _LONG_REST_S = 0.0002, 0.001
 _WORK_S = 0.0003

@@ -12,10 +12,11 @@ Design
     blocks.
     The digest of a file is the digest of its table, so it identifies the file that the log names.
     Sizes are multiples of 8, so that a mapping can be read as words.
+    A message is a word of 32 ones, the size of its header, the header (a flatbuffer), and its body.
 
 Failure: a missing, cut or damaged file raises `CorruptLogError`, which names it.
 
-Validates the contents of a file, so that reading it never leaves the file.
+The contents of a file are validated, so that reading it never leaves the file.
 
 Checksums prove that a file is what its writer wrote, not that the writer is honest: Arrow trusts
 the offsets of texts and lists, and an offset that leads outside ends the process. So every file
@@ -23,6 +24,12 @@ that another process wrote is validated before it is used.
 
 `thorough` is for a log that this user has not signed: every value is checked (text is UTF-8, hashes
 ascend). Else only offsets are checked: a tenth of what the checksums cost.
+
+NoSync writes no compressed buffers, so that columns can be used where the file is mapped. Arrow
+decodes them all the same.
+
+Failure: a log of another user has a part of some kilobytes. 1. Its header names a codec. 2. Reading
+one row takes gigabytes of memory. Hence the header of a message is read first.
 """
 
 from __future__ import annotations
@@ -49,7 +56,80 @@ from nosync_nb.files.safe_names import checked_path_within
 from nosync_nb.rows import Column, arrow_type, buffers
 from nosync_nb.rows.dictionary import MOST
 from nosync_nb.rows.types import FIXED
-from nosync_nb.trace import arrow_messages
+
+PREFIX = struct.Struct("<Ii")
+"""The start of a message: the continuation word, and the size of the header."""
+
+_CONTINUATION = 0xFFFF_FFFF
+_U8, _U16, _U32, _I32 = (struct.Struct(f"<{code}") for code in "BHIi")
+_HEADER_TYPE, _HEADER = 1, 2
+"""Fields of a message."""
+_RECORD_BATCH = 3
+"""The header type of a record batch."""
+_COMPRESSION = 3
+"""The field of a record batch that names a codec."""
+COMPRESSED = "its buffers are compressed, which NoSync never writes"
+
+
+def record_batch(source: Any, schema: pa.Schema, *, trusted: bool = False) -> pa.RecordBatch:
+    """Decodes the next message of a buffer or a reader as a record batch, without a copy.
+
+    Args:
+        trusted: this process has written it, so its header is not checked.
+
+    Raises:
+        ValueError: the message is not one, or its buffers are compressed.
+        pa.ArrowException, OSError: it cannot be decoded.
+    """
+    message = pa.ipc.read_message(source)
+    if not trusted and is_compressed(memoryview(message.metadata)):
+        raise ValueError(COMPRESSED)
+    return pa.ipc.read_record_batch(message, schema)
+
+
+def header_size(prefix: bytes) -> int:
+    """Returns the size of a message's header from its first 8 bytes.
+
+    Raises:
+        ValueError: no message begins there.
+    """
+    if len(prefix) != PREFIX.size:
+        raise ValueError("a message is truncated")
+    word, size = PREFIX.unpack(prefix)
+    if word != _CONTINUATION or size <= 0:
+        raise ValueError("no message begins at this offset")
+    return int(size)
+
+
+def is_compressed(header: bytes | memoryview) -> bool:
+    """Returns True if the header of a message is a record batch with compressed buffers.
+
+    Raises:
+        ValueError: it is not the header of a record batch.
+    """
+    message = _at(_U32, header, 0)
+    kind, table = _field(header, message, _HEADER_TYPE), _field(header, message, _HEADER)
+    if not kind or not table or _at(_U8, header, kind) != _RECORD_BATCH:
+        raise ValueError("the message is not a record batch")
+    return _field(header, table + _at(_U32, header, table), _COMPRESSION) > 0
+
+
+def _field(data: bytes | memoryview, table: int, index: int) -> int:
+    """Returns the offset of a field of a flatbuffer's table; 0 if the table does not have it."""
+    fields = table - _at(_I32, data, table)
+    slot = 4 + 2 * index
+    if slot + 2 > _at(_U16, data, fields):
+        return 0
+    offset = _at(_U16, data, fields + slot)
+    return table + offset if offset else 0
+
+
+def _at(number: struct.Struct, data: bytes | memoryview, place: int) -> int:
+    """Reads the number at an offset, which the header of an untrusted log may have chosen."""
+    if not 0 <= place <= len(data) - number.size:
+        raise ValueError("the header of a message points outside the file")
+    return int(number.unpack_from(data, place)[0])
+
 
 UNSOUND = (
     pa.ArrowException,
@@ -330,7 +410,7 @@ def _record(data: pa.Buffer, *, trusted: bool) -> pa.RecordBatch:
     reader = pa.BufferReader(data)
     reader.seek(START)
     schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
-    return arrow_messages.record_batch(reader, schema, trusted=trusted)
+    return record_batch(reader, schema, trusted=trusted)
 
 
 class _Table(NamedTuple):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from soak import tried
 from sql_cases import text_cases
+from sql_cases.expression_cases import column_of
 from sql_cases.expression_frames import same_numbers
 from sql_cases.nested_cases import SCHEMA, table
 from sql_cases.nested_frames import MODULES, RECORD, compiled, digests_of_nested, evaluated, frame
@@ -19,7 +20,7 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import compile_expression
 from nosync_nb.rows import Schema
-from nosync_nb.rows.nested import column_of, from_python_values, to_python_values
+from nosync_nb.rows.arrow import from_python_values, to_python_values
 
 
 @pytest.mark.spark

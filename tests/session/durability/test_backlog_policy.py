@@ -35,7 +35,7 @@ from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
 from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.protocol import LogName
-from nosync_nb.trace.history.unpacked_tail import EncodedChange, FiledChange
+from nosync_nb.trace.history.sections import EncodedChange, FiledChange
 
 WAIT_S = 120.0
 

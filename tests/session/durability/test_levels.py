@@ -27,7 +27,7 @@ from internals import (
 
 from nosync_nb import CorruptLogError, Session, StageError, TimeError
 from nosync_nb.dataflow.stage import StageOptions
-from nosync_nb.trace.history.unpacked_tail import EncodedChange
+from nosync_nb.trace.history.sections import EncodedChange
 
 pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
 

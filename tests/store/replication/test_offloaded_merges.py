@@ -20,7 +20,7 @@ from nosync_nb.store.replication.agent.offloaded_merges import (
     MergeRequests,
 )
 from nosync_nb.store.replication.agent.progress import parse_progress
-from nosync_nb.trace import merge
+from nosync_nb.trace import compaction
 from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.parts.part_file import PartRef, open_part, write_part
 
@@ -48,7 +48,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MergeRequest:
     """Two layers in files, which are merged in several ranges."""
     monkeypatch.setattr(offloaded_merges, "LogSource", Owned)
     monkeypatch.setattr(Owned, "checks", itertools.repeat(True))
-    monkeypatch.setattr(merge, "RANGE_ROWS", 16)
+    monkeypatch.setattr(compaction, "RANGE_ROWS", 16)
     (tmp_path / "layers").mkdir()
     layers = []
     for sign in (1, -1):

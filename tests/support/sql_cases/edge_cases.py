@@ -28,8 +28,8 @@ from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression, compile_expression
 from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
 from nosync_nb.rows import Column, Schema
-from nosync_nb.rows.nested import column_of, to_python_values
-from sql_cases.expression_cases import INTEGERS, label
+from nosync_nb.rows.arrow import to_python_values
+from sql_cases.expression_cases import INTEGERS, column_of, label
 
 RECORD = Path(__file__).parents[2] / "data" / "edge_answers.json.xz"
 RAISES = "raises"

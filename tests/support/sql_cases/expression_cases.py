@@ -7,13 +7,14 @@ Each case is an expression over columns `x_<type>` and `y_<type>`, which run thr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nosync_nb.rows import Schema, objects
+from nosync_nb.rows import Column, Schema, from_arrow, objects
+from nosync_nb.rows.arrow import from_python_values
 from sql_cases.scalar_cases import scalar_cases
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
@@ -107,6 +108,11 @@ VALUES: dict[str, list[object]] = {
 
 _LENGTH = max(map(len, VALUES.values()))
 _SQUARE = max(len(values) for type_, values in VALUES.items() if type_ != "string")
+
+
+def column_of(values: Sequence[Any], type_: str) -> Column:
+    """The column of values in the form of `to_python_values`."""
+    return from_arrow(from_python_values(values, type_), type_)
 
 
 def label(type_: str) -> str:

@@ -24,10 +24,10 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression, SqlSettings, compile_expression
 from nosync_nb.rows import Column, Schema
+from nosync_nb.rows.arrow import to_python_values
 from nosync_nb.rows.ddl import INTERVALS
-from nosync_nb.rows.nested import column_of, to_python_values
 from sql_cases.edge_cases import caught
-from sql_cases.expression_cases import VALUES
+from sql_cases.expression_cases import VALUES, column_of
 from sql_cases.expression_frames import Mask, evaluated
 from sql_cases.function_cases import NEAR
 

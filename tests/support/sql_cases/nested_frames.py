@@ -17,7 +17,7 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression, compile_expression
 from nosync_nb.rows import Column, Schema
-from nosync_nb.rows.nested import from_python_values, to_python_values
+from nosync_nb.rows.arrow import from_python_values, to_python_values
 from sql_cases import json_cases, nested_cases, text_cases
 from sql_cases.nested_cases import SCHEMA
 

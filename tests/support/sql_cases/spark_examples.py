@@ -23,9 +23,10 @@ from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression, SqlSettings, compile_expression
 from nosync_nb.expressions.syntax.parser import Word, tokens
 from nosync_nb.rows import Column, Schema
-from nosync_nb.rows.nested import column_of, to_python_values
+from nosync_nb.rows.arrow import to_python_values
 from nosync_nb.spark import interval_transport
 from nosync_nb.spark.spark_session import frame_of, spark_type_text
+from sql_cases.expression_cases import column_of
 
 ROWS = 14
 _EXAMPLE = re.compile(r"^\s*> SELECT\s+(.*?);\s*$", re.MULTILINE | re.DOTALL)

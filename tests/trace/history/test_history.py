@@ -40,7 +40,7 @@ from nosync_nb.trace.checksums import file_damage
 from nosync_nb.trace.history import (
     incremental_seek as near,
 )
-from nosync_nb.trace.history import pack_file, pack_tree, sections, unpacked_tail
+from nosync_nb.trace.history import pack_file, pack_tree, sections
 from nosync_nb.trace.history.downsampling import RetainedEpochs
 from nosync_nb.trace.history.history import History
 from nosync_nb.trace.history.incremental_seek import NearbyState
@@ -337,7 +337,7 @@ def test_changes_that_frames_hold_are_decoded_many_at_once(tmp_path: Path) -> No
     steps.clear()
     assert pack(history, 1000)
     assert sum(steps) == 1000
-    assert len(steps) <= 1 + 1000 // unpacked_tail.AT_ONCE
+    assert len(steps) <= 1 + 1000 // sections.AT_ONCE
     assert before == {e: counted(history.changes(1, e - 1, e)) for e in before}
 
 

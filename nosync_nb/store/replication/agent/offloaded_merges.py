@@ -12,7 +12,7 @@ the log when a checkpoint of the owner names them. Until then the next opening d
 those of any unfinished merge. The keeper deletes the files of a merge that failed, whose owner has
 ended, or whose log has another owner.
 
-Memory: the rows of one range of key hashes; see `nosync_nb.trace.merge`.
+Memory: the rows of one range of key hashes; see `nosync_nb.trace.compaction`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nosync_nb.files.safe_names import FOLDERS, PART, checked_file_name, checked
 from nosync_nb.rows import parallel
 from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.trace.batch import Layout
-from nosync_nb.trace.merge import each_range
+from nosync_nb.trace.compaction import each_range
 from nosync_nb.trace.parts.part_file import PartRef, open_part, refs_from_json, write_parts
 
 LINE_MAX = 1 << 15
