@@ -26,7 +26,7 @@ FORMER: Mapping[str, Mapping[str, str]] = {
         "PlanLine": "collections.explain_output.PlanLine",
         "PlanSection": "collections.explain_output.PlanSection",
     },
-    "collections.functions.pickles": {"Cached": "collections.functions.serializer.Cached"},
+    "collections.functions.pickles": {"Cached": "collections.functions.closure.Cached"},
     "session.copying": {"copy": "session.copy_log.copy"},
     "session.input": {"Input": "session.writes.input.Input"},
     "session.rewinding": {"RewindReport": "session.timetravel.rewind.RewindReport"},
@@ -34,6 +34,7 @@ FORMER: Mapping[str, Mapping[str, str]] = {
         "WatchStatus": "session.feeds.folder_watch.WatchStatus",
         "watch": "session.feeds.folder_watch.watch",
     },
+    "spark.source": {"NosyncSource": "spark.views.data_source.NosyncSource"},
     "store.frontier": {"Frontier": "store.durability.recovery_frontier.Frontier"},
     "store.ledger": {
         "Epoch": "store.catalog.epoch_index.EpochInfo",

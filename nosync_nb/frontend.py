@@ -10,9 +10,14 @@ and `nosync_nb.log_folders`, and nothing else of the engine. A contract of impor
 """
 
 from nosync_nb.collections.collection import Grouped
-from nosync_nb.collections.comparison import Comparison, DifferenceCounts, RowPair
+from nosync_nb.collections.comparison import (
+    Comparison,
+    DifferenceCounts,
+    RowChange,
+    RowChanges,
+    RowPair,
+)
 from nosync_nb.collections.definition import check_name
-from nosync_nb.collections.row_changes import RowChange, RowChanges
 from nosync_nb.collections.session_protocol import Stopped
 from nosync_nb.dataflow.runtime.activity import Activity
 from nosync_nb.rows import Schema

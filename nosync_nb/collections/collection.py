@@ -16,7 +16,6 @@ from typing import Any
 
 from nosync_nb.collections import hints, joins, loops, row_expressions
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.functions.result_schema import check_callable, result_schema
 from nosync_nb.collections.readable import CollectionAtEpoch, Readable
 from nosync_nb.collections.row_expressions import as_entries, ordered_by
 from nosync_nb.collections.session_protocol import (
@@ -27,6 +26,7 @@ from nosync_nb.collections.session_protocol import (
 )
 from nosync_nb.errors import ExpressionError, MisuseError, SchemaError
 from nosync_nb.expressions import compile_aggregates, recorded_settings, refuse_windows
+from nosync_nb.operators.user_functions import check_callable, result_schema
 from nosync_nb.rows import Field, Schema
 
 

@@ -127,8 +127,8 @@ def _functions(part: Definition) -> str:
     return ", ".join(getattr(f, "__name__", type(f).__name__) for f in part.functions)
 
 
-def _keys_phrase(part: Definition, keys: str = "keys") -> str:
-    names = _names(part, part.params[keys])
+def _keys_phrase(part: Definition) -> str:
+    names = _names(part, part.params["keys"])
     return f" by {listed_names(names)}" if names else ""
 
 

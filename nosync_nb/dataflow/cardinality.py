@@ -24,7 +24,7 @@ from nosync_nb import rows
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.optimizer.multiway_joins import Lookup
-from nosync_nb.dataflow.optimizer.planner import PlanSet
+from nosync_nb.dataflow.planner import PlanSet
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import compile_expression, conjuncts, of_params
 from nosync_nb.operators.linear import predicate_mask

@@ -46,9 +46,10 @@ from nosync_nb.dataflow.graph import (
     disconnected,
 )
 from nosync_nb.dataflow.optimizer.multiway_joins import Lookup
-from nosync_nb.dataflow.optimizer.planner import PlanSet, plan_definition
-from nosync_nb.dataflow.shared_arrangements import (
+from nosync_nb.dataflow.planner import (
+    PlanSet,
     arrangements_of_others,
+    plan_definition,
     requested_arrangements,
     shared_plan,
 )

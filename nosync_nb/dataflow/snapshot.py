@@ -4,6 +4,9 @@ A commit, a definition or a merge creates a new snapshot and publishes it by one
 reader takes the session's snapshot once and works on it for any time, without a lock. Writers do
 not decide by it: they hold the session's lock, under which no other snapshot is published.
 
+The functions at the end read the rows of a named collection in a snapshot, at the current or at a
+past epoch.
+
 Invariant: `graph`, `catalog` and `history` belong to one definition, and `history` has every epoch
 up to that of `version`. Therefore the changes of an epoch enter the history before the epoch is
 visible.
@@ -17,16 +20,20 @@ only grow.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.errors import StageError
+from nosync_nb.errors import CorruptLogError, StageError, TimeError
 from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch
+from nosync_nb.trace.epoch_ranges import EpochRanges, check_readable
 from nosync_nb.trace.history.history import History
+from nosync_nb.trace.history.incremental_seek import NearbyState, nearby_state
 
 
 class Snapshot(NamedTuple):
@@ -103,3 +110,108 @@ def hidden_columns(history: History, logs: Mapping[int, str], catalog: Mapping[s
         history.start_at(number, catalog[name].begin)
         for lower, upper in catalog[name].gaps:
             history.hide(number, lower, upper)
+
+
+def collection_state(seen: Snapshot, name: str, epoch: int) -> Batch:
+    """Returns the rows of a named collection at an epoch; see `trace_at`."""
+    trace = trace_at(seen, name, epoch)[1]
+    with _name_in_errors(seen.stage(name)):
+        return trace.consolidated()
+
+
+@contextmanager
+def _name_in_errors(stage: Stage) -> Iterator[None]:
+    """Adds the name of the collection to the error of a damaged file."""
+    try:
+        yield
+    except CorruptLogError as error:
+        kind = "input" if stage.is_input else "stage"
+        error.add_note(f"It has rows of {kind} '{stage.name}'.")
+        raise
+
+
+def rows_count(seen: Snapshot, name: str, epoch: int) -> int:
+    """Returns the number of rows of a named collection at its last epoch, copies counted.
+
+    It is 0 for a stage that has stopped, if a rewind went behind all of its known epochs.
+    """
+    try:
+        return int(collection_state(seen, name, epoch).diff.sum())
+    except TimeError:
+        return 0
+
+
+def trace_at(
+    seen: Snapshot, name: str, at: int | None, known: Iterable[NearbyState] = ()
+) -> tuple[int, Trace]:
+    """Returns an epoch and a trace whose layers add up to a collection at it.
+
+    Args:
+        at: the epoch; None: the last one.
+        known: its state at other epochs, from the cache of the caller.
+
+    Raises:
+        TimeError: it cannot be read there.
+        CorruptLogError: names the file that is missing or damaged, and the collection of its rows.
+
+    Cost: in the changes since the nearest known epoch.
+    """
+    stage, node = seen.stage(name), seen.graph.named[name]
+    last = seen.last(stage)
+    epoch = (last if stage.frozen else seen.epoch) if at is None else at
+    now = _current_trace(seen, name, stage)
+    if epoch == last and stage.has(epoch):
+        return epoch, Trace(node.log_layout) if now is None else now
+    assert node.log is not None
+    check_epoch(seen, stage, epoch)
+    nearest = [*known] if now is None else [NearbyState(last, now), *known]
+    with _name_in_errors(stage):
+        return epoch, nearby_state(seen.history, node.log, node.log_layout, epoch, nearest)
+
+
+def _current_trace(seen: Snapshot, name: str, stage: Stage) -> Trace | None:
+    """Returns a trace of a named collection at its last epoch; None if no trace has it."""
+    if not stage.has(seen.last(stage)):
+        return None
+    numbers = seen.graph.named[name].traces.values()
+    traces = (seen.version.traces.get(number) for number in numbers)
+    return next((trace for trace in traces if trace is not None), None)
+
+
+def last_shown(seen: Snapshot, stage: Stage) -> int | None:
+    """Returns the last epoch at which a stopped stage can be read; None if it has no such epoch."""
+    last, log = seen.last(stage), seen.graph.named[stage.name].log
+    if stage.has(last):
+        return last
+    epochs = [] if log is None else seen.history.epochs(log, last)
+    return epochs[-1][-1] if epochs else None
+
+
+def has_lost_state(stage: Stage, epoch: int) -> bool:
+    """Returns True if a stage was in memory alone and its rows at an epoch are lost."""
+    return stage.in_memory and any(lower <= epoch < upper for lower, upper in stage.gaps)
+
+
+def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
+    """Raises an error if a stage cannot be read at an epoch.
+
+    Raises:
+        TimeError: names the epoch of the stop and the readable epochs.
+    """
+    last = seen.last(stage)
+    log = seen.graph.named[stage.name].log
+    readable = [] if log is None or stage.reason is None else seen.history.epochs(log, last)
+    forgotten = has_lost_state(stage, epoch)
+    if stage.reason is not None and (epoch > last or not (readable or forgotten)):
+        was = f", or read its last rows: .rows(at={readable[-1][-1]})" if readable else ""
+        raise TimeError(
+            f"stage '{stage.name}' is stale since epoch {last}: {stage.reason}",
+            hint=f"run the cell that defines it{was}",
+        )
+    if forgotten:
+        raise TimeError(
+            f"stage '{stage.name}' was stored in memory only, and its rows are lost",
+            hint="run the cell that defines it; from another process, read it in the session that"
+            " owns the log",
+        )
+    check_readable(stage.name, epoch, EpochRanges.from_ranges(range(stage.begin, last + 1)))

@@ -6,7 +6,14 @@ no function that reads files, loads classes or runs code. Owns: nothing. Imports
 
 from nosync_nb.expressions.aggregate_registry import PAIRS
 from nosync_nb.expressions.aggregates import AggregateCall, Aggregation, compile_aggregates
-from nosync_nb.expressions.evaluation.generators import Generator, generator, only_one, placed
+from nosync_nb.expressions.evaluation.generators import (
+    Generator,
+    generator,
+    only_one,
+    placed,
+    refuse_windows,
+    windowed_times,
+)
 from nosync_nb.expressions.expression import (
     Expression,
     Types,
@@ -29,7 +36,6 @@ from nosync_nb.expressions.suggestions import spark_suggestions
 from nosync_nb.expressions.syntax.allowlist import disallowed_reason
 from nosync_nb.expressions.syntax.analyzer import conjuncts
 from nosync_nb.expressions.syntax.parser import OrderTerm, parse_list, parse_order
-from nosync_nb.expressions.time_windows import refuse_windows, windowed_times
 
 __all__ = [
     "PAIRS",

@@ -33,7 +33,7 @@ from nosync_nb.expressions.functions import (
     patterns,
 )
 from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS, RESULTS
-from nosync_nb.expressions.functions.rules import Function
+from nosync_nb.expressions.functions.rules import Function, check_arity
 from nosync_nb.expressions.implicit_casts import cast, try_cast
 from nosync_nb.expressions.kernels import collections as collection_kernels
 from nosync_nb.expressions.kernels.kernel import NotProvedError
@@ -161,7 +161,8 @@ def _bind_lambda(binder: Binder, items: Any, tree: Any) -> tuple[ValueNode, Lamb
 
 
 def _transform(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
-    items, tree = _arity(name, arguments, 2)
+    check_arity(name, arguments, 2)
+    items, tree = arguments
     node, body, expand = _bind_lambda(binder, items, tree)
     if not collections.is_held(body.node.type):
         raise NotProvedError(f"an array of {body.node.type}")
@@ -175,7 +176,8 @@ def _predicate(body: LambdaBody) -> None:
 
 
 def _filter(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
-    items, tree = _arity(name, arguments, 2)
+    check_arity(name, arguments, 2)
+    items, tree = arguments
     node, body, expand = _bind_lambda(binder, items, tree)
     _predicate(body)
 
@@ -187,7 +189,8 @@ def _filter(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
 
 def _any_of(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
     """`exists` and `forall`, three-valued; they stop at the first element that decides."""
-    items, tree = _arity(name, arguments, 2)
+    check_arity(name, arguments, 2)
+    items, tree = arguments
     node = binder.bind(items)
     body = binder.scope.body(binder, tree, collections.inner(node))
     _predicate(body)
@@ -204,8 +207,7 @@ def _any_of(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
 
 
 def _aggregate(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
-    if len(arguments) not in (3, 4):
-        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+    check_arity(name, arguments, 3, 4)
     items, start = binder.bind(arguments[0]), binder.bind(arguments[1])
     (type_,) = collections.inner(items)
     merge = binder.scope.body(binder, arguments[2], (start.type, type_))
@@ -219,7 +221,8 @@ def _aggregate(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode
 
 def _of_entries(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
     """`map_filter`, `transform_values`, `transform_keys`."""
-    items, tree = _arity(name, arguments, 2)
+    check_arity(name, arguments, 2)
+    items, tree = arguments
     node = binder.bind(items)
     key, value = collections.inner(node, "map")
     body = binder.scope.body(binder, tree, (key, value))
@@ -262,12 +265,6 @@ def _struct(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
             raise NotProvedError("a field whose name is computed")
         fields.append((called, binder.bind(tree)))
     return collections.struct(fields)
-
-
-def _arity(name: str, arguments: Sequence[Any], wanted: int) -> Sequence[Any]:
-    if len(arguments) != wanted:
-        raise NotProvedError(f"{name} of {len(arguments)} arguments")
-    return arguments
 
 
 _TreeCall = Callable[["Binder", str, Sequence[Any]], ValueNode]

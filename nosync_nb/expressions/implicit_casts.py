@@ -8,13 +8,7 @@ from typing import Any
 
 from nosync_nb.expressions.evaluation.nested_nodes import RowwiseNode
 from nosync_nb.expressions.evaluation.nodes import ColumnNode, LiteralNode, StrictNode, ValueNode
-from nosync_nb.expressions.kernels import (
-    casts,
-    datetimes,
-    numeric,
-    timestamp_parsing,
-    value_formatting,
-)
+from nosync_nb.expressions.kernels import casts, datetimes, numeric
 from nosync_nb.expressions.kernels.kernel import (
     InvalidError,
     NotProvedError,
@@ -109,7 +103,7 @@ def cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
 
 def _printed(node: ValueNode, *, utc: bool) -> ValueNode:
     """A nested value as text."""
-    write = value_formatting.writer(node.type)
+    write = casts.writer(node.type)
     if write is None:
         raise NotProvedError(f"cast of {node.type} to string")
     if not utc and "timestamp" in node.type.replace("timestamp_ntz", ""):
@@ -177,7 +171,7 @@ def _moment(text: str, target: str, *, utc: bool) -> int:
         return plain[0]
     if plain is None and target == "timestamp" and utc:
         with suppress(InvalidError):
-            micros: int = timestamp_parsing.timestamp_parser(target).row(text)
+            micros: int = datetimes.timestamp_parser(target).row(text)
             return micros
     raise NotProvedError(f"the {target} {text!r}")
 
@@ -189,7 +183,7 @@ def try_cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
         NotProvedError: if only Spark can cast it.
     """
     text = node.value if isinstance(node, LiteralNode) else None
-    if target == "timestamp" and isinstance(text, str) and timestamp_parsing.is_dayless(text):
+    if target == "timestamp" and isinstance(text, str) and datetimes.is_dayless(text):
         return LiteralNode(None, target)
     result = cast(node, target, utc=utc)
     return tried_call(result) if result is not node else result

@@ -30,7 +30,8 @@ from nosync_nb.expressions.evaluation.nodes import (
 from nosync_nb.expressions.functions import datetimes, strings
 from nosync_nb.expressions.functions.intervals import MARK
 from nosync_nb.expressions.functions.mathematics import looked_at_last
-from nosync_nb.expressions.kernels import collections, numeric, timestamp_parsing
+from nosync_nb.expressions.kernels import collections, numeric
+from nosync_nb.expressions.kernels.datetimes import timestamp_parser_without_ansi
 from nosync_nb.expressions.kernels.kernel import Kernel, NotProvedError, TextKernel, null_on_error
 from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, is_decimal
 from nosync_nb.rows.ddl import INTERVALS
@@ -139,7 +140,7 @@ def _cast(kernel: Kernel | TextKernel, source: str, target: str) -> Kernel | Tex
     if INTERVALS.intersection((source, target)):
         return kernel  # a value that does not fit is an error in either mode
     if (source, target) == ("string", "timestamp"):
-        return timestamp_parsing.without_ansi()
+        return timestamp_parser_without_ansi()
     if source == "date" and target in TIMES:
         return kernel  # a day out of the range of timestamps is an error in either mode
     if same_without_ansi(source, target):

@@ -28,7 +28,7 @@ from nosync_nb.errors import ExpressionError, one_line
 from nosync_nb.expressions import Expression, Types, statement_clock
 from nosync_nb.operators import user_functions
 from nosync_nb.operators.base import PLAIN, Operator, RowPiece, Step
-from nosync_nb.operators.row_counts import row_counts
+from nosync_nb.operators.distinct import row_counts
 from nosync_nb.operators.spec import (
     AdaptedPart,
     DefinitionPart,

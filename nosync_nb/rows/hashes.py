@@ -110,7 +110,7 @@ def _bitmap_hashes(nulls: Sequence[np.ndarray[Any, Any] | None], n: int) -> Hash
         for i, missing in enumerate(nulls[start : start + 64]):
             if missing is not None:
                 bitmap |= missing.astype(np.uint64) << np.uint64(i)
-        hashes = hash_longs(bitmap, hashes)
+        hashes = hash_numbers(bitmap, hashes)
     return hashes
 
 
@@ -210,9 +210,11 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
         )
         if values.dtype.hasobject:
             values = buffers.fixed_width_array(to_arrow(values, type_), FIXED[type_])
-        if type_ not in _LONGS:
-            return hash_ints(values if type_ == "float" else values.astype(np.int32), seeds)
-        return hash_longs(values if values.itemsize == 8 else values.astype(np.int64), seeds)
+        if type_ in _LONGS:
+            values = values if values.itemsize == 8 else values.astype(np.int64)
+        elif type_ != "float":
+            values = values.astype(np.int32)
+        return hash_numbers(values, seeds)
     if type(column) is _ndarray and len(column) <= most_objects(type_):
         pairs = zip(_blobs(column, type_), seeds.tolist(), strict=True)
         digests = (seed if blob is None else _digest(blob, seed) for blob, seed in pairs)
@@ -230,7 +232,7 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
     if type_.startswith("decimal"):
         low, high = _halves(column)
         if decimal_parts(type_)[0] <= _LONG_DIGITS:
-            return hash_longs(low, seeds)
+            return hash_numbers(low, seeds)
         return _hash_wide(low, high, seeds)
     return hash_bytes(*_text(column), seeds)
 
@@ -342,23 +344,15 @@ def _add_half(h: Hashes, half: Hashes) -> Hashes:
     return h
 
 
-def hash_longs(values: np.ndarray[Any, Any], seeds: Hashes) -> Hashes:
-    """Returns the hash of each 8-byte value."""
-    out = seeds + _U((int(_P5) + 8) % _WRAP)
-    words = values.view(np.uint64)
+def hash_numbers(values: np.ndarray[Any, Any], seeds: Hashes) -> Hashes:
+    """Returns the hash of each value of 8 or of 4 bytes."""
+    size = values.itemsize
+    words = values.view(np.uint64 if size == 8 else np.uint32)
+    add = _add_word if size == 8 else _add_half
+    out = seeds + _U((int(_P5) + size) % _WRAP)
     for at in range(0, len(out), _BLOCK):
         h = out[at : at + _BLOCK]
-        _finish(_add_word(h, words[at : at + _BLOCK].copy()))
-    return out
-
-
-def hash_ints(values: np.ndarray[Any, Any], seeds: Hashes) -> Hashes:
-    """Returns the hash of each 4-byte value."""
-    out = seeds + _U((int(_P5) + 4) % _WRAP)
-    halves = values.view(np.uint32)
-    for at in range(0, len(out), _BLOCK):
-        h = out[at : at + _BLOCK]
-        _finish(_add_half(h, halves[at : at + _BLOCK].astype(np.uint64)))
+        _finish(add(h, words[at : at + _BLOCK].astype(np.uint64)))
     return out
 
 

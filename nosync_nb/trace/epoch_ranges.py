@@ -46,16 +46,6 @@ def inclusive(upper: int) -> int:
     return max(upper - 1, 0)
 
 
-def prefix_of(intervals: Iterable[Interval]) -> int:
-    """Returns the upper of the contiguous prefix from epoch 0; intervals may overlap."""
-    upper = 0
-    for each in sorted(intervals):
-        if each.lower > upper:
-            break
-        upper = max(upper, each.upper)
-    return upper
-
-
 class EpochRanges:
     """A set of epochs, held as few ascending `ranges`.
 

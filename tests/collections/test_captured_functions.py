@@ -14,7 +14,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.collections.functions import serializer
+from nosync_nb.collections.functions import closure
 from nosync_nb.collections.functions.closure import CapturedFunction
 
 ROWS = [(1,), (5,), (9,), (12,)]
@@ -262,9 +262,7 @@ def test_a_function_with_a_cache_keeps_name_and_text_when_it_comes_out_of_the_lo
         "import functools\n@functools.lru_cache(maxsize=3)\n"
         "def big(x):\n    'Says much.'\n    return x > 4"
     )
-    again = serializer.deserialize_function(
-        serializer.serialize_function(space["big"], ("__main__",))
-    )
+    again = closure.deserialize_function(closure.serialize_function(space["big"], ("__main__",)))
     assert (again.__name__, again.__doc__) == ("big", "Says much.")
     assert [again(4), again(5), again(5)] == [False, True, True]
     assert again.cache_info()[:3] == (1, 2, 3)

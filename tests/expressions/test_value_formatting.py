@@ -14,7 +14,7 @@ from sql_cases.expression_cases import column_of
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import SqlSettings, compile_expression
-from nosync_nb.expressions.kernels.value_formatting import double_text, float_text
+from nosync_nb.expressions.kernels.casts import double_text, float_text
 from nosync_nb.rows import Schema
 
 

@@ -19,7 +19,7 @@ from strategies import all_types
 import nosync_nb
 from nosync_nb import Session, rows
 from nosync_nb.collections.session_protocol import definition_of
-from nosync_nb.dataflow.optimizer.planner import plan_definition
+from nosync_nb.dataflow.planner import plan_definition
 from nosync_nb.errors import ExpressionError, SchemaError
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.explode import SPEC, Explode

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb import rows
-from nosync_nb.operators import row_counts
 from nosync_nb.operators.base import Step
+from nosync_nb.operators.distinct import row_counts
 from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
@@ -43,7 +43,7 @@ def in_arrow(part: Batch) -> Batch:
 def counted(held: Trace, asked: Batch) -> tuple[list[int], int]:
     """The counts, and how many rows were read for them."""
     step = Step((), (), (), ())
-    return row_counts.row_counts(held, asked, step).tolist(), step.touched
+    return row_counts(held, asked, step).tolist(), step.touched
 
 
 @pytest.mark.parametrize("collide", [False, True])
@@ -57,7 +57,7 @@ def test_few_rows_are_counted_as_many_are(
     asked = batch([(values, 1) for values in probes], collide=collide)
     found = counted(held, asked)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_counts, "_FEW", 0)
+        patch.setitem(row_counts.__globals__, "_FEW", 0)
         assert counted(held, asked) == found
     sums: dict[Any, int] = {}
     for pairs in parts:

@@ -22,7 +22,7 @@ from soak import tried
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.dataflow.state_reader import collection_state
+from nosync_nb.dataflow.snapshot import collection_state
 from nosync_nb.errors import NosyncError, TimeError
 from nosync_nb.rows import to_pylist
 

@@ -18,7 +18,7 @@ from internals import traces_of
 import nosync_nb
 from nosync_nb import Collection
 from nosync_nb.collections.library import graphs
-from nosync_nb.operators.iterate import cost_estimate
+from nosync_nb.operators.iterate import loop
 from nosync_nb.trace import compaction
 from nosync_nb.trace.compaction import STALL_LAYERS
 
@@ -52,8 +52,8 @@ def test_a_loops_epoch_costs_what_changes_however_many_there_were(
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 16)
     monkeypatch.setattr(compaction, "JOINED_MAX", 4)
     if count > 1:
-        monkeypatch.setattr(cost_estimate, "FREE_WORK", 0)
-        monkeypatch.setattr(cost_estimate, "SMALL_WORK", 0)
+        monkeypatch.setattr(loop, "FREE_WORK", 0)
+        monkeypatch.setattr(loop, "SMALL_WORK", 0)
     chance = random.Random(1)
 
     def some(number: int) -> list[tuple[int, int]]:

@@ -201,7 +201,7 @@ def test_another_user_reads_the_rows_and_gets_no_function(
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(home / "another"))
     assert signing.key_id(signing.user_key()) != EXPECTED["key"]
     monkeypatch.setattr(
-        signing.serializer, "deserialize_function", lambda data: pytest.fail("a function is loaded")
+        signing.closure, "deserialize_function", lambda data: pytest.fail("a function is loaded")
     )
     expected = EXPECTED[log.name]
     stages = {name for name in expected["reads"] if expected["reads"][name] and "@" not in name}

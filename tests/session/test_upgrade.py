@@ -28,7 +28,7 @@ from nosync.log import location
 from nosync.log.notebook_memo import NotebookMemo, RunningCell
 from nosync_nb import Session, windows
 from nosync_nb.collections.explain_output import ExplainOutput
-from nosync_nb.collections.functions.serializer import Cached
+from nosync_nb.collections.functions.closure import Cached
 from nosync_nb.former_modules import FORMER, register_former_modules
 from nosync_nb.session.feeds.folder_watch import WatchStatus
 from nosync_nb.session.timetravel.rewind import RewindReport

@@ -24,15 +24,14 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.operators.aggregates.slot_cache import SlotCache
-from nosync_nb.operators.iterate.cost_estimate import LoopCostEstimate
-from nosync_nb.operators.iterate.loop import Loop
+from nosync_nb.operators.iterate.loop import Loop, LoopCostEstimate
 from nosync_nb.session.maintenance import maintenance as upkeep
 from nosync_nb.session.services import Services
 from nosync_nb.session.session import owners_of
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.placement import Placement
 from nosync_nb.spark.staging import staging
-from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.spark.staging.location import StagingArea
 from nosync_nb.store import store
 from nosync_nb.store.lazy_layer import files_needed
 from nosync_nb.store.log import checkpoint, writer

@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from nosync_nb.collections.functions import serializer
+from nosync_nb.collections.functions import closure
 from nosync_nb.collections.functions.fingerprint import (
     FunctionIdentity,
     code_version,
@@ -149,7 +149,7 @@ def sign_function(
     if identity.fingerprint is None:
         raise refusal_to_load(function, identity.reason or "its code has no fingerprint")
     try:
-        payload = pickle or serializer.serialize_function(function, identity.modules)
+        payload = pickle or closure.serialize_function(function, identity.modules)
     except Exception as error:
         raise refusal_to_load(function, f"{type(error).__name__}: {error}") from error
     header = json.dumps(
@@ -183,7 +183,7 @@ def load_signed_function(
     _check_environment(header)
 
     try:
-        function = serializer.deserialize_function(signed[4 + size :])
+        function = closure.deserialize_function(signed[4 + size :])
     except Exception as error:
         raise TrustError(
             f"a function of the log cannot be loaded: {type(error).__name__}: {error}",

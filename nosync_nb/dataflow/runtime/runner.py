@@ -163,7 +163,6 @@ class Runner:
         self,
         version: VersionState,
         old: Graph,
-        held: Graph | None = None,
         *,
         step: Callable[[], None] | None = None,
     ) -> EpochResult:
@@ -174,10 +173,9 @@ class Runner:
         node `step` is called, which may end the run by an exception.
         """
         new = self.graph.nodes.keys() - old.nodes.keys()
-        previous, draft = held or old, EpochResult(version, version.epoch)
-        nodes = previous.nodes
+        nodes, draft = old.nodes, EpochResult(version, version.epoch)
         contents: dict[int, Delta] = {}
-        for node in self.graph.since(previous).fresh:
+        for node in self.graph.since(old).fresh:
             before = nodes.get(node.id) if node.id not in new else _node_of_log(node, old)
             if before is not None:
                 self._rearrange(node, before, draft)

@@ -13,9 +13,9 @@ from typing import Any
 from nosync_nb.errors import SchemaError
 from nosync_nb.expressions.evaluation.nested_nodes import FieldNode, RowwiseNode, key_of
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, ValueNode
-from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.functions.rules import Rule, check_arity
 from nosync_nb.expressions.implicit_casts import cast, implicit, literal_value, only, to_common
-from nosync_nb.expressions.kernels import collections, value_formatting
+from nosync_nb.expressions.kernels import casts, collections
 from nosync_nb.expressions.kernels.kernel import NotProvedError
 from nosync_nb.expressions.typing_rules import VOID, common_type, is_decimal, is_known
 from nosync_nb.rows import canonical_type
@@ -196,7 +196,7 @@ def _map_lookup(name: str, node: ValueNode, wanted: ValueNode, *, utc: bool) -> 
 
 
 def _element_at(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     node, index = arguments
     if node.type.startswith("map<"):
         return _map_lookup(name, node, index, utc=utc)
@@ -207,14 +207,14 @@ def _element_at(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     (type_,) = inner(arguments[0])
     place = implicit(arguments[1], "int", utc=utc)
     return RowwiseNode(name, type_, collections.get, (arguments[0], place))
 
 
 def _size(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     if not arguments[0].type.startswith("map<") or name == "array_size":
         inner(arguments[0])
     else:
@@ -229,7 +229,7 @@ def _array_function(
     """A function of one array; `result` may name its type or that of its elements."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         (type_,) = inner(arguments[0])
         if "map<" in type_:
             raise NotProvedError(f"{name} of maps")
@@ -243,7 +243,7 @@ def _value(make: Callable[[collections.Key], Callable[..., Any]], result: str) -
     """A function of an array and a value beside its elements."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         items = wider(arguments[0], arguments[1].type)
         (type_,) = inner(items)
         if "map<" in type_:
@@ -261,7 +261,7 @@ def _two_array_function(
     """A function of two arrays of one type."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         left = wider(arguments[0], *inner(arguments[1]))
         right = wider(arguments[1], *inner(left))
         (type_,) = inner(left)
@@ -277,7 +277,7 @@ def _array_extension(function: Callable[..., Any]) -> Rule:
     """`array_append` and `array_prepend`: a null is an element."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         items = wider(arguments[0], arguments[1].type)
         value = as_element(arguments[1], *inner(items), utc=utc)
         return RowwiseNode(name, items.type, function, (items, value), strict=False)
@@ -286,7 +286,7 @@ def _array_extension(function: Callable[..., Any]) -> Rule:
 
 
 def _insert(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    count(name, arguments, 3)
+    check_arity(name, arguments, 3)
     items = wider(arguments[0], arguments[2].type)
     place = _index(arguments[1], *_INDEXES, utc=utc)
     given = (items, place, as_element(arguments[2], *inner(items), utc=utc))
@@ -294,8 +294,7 @@ def _insert(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _sort_array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    if len(arguments) not in (1, 2):
-        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+    check_arity(name, arguments, 1, 2)
     (type_,) = inner(arguments[0])
     if "map<" in type_:
         raise NotProvedError(f"{name} of maps")
@@ -305,7 +304,7 @@ def _sort_array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _repeat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     if not is_held(arguments[0].type):
         raise NotProvedError(f"{name} of {arguments[0].type}")
     given = (arguments[0], _index(arguments[1], "int", utc=utc))
@@ -314,14 +313,14 @@ def _repeat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _slice(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    count(name, arguments, 3)
+    check_arity(name, arguments, 3)
     inner(arguments[0])
     given = (arguments[0], *(implicit(node, "int", utc=utc) for node in arguments[1:]))
     return RowwiseNode(name, arguments[0].type, collections.part, given, raises=True)
 
 
 def _flatten(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     (type_,) = inner(arguments[0])
     if not type_.startswith("array<"):
         raise NotProvedError(f"{name} of {arguments[0].type}")
@@ -342,7 +341,7 @@ def _array_join(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if len(arguments) not in (2, 3) or any(node.type != "string" for node in arguments[1:]):
         raise NotProvedError(f"{name} of such values")
     (type_,) = inner(arguments[0])
-    write = value_formatting.writer(type_)
+    write = casts.writer(type_)
     if write is None or is_nested(type_) or (type_ == "timestamp" and not utc):
         raise NotProvedError(f"{name} of {arguments[0].type}")
     return RowwiseNode(name, "string", collections.joined(write), arguments)
@@ -350,7 +349,7 @@ def _array_join(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def _of_map(function: Callable[[Any], Any], result: str) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         key, value = inner(arguments[0], "map")
         result_type = result.format(key=key, value=value)
         return RowwiseNode(name, result_type, function, arguments)
@@ -359,7 +358,7 @@ def _of_map(function: Callable[[Any], Any], result: str) -> Rule:
 
 
 def _has_key(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     key, _ = inner(arguments[0], "map")
     wanted = as_element(arguments[1], key, utc=utc)
     return RowwiseNode(name, "boolean", collections.has_key(key_of(key)), (arguments[0], wanted))
@@ -367,7 +366,7 @@ def _has_key(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def _typeof(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """The name of a type; nothing is evaluated."""
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     if not is_held(arguments[0].type):
         raise NotProvedError(f"typeof a {arguments[0].type}")
     return LiteralNode(arguments[0].type, "string")

@@ -25,7 +25,7 @@ from nosync_nb.expressions.evaluation.nodes import (
     ValueNode,
 )
 from nosync_nb.expressions.functions import decimals, patterns, rules
-from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.functions.rules import Rule, check_arity
 from nosync_nb.expressions.implicit_casts import cast, only, to_common
 from nosync_nb.expressions.kernels import numeric, strings
 from nosync_nb.expressions.kernels.kernel import Kernel, NotProvedError, TextKernel
@@ -37,7 +37,7 @@ def comparison(kernels: numeric.Kernels, text: TextKernel) -> Rule:
     """Returns the rule for two values of any fixed type, two texts, decimals or byte strings."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         left, right = arguments
         if left.type == right.type == VOID:
             return LiteralNode(None, "boolean")
@@ -94,7 +94,7 @@ def _beside_decimal(name: str, literal: LiteralNode) -> LiteralNode | None:
 
 def null_safe_equal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`<=>`."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     if all(argument.type == VOID for argument in arguments):
         return LiteralNode(True, "boolean")
     equal = COMPARISONS["="]("=", arguments, utc)
@@ -104,7 +104,7 @@ def null_safe_equal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
 
 def null_if(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`nullif(a, b)`: it has the type of a."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     if not is_known(arguments[0].type) or arguments[0].type == VOID:
         raise NotProvedError(f"nullif of {arguments[0].type}")
     equal = COMPARISONS["="]("=", arguments, utc)
@@ -202,14 +202,14 @@ def _condition(node: ValueNode, utc: bool) -> ValueNode:
 
 def if_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`if(condition, then, else)`."""
-    count(name, arguments, 3)
+    check_arity(name, arguments, 3)
     condition = cast(only(arguments[0], "boolean", name="a condition"), "boolean", utc=utc)
     return case([(condition, arguments[1])], arguments[2], utc)
 
 
 def nvl2(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`nvl2(x, if not null, if null)`."""
-    count(name, arguments, 3)
+    check_arity(name, arguments, 3)
     return case([(IsNullNode(arguments[0]), arguments[2])], arguments[1], utc)
 
 
@@ -227,7 +227,7 @@ def coalesce(wanted: int | None = None) -> Rule:
 
 def is_null(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`x is null`, of any type."""
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     return IsNullNode(arguments[0])
 
 
@@ -240,7 +240,7 @@ def logic(*, conjunction: bool) -> Rule:
     """`and` and `or`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         if {argument.type for argument in arguments} in ({"string"}, {"string", VOID}):
             raise NotProvedError(f"{name} of texts")  # Spark casts a text only beside a boolean
         left, right = (_condition(argument, utc) for argument in arguments)
@@ -251,7 +251,7 @@ def logic(*, conjunction: bool) -> Rule:
 
 def not_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`not`."""
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     condition = _condition(arguments[0], utc)
     return StrictNode(name, "boolean", Kernel(np.logical_not), (condition,))
 
@@ -260,7 +260,7 @@ def is_truth(*, wanted: bool) -> Rule:
     """`is true` and `is false`: null is false."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         node = _condition(arguments[0], utc)
         if not wanted:
             node = not_("not", [node], utc)

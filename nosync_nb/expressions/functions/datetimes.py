@@ -17,7 +17,7 @@ from nosync_nb.expressions.functions import (
     intervals,
     rules,
 )
-from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.functions.rules import Rule, check_arity
 from nosync_nb.expressions.implicit_casts import cast, implicit, literal_value, tried_call, try_cast
 from nosync_nb.expressions.kernels import (
     datetime_patterns as patterns,
@@ -46,7 +46,7 @@ def _int(node: ValueNode, *, utc: bool) -> ValueNode:
 
 
 def _add_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     day = implicit(arguments[0], "date", utc=utc)
     number = _int(arguments[1], utc=utc)
     return StrictNode(f"{intervals.MARK}{name}", "date", intervals.ADD_MONTHS, (day, number))
@@ -76,8 +76,7 @@ def _months_between(round_off: bool) -> Kernel:
 
 def _between_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`months_between(a, b [, round])`."""
-    if len(arguments) not in (2, 3):
-        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+    check_arity(name, arguments, 2, 3)
     rounds = literal_value(arguments[2], "whether to round") if len(arguments) == 3 else True
     if not isinstance(rounds, bool):
         raise NotProvedError(f"{name} with {rounds!r} for a boolean")
@@ -97,7 +96,7 @@ _DAYS = {
 
 def _next_day(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`next_day(date, 'MON')`, for a valid day name."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     day = implicit(arguments[0], "date", utc=utc)
     wanted = _DAYS.get(str(literal_value(arguments[1], "a day of the week")).lower())
     if wanted is None:
@@ -124,11 +123,11 @@ def _year_of_week(days: Any) -> Any:
     return datetimes.year(_thursday(days))
 
 
-def _of_date(function: Callable[[Any], Any], type_: str = "int") -> Rule:
+def _of_date(function: Callable[[Any], Any]) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         day = implicit(arguments[0], "date", utc=utc)
-        return StrictNode(name, type_, Kernel(function), (day,))
+        return StrictNode(name, "int", Kernel(function), (day,))
 
     return rule
 
@@ -137,7 +136,7 @@ def _name_of_date(names: tuple[str, ...], number: Callable[[int], int]) -> Rule:
     """`dayname` and `monthname`: three letters."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         day = implicit(arguments[0], "date", utc=utc)
         return StrictNode(name, "string", TextKernel(lambda v: names[number(v)][:3]), (day,))
 
@@ -146,7 +145,7 @@ def _name_of_date(names: tuple[str, ...], number: Callable[[int], int]) -> Rule:
 
 def _unix_day(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`date_from_unix_date(days)`."""
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     return StrictNode(name, "date", Kernel(lambda a: a), (_int(arguments[0], utc=utc),))
 
 
@@ -154,7 +153,7 @@ def _converted(source: str, result: str, kernel: Kernel, wider: tuple[str, ...] 
     """A conversion that does not depend on the time zone."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         if arguments[0].type != source and arguments[0].type not in wider:
             raise NotProvedError(f"{name} of {arguments[0].type}")
         return StrictNode(name, result, kernel, (cast(arguments[0], source, utc=utc),))
@@ -171,7 +170,7 @@ def _scaled(width: int) -> Kernel:
 
 def _seconds(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`timestamp_seconds`; infinite doubles and NaN give null."""
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     if arguments[0].type in INTEGERS:
         return _converted("bigint", "timestamp", _scaled(datetimes.SECOND), INTEGERS)(
             name, arguments, utc
@@ -207,20 +206,15 @@ def _refuse_non_text(patterns: list[ValueNode]) -> None:
         raise NotProvedError("a pattern that is not a string")
 
 
-def _arity(name: str, arguments: list[ValueNode], least: int, most: int) -> None:
-    if not least <= len(arguments) <= most:
-        raise NotProvedError(f"{name} of {len(arguments)} arguments")
-
-
 def _date_format(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    _arity(name, arguments, 2, 2)
+    check_arity(name, arguments, 2)
     kernel = patterns.timestamp_formatter(_pattern(arguments, 1))
     return StrictNode(name, "string", kernel, (_time(arguments[0], utc=utc),))
 
 
 def _from_unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`from_unixtime(seconds [, pattern])`: seconds out of range wrap, as in Spark."""
-    _arity(name, arguments, 1, 2)
+    check_arity(name, arguments, 1, 2)
     if not utc:
         raise NotProvedError("timestamps in a time zone other than UTC")
     number = implicit(arguments[0], "bigint", utc=utc)
@@ -239,17 +233,17 @@ def _read(text: ValueNode, pattern: str, type_: str, *, utc: bool) -> ValueNode:
     return StrictNode("read", type_, patterns.pattern_parser(pattern), (text,))
 
 
-def _as_text(node: ValueNode, types: tuple[str, ...], *, utc: bool) -> ValueNode:
-    """An argument that Spark casts to text, unless it has one of some types."""
-    if node.type in (*types, "string", VOID):
+def _as_text(node: ValueNode, *, utc: bool) -> ValueNode:
+    """An argument that Spark casts to text, unless it is a time."""
+    if node.type in (*TIMES, "string", VOID):
         return node
     return implicit(node, "string", utc=utc)
 
 
 def _to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`to_date(x [, pattern])`."""
-    _arity(name, arguments, 1, 2)
-    first = _as_text(arguments[0], TIMES, utc=utc)
+    check_arity(name, arguments, 1, 2)
+    first = _as_text(arguments[0], utc=utc)
     if len(arguments) == 1 or first.type != "string":
         return rules.to_date(name, [first], utc)
     arguments = [first, arguments[1]]
@@ -261,14 +255,14 @@ def _to_time(type_: str) -> Rule:
     """`to_timestamp(x [, pattern])`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        _arity(name, arguments, 1, 2)
+        check_arity(name, arguments, 1, 2)
         first = arguments[0]
         if type_ == "timestamp" and (first.type in NUMBERS or is_decimal(first.type)):
             if len(arguments) == 2:
                 raise NotProvedError(f"{name} of a {first.type} by a pattern")
             return cast(first, type_, utc=utc)
         _refuse_non_text(arguments[1:])
-        first = _as_text(first, TIMES, utc=utc)
+        first = _as_text(first, utc=utc)
         if len(arguments) == 2 and first.type == "string":
             return _read(first, _pattern(arguments, 1), type_, utc=utc)
         return cast(first, type_, utc=utc)
@@ -297,8 +291,8 @@ def _try_to_timestamp(name: str, arguments: list[ValueNode], utc: bool) -> Value
 
 def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`try_to_date(x [, pattern])`."""
-    _arity(name, arguments, 1, 2)
-    first = _as_text(arguments[0], TIMES, utc=utc)
+    check_arity(name, arguments, 1, 2)
+    first = _as_text(arguments[0], utc=utc)
     if len(arguments) == 1 or first.type != "string":
         return _null_if_unparsed(rules.to_date)(name, [first], utc)
     node = _read(first, _pattern(arguments, 1), "timestamp", utc=utc)
@@ -307,7 +301,7 @@ def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`unix_timestamp(x [, pattern])`: seconds, for timestamps truncated towards zero."""
-    _arity(name, arguments, 1, 2)
+    check_arity(name, arguments, 1, 2)
     _refuse_non_text(arguments[1:])
     time = arguments[0]
     if time.type == "string":
@@ -329,7 +323,7 @@ _UNITS = {
 
 def _truncated(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`trunc` and `date_trunc`: null for an invalid unit."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     place, type_ = (0, "date") if name == "trunc" else (1, "timestamp")
     unit = str(literal_value(arguments[1 - place], "a unit")).lower()
     time = implicit(arguments[place], type_, utc=utc)
@@ -343,7 +337,7 @@ def _truncated(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def _date_part(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`date_part('year', x)`, which is `extract(year from x)`."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     return extracted(str(literal_value(arguments[0], "a part")), arguments[1], utc)
 
 
@@ -382,7 +376,7 @@ def _day_of_parts(year: Any, month: Any, day: Any) -> Any:
 
 
 def _make_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    count(name, arguments, 3)
+    check_arity(name, arguments, 3)
     parts = [implicit(argument, "int", utc=utc) for argument in arguments]
     return StrictNode(name, "date", _kernel_for_year(_DATE, arguments[0], 5_000_000), parts)
 
@@ -442,7 +436,7 @@ def _make_time(type_: str) -> Rule:
     """`make_timestamp(year, month, day, hour, minute, second)`, the second with a fraction."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 6)
+        check_arity(name, arguments, 6)
         if type_ == "timestamp" and not utc:
             raise NotProvedError("timestamps in a time zone other than UTC")
         parts = [implicit(argument, "int", utc=utc) for argument in arguments[:5]]

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
-from nosync_nb.expressions.functions.rules import Rule, count
-from nosync_nb.expressions.implicit_casts import cast, literal_value
+from nosync_nb.expressions.functions.rules import Rule, check_arity, rounding_places
+from nosync_nb.expressions.implicit_casts import cast
 from nosync_nb.expressions.kernels import numeric
 from nosync_nb.expressions.kernels.kernel import Check, Kernel, NotProvedError, TextKernel
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, WHOLE_DIGITS, is_decimal
@@ -97,7 +97,7 @@ def _kernel_within(compute: Callable[..., Any], digits: int) -> Kernel:
 
 def _binary(types: Typed, compute: Computed, *checks: Check, right_first: bool = False) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         left, right = (_operand(argument, utc) for argument in arguments)
         (p1, s1), (p2, s2) = decimal_parts(left.type), decimal_parts(right.type)
         parts = types(p1, s1, p2, s2)
@@ -208,7 +208,7 @@ def same_type(*, signed: bool, other: Rule) -> Rule:
         return _opposite(a) if signed else numeric.where(a < 0, _opposite(a), a)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         precision = decimal_parts(arguments[0].type)[0]
         kernel = _limited_kernel(run, precision) if precision > _OPPOSITE_DIGITS else Kernel(run)
         return StrictNode(name, arguments[0].type, kernel, arguments)
@@ -220,7 +220,7 @@ def positive(other: Rule) -> Rule:
     """`positive(x)` is x."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         return arguments[0]
 
     return _either(rule, other)
@@ -237,7 +237,7 @@ def rounded_to_integer(direction: int, other: Rule) -> Rule:
     """The rule of `floor` (-1) and `ceil` (1) of a decimal: a decimal without places."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         precision, scale = decimal_parts(arguments[0].type)
         if not scale:
             return arguments[0]
@@ -266,11 +266,7 @@ def rounded(other: Rule, *, even: bool) -> Rule:
     """The rule of `round` and `bround` of a decimal to places given as a literal."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        if len(arguments) not in (1, 2):
-            raise NotProvedError(f"{name} of {len(arguments)} arguments")
-        places = literal_value(arguments[1], "a scale") if len(arguments) == 2 else 0
-        if not isinstance(places, int) or isinstance(places, bool) or not -38 <= places <= 38:
-            raise NotProvedError(f"{name} to {places} places")
+        places = rounding_places(name, arguments, 38)
         precision, scale = decimal_parts(arguments[0].type)
         kept = min(scale, max(0, places))
         whole_digits = precision - scale + 1
@@ -334,18 +330,12 @@ def comparison(name: str, left: str, right: str) -> Kernel | TextKernel:
 
     def run(a: Any, b: Any) -> Any:
         result = compare(
-            numeric.raised(_as_int64(a), places - s1),
-            numeric.raised(_as_int64(b), places - s2),
+            numeric.raised(numeric.as_int64(a), places - s1),
+            numeric.raised(numeric.as_int64(b), places - s2),
         )
         return np.asarray(result, np.bool_)
 
     return Kernel(run)
-
-
-def _as_int64(values: Any) -> Any:
-    """Integers as 64 bits, the width in which products are checked."""
-    narrow = isinstance(values, np.ndarray | np.generic) and values.dtype.kind == "i"
-    return values.astype(np.int64) if narrow else values
 
 
 def is_one_of(wanted: Sequence[Any], type_: str) -> Kernel | TextKernel:

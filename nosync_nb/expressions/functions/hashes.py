@@ -15,7 +15,7 @@ from typing import Any
 from xxhash import xxh64_intdigest
 
 from nosync_nb.expressions.evaluation.nodes import StrictNode, ValueNode
-from nosync_nb.expressions.functions.rules import Function, NullTolerantNode, Rule, count
+from nosync_nb.expressions.functions.rules import Function, NullTolerantNode, Rule, check_arity
 from nosync_nb.expressions.implicit_casts import implicit, only
 from nosync_nb.expressions.kernels.kernel import NotProvedError, TextKernel
 from nosync_nb.expressions.typing_rules import is_decimal
@@ -45,7 +45,7 @@ def of_bytes(row: Callable[[bytes], Any], result: str = "string") -> Rule:
     """Returns the rule of a function of bytes or text."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         given = as_bytes(only(arguments[0], "string", "binary", name=name), utc)
         of_text = TextKernel(lambda value: row(value.encode()))
         return StrictNode(
@@ -65,7 +65,7 @@ def _sha2(value: Any, bits: int) -> str | None:
 
 def sha2(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`sha2(x, bits)`: null for an unsupported number of bits."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     value = as_bytes(only(arguments[0], "string", "binary", name=name), utc)
     given = (value, implicit(arguments[1], "int", utc=utc))
     return StrictNode(name, "string", TextKernel(_sha2, nullable=True), given)

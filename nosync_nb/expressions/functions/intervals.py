@@ -17,7 +17,7 @@ import numpy as np
 from sqlglot import exp
 
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
-from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.functions.rules import Rule, check_arity
 from nosync_nb.expressions.implicit_casts import cast, implicit
 from nosync_nb.expressions.kernels import datetimes, numeric
 from nosync_nb.expressions.kernels.datetimes import OF_MONTHS, OF_TIME
@@ -314,7 +314,7 @@ def _exact_kernel(type_: str, compute: Callable[..., Any], *checks: Check, **mor
     dtype = FIXED[type_]
 
     def computed(*values: Any) -> Any:
-        return compute(*(_as_int64(value) for value in values))
+        return compute(*(numeric.as_int64(value) for value in values))
 
     def bad(*values: Any) -> Any:
         result = computed(*values)
@@ -330,12 +330,6 @@ def _exact_kernel(type_: str, compute: Callable[..., Any], *checks: Check, **mor
         return np.minimum(np.maximum(result, least), greatest).astype(dtype)
 
     return Kernel(run, (*checks, Check(bad, numeric.OVERFLOW)), floats=True, **more)
-
-
-def _as_int64(values: Any) -> Any:
-    """Integers in 64 bits, the input of `exact_integers`."""
-    narrow = isinstance(values, np.ndarray | np.generic) and values.dtype.kind == "i"
-    return values.astype(np.int64) if narrow else values
 
 
 def _rounded_kernel(type_: str, compute: Callable[[Any, Any], Any], *checks: Check) -> Kernel:
@@ -389,7 +383,7 @@ def _sum_rule(sign: str, compute: Callable[[Any, Any], Any], other: Rule) -> Rul
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
             return other(name, arguments, utc)
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         if not all(node.type in INTERVALS for node in arguments):
             return shifted(sign, arguments, utc)
         type_ = joined(arguments[0].type, arguments[1].type)
@@ -426,7 +420,7 @@ def multiplied(other: Rule) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
             return other(name, arguments, utc)
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         interval, number = arguments
         if number.type in INTERVALS:
             interval, number = number, interval
@@ -465,7 +459,7 @@ def divided(other: Rule) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
             return other(name, arguments, utc)
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         if arguments[0].type not in INTERVALS:
             raise NotProvedError("a number divided by an interval")
         zero = Check(numeric.is_zero, numeric.BY_ZERO)
@@ -482,7 +476,7 @@ def _of_one(other: Rule, compute: Callable[[Any], Any], sign: str) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
             return other(name, arguments, utc)
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         type_ = arguments[0].type
         return StrictNode(MARK + sign, type_, _exact_kernel(type_, compute), arguments)
 
@@ -505,7 +499,7 @@ def unchanged(other: Rule) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
             return other(name, arguments, utc)
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         return arguments[0]
 
     return rule
@@ -517,7 +511,7 @@ def signum(other: Rule) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
             return other(name, arguments, utc)
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         kernel = Kernel(lambda a: np.sign(a).astype(np.float64))
         return StrictNode(name, "double", kernel, arguments)
 

@@ -24,12 +24,12 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.expressions.evaluation.nested_nodes import RowwiseNode
 from nosync_nb.expressions.evaluation.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.functions.collections import is_held
-from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.functions.rules import Rule, check_arity
 from nosync_nb.expressions.implicit_casts import cast, literal_value, only
-from nosync_nb.expressions.kernels import datetimes, timestamp_parsing
+from nosync_nb.expressions.kernels import datetimes
+from nosync_nb.expressions.kernels.casts import double_text, float_text
 from nosync_nb.expressions.kernels.kernel import InvalidError, NotProvedError, TextKernel
 from nosync_nb.expressions.kernels.numeric import limits
-from nosync_nb.expressions.kernels.value_formatting import double_text, float_text
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, is_decimal
 from nosync_nb.rows import Schema, canonical_type
 from nosync_nb.rows.ddl import INTERVALS, quote
@@ -272,7 +272,7 @@ def _by_path(steps: Sequence[str | int]) -> Callable[[Any], str | None]:
 
 def _get_json_object(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`get_json_object(text, '$.a[0]')`: null without a value."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     found = _by_path(_steps(literal_value(arguments[1], "a path")))
 
     def row(text: str) -> str | None:
@@ -348,7 +348,7 @@ def _object(fields: list[tuple[str, Callable[[Any], str], Any]]) -> str:
 
 def _to_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`to_json(x)` of an array, map or struct: null fields are omitted."""
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     type_ = arguments[0].type
     if not is_nested(type_) or not is_held(type_):
         raise NotProvedError(f"to_json of a {type_}")
@@ -453,7 +453,7 @@ def _read_date(value: Any) -> int:
     """Parses a text that can be cast, or a number of days of Spark's old calendar."""
     if not isinstance(value, str) or not value:
         raise UnfitValueError
-    day = datetimes.parse_date(_without_gmt(value).strip(timestamp_parsing.BLANKS))
+    day = datetimes.parse_date(_without_gmt(value).strip(datetimes.BLANKS))
     if day is not None:
         return day
     if not _DAYS.fullmatch(value) or not -(2**31) <= int(value) < 2**31:
@@ -476,7 +476,7 @@ def _without_gmt(text: str) -> str:
     return before + after if gmt else text
 
 
-_READ_TIME = timestamp_parsing.timestamp_parser("timestamp").row
+_READ_TIME = datetimes.timestamp_parser("timestamp").row
 _WRAP = 1 << 64
 
 
@@ -562,7 +562,7 @@ def _schema_type(given: Any) -> str:
 
 def _from_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`from_json(text, 'a int, b string')`."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     type_ = _schema_type(literal_value(arguments[1], "a schema"))
     if type_.startswith("array<struct<"):  # Spark also accepts a single object, and parts of one
         raise NotProvedError(f"from_json of a {type_}")

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.expressions.evaluation.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
-from nosync_nb.expressions.functions.rules import Function, Rule, count
-from nosync_nb.expressions.implicit_casts import cast, implicit, literal_value, tried_call
+from nosync_nb.expressions.functions.rules import Function, Rule, check_arity, rounding_places
+from nosync_nb.expressions.implicit_casts import cast, implicit, tried_call
 from nosync_nb.expressions.kernels import numeric
 from nosync_nb.expressions.kernels.kernel import Check, Kernel, NotProvedError, null_on_error
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_type, is_decimal
@@ -135,7 +135,7 @@ def bitwise(function: Callable[..., Any], arity: int = 2) -> Rule:
     """`&`, `|`, `^` and `~` of integers, in their common type."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, arity)
+        check_arity(name, arguments, arity)
         operands = _integral(arguments, utc)
         return StrictNode(name, operands[0].type, Kernel(function), operands)
 
@@ -146,7 +146,7 @@ def shift(function: Callable[[Any, Any], Any], *, unsigned: bool = False) -> Rul
     """The rule of `<<`, `>>` and `>>>`: as Java, by the last 5 or 6 bits of the number of bits."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         wanted = "bigint" if arguments[0].type == "bigint" else "int"
         value, bits = (
             implicit(arguments[0], wanted, utc=utc),
@@ -166,7 +166,7 @@ def shift(function: Callable[[Any, Any], Any], *, unsigned: bool = False) -> Rul
 
 def bit_count(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`bit_count`: the number of ones among 64 bits."""
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     if arguments[0].type not in (*INTEGERS, "boolean"):
         raise NotProvedError(f"bit_count of {arguments[0].type}")
     kernel = Kernel(lambda a: np.bitwise_count(a.astype(np.int64).view(np.uint64)).astype(np.int32))
@@ -175,7 +175,7 @@ def bit_count(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def bit_get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`getbit(x, place)`."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     value, place = arguments[0], implicit(arguments[1], "int", utc=utc)
     if value.type not in INTEGERS:
         raise NotProvedError(f"getbit of {value.type}")
@@ -189,7 +189,7 @@ def bit_get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def instead_of_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`nanvl(x, y)`: y where x is NaN."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     floats = all(argument.type == "float" for argument in arguments)
     type_ = "float" if floats else "double"
     x, y = (implicit(argument, type_, utc=utc) for argument in arguments)
@@ -207,7 +207,7 @@ def positive_remainder(other: Rule) -> Rule:
     check = Check(numeric.is_zero, numeric.REMAINDER_BY_ZERO)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         type_ = common_type(arguments[0].type, arguments[1].type)
         if type_ not in FLOATS:
             return other(name, arguments, utc)
@@ -261,7 +261,7 @@ def constant(value: float) -> Rule:
     """`pi()` and `e()`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 0)
+        check_arity(name, arguments, 0)
         return LiteralNode(value, "double")
 
     return rule
@@ -282,11 +282,7 @@ def rounded(*, even: bool) -> Rule:
     """Returns the rule of `round`, or of `bround` with `even`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        if len(arguments) not in (1, 2):
-            raise NotProvedError(f"{name} of {len(arguments)} arguments")
-        places = literal_value(arguments[1], "a scale") if len(arguments) == 2 else 0
-        if not isinstance(places, int) or isinstance(places, bool) or not -400 <= places <= 400:
-            raise NotProvedError(f"{name} to {places} places")
+        places = rounding_places(name, arguments, 400)
         type_ = arguments[0].type
         if type_ in INTEGERS:
             return (

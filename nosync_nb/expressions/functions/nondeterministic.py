@@ -28,7 +28,7 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, ValueNode
 from nosync_nb.expressions.functions.hashes import murmur
-from nosync_nb.expressions.functions.rules import Rule, count
+from nosync_nb.expressions.functions.rules import Rule, check_arity
 from nosync_nb.expressions.kernels import datetimes
 from nosync_nb.expressions.kernels.kernel import NotProvedError
 from nosync_nb.expressions.kernels.vectors import Vector, VectorFrame, load_column
@@ -140,7 +140,7 @@ def _clock(type_: str, *, zoned: bool) -> Rule:
     """`zoned`: True if the clock's value depends on the time zone."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 0)
+        check_arity(name, arguments, 0)
         if zoned and not utc:
             raise NotProvedError("the clock in a time zone other than UTC")
         return ClockNode(type_)
@@ -153,9 +153,9 @@ def _random(type_: str, draw: Callable[[int], Any], seeded: Seeded | None = None
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not arguments or seeded is None:
-            count(name, arguments, 0)
+            check_arity(name, arguments, 0)
             return RandomNode(type_, draw)
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         seed = arguments[0]
         if not isinstance(seed, LiteralNode) or seed.type not in ("int", "bigint", VOID):
             raise NotProvedError(f"{name} with a seed that is not an integer")

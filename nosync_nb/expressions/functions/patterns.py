@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from nosync_nb.expressions.evaluation.nested_nodes import RowwiseNode
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
-from nosync_nb.expressions.functions.rules import Function, Rule, count
+from nosync_nb.expressions.functions.rules import Function, Rule, check_arity
 from nosync_nb.expressions.implicit_casts import implicit, literal_value
 from nosync_nb.expressions.kernels import strings
 from nosync_nb.expressions.kernels.java_regex import compiled, may_be_empty, replacement
@@ -164,7 +164,7 @@ def _rule_of(
     """A function of a text and a pattern."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         text = implicit(arguments[0], "string", utc=utc)
         return StrictNode(name, result, TextKernel(made(_pattern(arguments[1])), **more), (text,))
 
@@ -189,15 +189,14 @@ def _substring(pattern: re.Pattern[str]) -> Callable[[str], str | None]:
 
 def _regexp_count(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`regexp_count(text, pattern)`."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     text = implicit(arguments[0], "string", utc=utc)
     return StrictNode(name, "int", TextKernel(_counter(arguments[1])), (text,))
 
 
 def _regexp_extract(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`regexp_extract(text, pattern, group)`: empty if nothing matches."""
-    if len(arguments) not in (2, 3):
-        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+    check_arity(name, arguments, 2, 3)
     text, pattern = implicit(arguments[0], "string", utc=utc), _pattern(arguments[1])
     group = literal_value(arguments[2], "a group") if len(arguments) == 3 else 1
     if not isinstance(group, int) or not 0 <= group <= pattern.groups:
@@ -212,7 +211,7 @@ def _regexp_extract(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
 
 def _regexp_replace(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`regexp_replace(text, pattern, replacement)`."""
-    count(name, arguments, 3)
+    check_arity(name, arguments, 3)
     text, pattern = implicit(arguments[0], "string", utc=utc), _nonempty_pattern(arguments[1])
     new = literal_value(arguments[2], "a replacement")
     if not isinstance(new, str):
@@ -233,8 +232,7 @@ def _regexp_replace(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
 
 def _split(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`split(text, pattern [, limit])`: all pieces, or the limit at most."""
-    if len(arguments) not in (2, 3):
-        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+    check_arity(name, arguments, 2, 3)
     text = implicit(arguments[0], "string", utc=utc)
     limit = [implicit(argument, "int", utc=utc) for argument in arguments[2:]]
     given = literal_value(arguments[1], "a regular expression")

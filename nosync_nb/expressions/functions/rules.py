@@ -60,9 +60,8 @@ class Function:
         Raises:
             NotProvedError: if the arguments do not fit.
         """
-        least = len(self.parameters) - self.optional
-        if not least <= len(arguments) <= len(self.parameters):
-            raise NotProvedError(f"{name} of {len(arguments)} arguments")
+        most = len(self.parameters)
+        check_arity(name, arguments, most - self.optional, most)
         for argument, refused in zip(arguments, self.refused, strict=False):
             if argument.type in refused or ("decimal" in refused and is_decimal(argument.type)):
                 raise NotProvedError(f"{name} of a {argument.type}")
@@ -77,15 +76,32 @@ Rule = Callable[[str, list[ValueNode], bool], ValueNode]
 """A function from name, arguments, and True if timestamps are in UTC, to a node."""
 
 
-def count(name: str, arguments: list[ValueNode], wanted: int) -> None:
-    """Refuses another number of arguments."""
-    if len(arguments) != wanted:
+def check_arity(name: str, arguments: Sequence[Any], least: int, most: int | None = None) -> None:
+    """Refuses another number of arguments.
+
+    Args:
+        most: the greatest number of them; by default the least.
+    """
+    if not least <= len(arguments) <= (least if most is None else most):
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
+
+
+def rounding_places(name: str, arguments: list[ValueNode], most: int) -> int:
+    """Returns the places of `round(x [, places])` or of a similar call, which are a literal.
+
+    Raises:
+        NotProvedError: for other arguments, and for more than `most` places.
+    """
+    check_arity(name, arguments, 1, 2)
+    places = literal_value(arguments[1], "a scale") if len(arguments) == 2 else 0
+    if not isinstance(places, int) or isinstance(places, bool) or abs(places) > most:
+        raise NotProvedError(f"{name} to {places} places")
+    return places
 
 
 def _numeric(name: str, arguments: list[ValueNode], utc: bool) -> list[ValueNode]:
     """Returns both arguments cast to the common number type; text beside a number becomes one."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     type_ = common_type(arguments[0].type, arguments[1].type)
     if type_ not in NUMBERS:
         raise NotProvedError(f"{arguments[0].type} {name} {arguments[1].type}")
@@ -114,7 +130,7 @@ def _shifted(name: str, day: ValueNode, days: ValueNode, operation: Any) -> Valu
 
 def plus(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`+`, also of a date and days."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     left, right = arguments
     if left.type == "date" and right.type in _DAYS:
         return _shifted(name, left, right, np.add)
@@ -125,7 +141,7 @@ def plus(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def minus(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`-`, also of a date and days."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     if arguments[0].type == "date" and arguments[1].type in _DAYS:
         return _shifted(name, arguments[0], arguments[1], np.subtract)
     return _minus(name, arguments, utc)
@@ -168,7 +184,7 @@ def same_type(kernels: numeric.Kernels) -> Rule:
     """A function of one number, of its type."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         number = _number(name, arguments[0], utc)
         return StrictNode(name, number.type, kernels(number.type), (number,))
 
@@ -177,7 +193,7 @@ def same_type(kernels: numeric.Kernels) -> Rule:
 
 def positive(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`positive(x)` is x."""
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     return _number(name, arguments[0], utc)
 
 
@@ -185,7 +201,7 @@ def rounded_to_bigint(function: Any) -> Rule:
     """`floor` and `ceil`: a bigint."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         if arguments[0].type in INTEGERS:
             return cast(arguments[0], "bigint", utc=utc)
         number = implicit(arguments[0], "double", utc=utc)
@@ -196,7 +212,7 @@ def rounded_to_bigint(function: Any) -> Rule:
 
 def is_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`isnan`: false for null."""
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     given = arguments[0]
     number = given if given.type in FLOATS else implicit(given, "double", utc=utc)
     node = StrictNode(name, "boolean", numeric.is_nan("double"), (number,))
@@ -207,7 +223,7 @@ def cast_to(type_: str) -> Rule:
     """The rule of `int(x)` and similar calls."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         return cast(arguments[0], type_, utc=utc)
 
     return rule
@@ -215,7 +231,7 @@ def cast_to(type_: str) -> Rule:
 
 def to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`to_date(x)`, without a format."""
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     return implicit(arguments[0], "date", utc=utc)
 
 
@@ -231,7 +247,7 @@ def clock(function: Callable[[Any], Any], type_: str = "int") -> Rule:
     """The rule of `hour` and similar calls, on the wall clock."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         time = arguments[0]
         if time.type != "timestamp_ntz":
             time = implicit(time, "timestamp", utc=utc)
@@ -246,7 +262,7 @@ def micros(source: str, result: str) -> Rule:
     """`unix_micros` and `timestamp_micros`, in any time zone."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         given = arguments[0]
         if given.type != source and not (source == "bigint" and given.type in INTEGERS):
             raise NotProvedError(f"{name} of {given.type}")
@@ -259,7 +275,7 @@ def truncated(kernels: Callable[[str], Kernel | None], type_: str, place: int) -
     """`trunc(date, unit)` and `date_trunc(unit, timestamp)`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         time = implicit(arguments[place], type_, utc=utc)
         kernel = kernels(str(literal_value(arguments[1 - place], "a unit")))
         if kernel is None or (type_ == "timestamp" and not utc):

@@ -26,7 +26,7 @@ from nosync_nb.expressions.evaluation.nodes import (
 )
 from nosync_nb.expressions.functions import rules
 from nosync_nb.expressions.functions.hashes import as_bytes, of_bytes, raw
-from nosync_nb.expressions.functions.rules import OF_BYTES, OF_TEXT, Function, Rule, count
+from nosync_nb.expressions.functions.rules import OF_BYTES, OF_TEXT, Function, Rule, check_arity
 from nosync_nb.expressions.implicit_casts import cast, implicit, literal_value
 from nosync_nb.expressions.kernels import strings
 from nosync_nb.expressions.kernels.kernel import (
@@ -144,7 +144,7 @@ def _to_number(*, tries: bool) -> Rule:
     """`to_number(text, '$9,999.99')`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 2)
+        check_arity(name, arguments, 2)
         text = implicit(arguments[0], "string", utc=utc)
         form = literal_value(arguments[1], "a format")
         if not isinstance(form, str):
@@ -231,7 +231,7 @@ def length(per_byte: int | None) -> Rule:
     """The length of text in code points (None), of bytes in bytes; or in units of a byte."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 1)
+        check_arity(name, arguments, 1)
         node = as_bytes(arguments[0], utc)
         if per_byte is None and node.type == "string":
             return StrictNode(name, "int", strings.length, (node,))
@@ -248,7 +248,7 @@ def stripped(way: Callable[[str, str], str], plain: TextKernel, *, first: bool) 
         given = [implicit(argument, "string", utc=utc) for argument in arguments]
         if len(given) == 1:
             return StrictNode(name, "string", plain, given)
-        count(name, given, 2)
+        check_arity(name, given, 2)
         kernel = Text((lambda cut, s: way(s, cut)) if first else way)
         return StrictNode(name, "string", kernel, given)
 
@@ -285,7 +285,7 @@ def locate(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     given = [implicit(argument, "string", utc=utc) for argument in arguments[:2]]
     if len(arguments) == 2:
         return StrictNode(name, "int", strings.locate, given)
-    count(name, arguments, 3)
+    check_arity(name, arguments, 3)
     start = implicit(arguments[2], "int", utc=utc)
     place = StrictNode(name, "int", Text(_locate), (*given, start))
     return CaseNode([(IsNullNode(start), LiteralNode(0, "int"))], place)
@@ -338,7 +338,7 @@ def _chr(number: int) -> str:
 
 def hexadecimal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`hex` of a number, which is cast to bigint, of text or of bytes."""
-    count(name, arguments, 1)
+    check_arity(name, arguments, 1)
     given = arguments[0]
     if given.type in (*INTEGERS, *FLOATS) or is_decimal(given.type):
         number = given if given.type in INTEGERS else implicit(given, "bigint", utc=utc)
@@ -395,7 +395,7 @@ def levenshtein(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     given = [implicit(argument, "string", utc=utc) for argument in arguments[:2]]
     if len(arguments) == 2:
         return StrictNode(name, "int", Text(_distance), given)
-    count(name, arguments, 3)
+    check_arity(name, arguments, 3)
     most = implicit(arguments[2], "int", utc=utc)
     literal_value(most, "the limit of levenshtein")  # for null Spark returns 0, -1 or null
     return StrictNode(name, "int", Text(_distance_within), (*given, most))
@@ -414,7 +414,7 @@ _WIDE = Context(prec=800)
 
 def format_number(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`format_number(x, places)`: groups of three, ties to even."""
-    count(name, arguments, 2)
+    check_arity(name, arguments, 2)
     places = literal_value(arguments[1], "places")
     type_ = arguments[0].type
     number = type_ in INTEGERS or type_ in FLOATS or is_decimal(type_)

@@ -76,6 +76,12 @@ def times(a: Any, b: Any) -> Any:
     return _objects(a) * _objects(b)
 
 
+def as_int64(values: Any) -> Any:
+    """Returns integers as 64 bits, the width in which products are checked."""
+    narrow = isinstance(values, np.ndarray | np.generic) and values.dtype.kind == "i"
+    return values.astype(np.int64) if narrow else values
+
+
 def raised(a: Any, places: int) -> Any:
     """`a` times a power of ten."""
     if not places:

@@ -12,7 +12,7 @@ number. Merging batches adds them, as it adds any diffs, and a number that retur
 - integers are also cut into bits: the number of values with each bit gives the bitwise and, or, xor
   of all.
 
-This module cuts the values; totals.py reads the slots.
+This module cuts the values; results.py reads the slots.
 
 Cost: a slot or two per group and sum of integers, up to 100 per sum of doubles (as many as there
 are exponents in the group), 150 more for squares, a slot for each bit.

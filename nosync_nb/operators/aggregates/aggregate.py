@@ -47,12 +47,11 @@ from nosync_nb.operators.aggregates.accumulators import (
 from nosync_nb.operators.aggregates.extremes import appeared_values, groups_of_values
 from nosync_nb.operators.aggregates.holistic import value_index_results
 from nosync_nb.operators.aggregates.plan import CallPlan, SlotFeed, plan_aggregates
-from nosync_nb.operators.aggregates.scalar_counts import ScalarCounts
-from nosync_nb.operators.aggregates.slot_cache import CountSlotCache, ValueSlotCache
+from nosync_nb.operators.aggregates.slot_cache import CountSlotCache, ScalarCounts, ValueSlotCache
 from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.distinct import row_counts
 from nosync_nb.operators.grouping import Groups, group_few, group_rows, key_values
 from nosync_nb.operators.linear import evaluate
-from nosync_nb.operators.row_counts import row_counts
 from nosync_nb.operators.spec import (
     AdaptedPart,
     DefinitionPart,
@@ -114,23 +113,15 @@ def all_contributions(
         slots = _sums_of_doubles(plain, diff, number, groups_count)
     if slots is None:
         slots, others = {}, [*given]
-    for feed, columns, type_ in others:
-        slots |= feed_contributions(feed, columns, type_, diff, number, groups_count)
+    for each in others:
+        slots |= feed_contributions(each, diff, number, groups_count)
     return slots
 
 
-def feed_contributions(
-    feed: SlotFeed,
-    columns: Sequence[Column],
-    type_: str,
-    diff: Ints,
-    number: Ints,
-    groups_count: int,
-) -> Slots:
-    """Returns the contributions of values without nulls, by slot and group, except the row counts.
+def feed_contributions(given: FeedValues, diff: Ints, number: Ints, groups_count: int) -> Slots:
+    """Returns the contributions of the values, by slot and group, except the row counts.
 
     Args:
-        type_: of the first column.
         number: the group of each value.
 
     Raises:
@@ -138,32 +129,27 @@ def feed_contributions(
     """
     n = len(diff)
     if n <= AT_ONCE:
-        return _added(feed, columns, type_, diff, number, groups_count)
+        return _added(given, diff, number, groups_count)
     total: Slots = {}
     try:
         for start in range(0, n, AT_ONCE):
             stop = min(start + AT_ONCE, n)
             here = number[start:stop]
             low, high = int(here.min()), int(here.max()) + 1
-            own = [rows.slice_(column, start, stop) for column in columns]
-            some = _added(feed, own, type_, diff[start:stop], here - low, high - low)
+            columns = [rows.slice_(column, start, stop) for column in given.columns]
+            block = given._replace(columns=columns)
+            some = _added(block, diff[start:stop], here - low, high - low)
             for slot, numbers in some.items():
                 if slot not in total:
                     total[slot] = np.zeros(groups_count, np.int64)
                 total[slot][low:high] = sums(total[slot][low:high], numbers)
     except CountError:  # a partial sum overflows: the whole sum may fit
-        return _added(feed, columns, type_, diff, number, groups_count)
+        return _added(given, diff, number, groups_count)
     return total
 
 
-def _added(
-    feed: SlotFeed,
-    columns: Sequence[Column],
-    type_: str,
-    diff: Ints,
-    number: Ints,
-    groups_count: int,
-) -> Slots:
+def _added(given: FeedValues, diff: Ints, number: Ints, groups_count: int) -> Slots:
+    feed, columns, type_ = given
     slots: Slots = {}
     for kind, base in feed.slots.items():
         if kind == "count":
@@ -173,7 +159,7 @@ def _added(
                 few = _few_doubles(columns[0], diff, number, groups_count)
                 slots |= {base + slot: sums_ for slot, sums_ in few.items()}
                 continue
-            sums_ = _sums_of_doubles([FeedValues(feed, columns, type_)], diff, number, groups_count)
+            sums_ = _sums_of_doubles([given], diff, number, groups_count)
             if sums_ is not None:
                 slots |= sums_
                 continue
@@ -348,9 +334,8 @@ class Aggregate(Operator):
             if len(feed.slots) > 1 and null is not None:
                 some = (~null).nonzero()[0]
                 columns = [rows.take(column, some) for column in columns]
-                changes |= feed_contributions(
-                    feed, columns, type_, diff[some], number[some], len(starts)
-                )
+                given = FeedValues(feed, columns, type_)
+                changes |= feed_contributions(given, diff[some], number[some], len(starts))
             elif len(feed.slots) > 1:
                 whole.append(FeedValues(feed, columns, type_))
         return changes | all_contributions(whole, diff, number, len(starts))
@@ -393,7 +378,8 @@ class Aggregate(Operator):
             places = [self.held[feed.held - 1].arguments.index(i) for i in feed.arguments]
             columns = [rows.take(batch.columns[len(self.keys) + place], index) for place in places]
             type_ = self.arguments[feed.argument].type
-            changes |= feed_contributions(feed, columns, type_, diff, number, len(count))
+            given = FeedValues(feed, columns, type_)
+            changes |= feed_contributions(given, diff, number, len(count))
 
     def _accumulated(self, groups: Groups, changes: Slots) -> Batch | None:
         """The change of the accumulator trace: a row (key, slot) with the number as its diff."""

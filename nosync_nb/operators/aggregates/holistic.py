@@ -32,7 +32,7 @@ from nosync_nb.expressions import AggregateCall
 from nosync_nb.operators.aggregates import extremes
 from nosync_nb.operators.aggregates.extremes import extreme
 from nosync_nb.operators.aggregates.plan import CallPlan
-from nosync_nb.operators.aggregates.totals import quotient
+from nosync_nb.operators.aggregates.results import quotient
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.grouping import Groups, with_key_numbers
 from nosync_nb.rows import Column, buffers

@@ -1,9 +1,8 @@
 """Loops, nested to any depth, incremental over epochs and rounds.
 
 `plan` describes the nodes of a loop, `nested_trace` stores its state. `batch_driver` runs the
-rounds on traces; `row_driver` runs them row by row for few changes, on Python dicts:
-`loop_key_caches`, `key_cache`, and `round_state` for operators by key. `loop` is the operator, and
-`cost_estimate` chooses how it runs an epoch.
+rounds on traces; `row_driver` runs them row by row for few changes, on the Python dicts of
+`key_cache`. `loop` is the operator, and chooses how it runs an epoch.
 """
 
 from nosync_nb.operators.base import GROUP, JOIN, PLAIN

@@ -31,7 +31,6 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.operators.base import GROUP, JOIN, LoopPlacement, Operator, Step
 from nosync_nb.operators.grouping import first_of_keys, group_rows
-from nosync_nb.operators.iterate.cost_estimate import FREE_WORK
 from nosync_nb.operators.iterate.divergence import DivergenceDetector
 from nosync_nb.operators.iterate.nested_trace import ROUND, NestedTrace, Time, at_least_upper_bounds
 from nosync_nb.operators.iterate.plan import (
@@ -184,6 +183,9 @@ def evaluate_from_scratch(
 
 RUN_ROWS = 1000
 """The cost of one run of a node besides its rows, in rows."""
+
+FREE_WORK = 40_000
+"""Work that may always be tried, in rows: some ten milliseconds."""
 
 DENSE = 2
 """A round is dense if it costs more than this many times its cost in the last run from scratch.

@@ -26,17 +26,25 @@ from nosync_nb.operators.iterate.batch_driver import (
 )
 from nosync_nb.operators.iterate.divergence import FREE_ROUNDS, DivergenceDetector
 from nosync_nb.operators.iterate.key_cache import (
+    COUNT_MAX,
     PLAIN_TYPES,
     InputKeyCache,
+    LoopKeyCaches,
     Pairs,
     Pick,
+    RoundState,
     Row,
+    RowCounts,
     TimedKeyCache,
     TooManyChangesError,
+    add_pairs,
     columns_of_rows,
+    consolidated_pairs,
     key_picker,
+    least_upper_bound,
     rows_of_columns,
     value_picker,
+    without_zeros,
 )
 from nosync_nb.operators.iterate.nested_trace import Time
 from nosync_nb.operators.iterate.plan import (
@@ -46,16 +54,6 @@ from nosync_nb.operators.iterate.plan import (
     LoopBody,
     LoopNode,
     LoopReader,
-)
-from nosync_nb.operators.iterate.round_state import (
-    COUNT_MAX,
-    LoopKeyCaches,
-    RoundState,
-    RowCounts,
-    add_pairs,
-    consolidated_pairs,
-    least_upper_bound,
-    without_zeros,
 )
 from nosync_nb.operators.join import Join
 from nosync_nb.operators.linear import Concat, Consolidate, Linear, Select

@@ -20,9 +20,8 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.closure import UnavailableFunction
 from nosync_nb.dataflow.graph import UNMADE, changed_items
 from nosync_nb.dataflow.schema_adaptation import adapted_to_schemas, columns_kept
-from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.snapshot import Snapshot, has_lost_state
 from nosync_nb.dataflow.stage import MEMORY, FrozenState, Stage, StageOptions, StaleState
-from nosync_nb.dataflow.state_reader import has_lost_state
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
 from nosync_nb.session.backfill.plan import span_of

@@ -28,9 +28,8 @@ from nosync_nb.collections.definition import (
     with_replaced_parts,
 )
 from nosync_nb.collections.session_protocol import SessionProtocol, definition_of
-from nosync_nb.dataflow.snapshot import unknown_name_error
+from nosync_nb.dataflow.snapshot import rows_count, unknown_name_error
 from nosync_nb.dataflow.stage import Stage, StageOptions
-from nosync_nb.dataflow.state_reader import rows_count
 from nosync_nb.errors import CorruptLogError, SchemaError, StageError, enough_memory
 from nosync_nb.rows import Schema, infer_schema
 from nosync_nb.session.backfill import definition_diff, plan

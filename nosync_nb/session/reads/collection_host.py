@@ -14,7 +14,7 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explain_output import ExplainOutput
 from nosync_nb.collections.readable import refuse_negative, result_title
 from nosync_nb.collections.session_protocol import ResolvedEpoch, Stopped
-from nosync_nb.dataflow.state_reader import trace_at
+from nosync_nb.dataflow.snapshot import trace_at
 from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError, TimeError
 from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.reads.log_follower import LogFollower
@@ -59,7 +59,7 @@ class DataFrameExports:
         spark = self._link.require("to_spark")
         from nosync_nb.spark import launch
         from nosync_nb.spark.execution.tasks import PlanPayload
-        from nosync_nb.spark.staging.area import StagingArea
+        from nosync_nb.spark.staging.location import StagingArea
         from nosync_nb.spark.views import views
 
         store = self._publisher.store

@@ -17,12 +17,13 @@ from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.comparison import (
     Comparison,
     ComparisonSide,
+    RowChanges,
     differing_counts,
+    first_row_changes,
     restricted_comparison,
     row_difference,
 )
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.row_changes import RowChanges, first_row_changes
 from nosync_nb.collections.session_protocol import SessionProtocol, definition_of, session_of
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import SchemaError, StageError, one_line

@@ -28,9 +28,14 @@ from nosync_nb.dataflow.explain_plan import (
     pruned_columns,
 )
 from nosync_nb.dataflow.optimizer.multiway_joins import NOBODYS, Lookup, without_multiway_joins
-from nosync_nb.dataflow.optimizer.planner import PLANNED_MAX, PlanSet, plans_for_catalog
+from nosync_nb.dataflow.planner import (
+    PLANNED_MAX,
+    PlanSet,
+    arrangements_of_others,
+    plans_for_catalog,
+    shared_plan,
+)
 from nosync_nb.dataflow.runtime.epoch_result import StageWork
-from nosync_nb.dataflow.shared_arrangements import arrangements_of_others, shared_plan
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.operators.registry import spark_expressions

@@ -15,12 +15,11 @@ import pyarrow as pa
 from nosync_nb import rows
 from nosync_nb.collections import row_expressions
 from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.comparison import RowChanges
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.readable import refuse_negative, result_title
-from nosync_nb.collections.row_changes import RowChanges
 from nosync_nb.collections.session_protocol import Stopped, definition_of
-from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.state_reader import trace_at
+from nosync_nb.dataflow.snapshot import Snapshot, trace_at
 from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Schema
 from nosync_nb.session.reads.compare import CompareService

@@ -15,9 +15,14 @@ from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
-from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.snapshot import (
+    Snapshot,
+    check_epoch,
+    collection_state,
+    last_shown,
+    trace_at,
+)
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.dataflow.state_reader import check_epoch, collection_state, last_shown, trace_at
 from nosync_nb.errors import StageError
 from nosync_nb.operators import Evaluate
 from nosync_nb.rows import Schema

@@ -24,12 +24,11 @@ import pyarrow as pa
 
 from nosync_nb.collections import readable
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.functions.result_schema import check_callable
 from nosync_nb.collections.loops import refuse_inside
 from nosync_nb.dataflow.runtime.epoch_result import EpochResult
-from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.state_reader import collection_state
+from nosync_nb.dataflow.snapshot import Snapshot, collection_state
 from nosync_nb.errors import StageError, visible, warn
+from nosync_nb.operators.user_functions import check_callable
 from nosync_nb.trace import empty_batch
 from nosync_nb.trace.batch import Batch, arrange, concat_updates
 

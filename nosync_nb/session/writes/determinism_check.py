@@ -20,9 +20,9 @@ from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.errors import NosyncError, warn
 from nosync_nb.operators import Evaluate, Operator, Step
 from nosync_nb.operators.base import ROWS
+from nosync_nb.operators.distinct import row_counts
 from nosync_nb.operators.iterate import GROUP, RESULT, VARIABLE, Loop, LoopNode
 from nosync_nb.operators.iterate.batch_driver import evaluate_from_scratch
-from nosync_nb.operators.row_counts import row_counts
 from nosync_nb.operators.user_functions import named_tuples
 from nosync_nb.rows import Column, Schema
 from nosync_nb.session.definitions.define import DefinitionService

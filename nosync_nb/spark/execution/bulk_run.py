@@ -5,20 +5,22 @@
 Spark moves the blocks between the steps (tasks.py defines the steps), and the driver collects the
 reports once. Only reports that the driver received count, so retries and speculation are harmless.
 A change that is already arranged by the operator's key is not exchanged: the kernels read their
-ranges of its files. A `FusedUpstream` change comes out of the kernels of another operator in the
-same query, and is not written to files.
+ranges of its files.
+
+A stateless operator with a single consumer does not run by itself. It becomes a `DeferredBulkRun`
+that runs in the query of its consumer, so its output is neither written to files nor counted. If
+the rows are needed for another purpose, it runs by itself after all.
 
 Some kernels have expressions that only Spark can evaluate (an aggregate of such an argument), and a
 task cannot call Spark. So executors only arrange their changes. The driver then runs the kernel on
 one range after the other, with at most one range in memory, and calls Spark for the values.
 
+Row-wise operators with expressions of Spark run as DataFrame operations before the exchange. The
+pieces that Spark must evaluate become `where` and `selectExpr` on a frame of the rows and their
+diffs. The pieces between them run in Python as usual.
+
 Rejected: cogrouped pandas functions, which sort rows in the JVM and hold a whole group. Also
 rejected: a shuffle through files of our own, which need cleaning up after a lost executor.
-
-Row-wise operators with expressions of Spark, as DataFrame operations before the exchange.
-
-The pieces that Spark must evaluate become `where` and `selectExpr` on a frame of the rows and their
-diffs. The pieces between them run in Python as usual.
 """
 
 from __future__ import annotations
@@ -31,8 +33,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from nosync_nb import rows
+from nosync_nb.dataflow.runtime.delta import Delta, UnarrangedChange
 from nosync_nb.errors import NosyncError, titled
 from nosync_nb.operators import Linear, Operator, RowPiece, Step
+from nosync_nb.rows.count_arithmetic import CountError, named_count_error
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import error_translation, interval_transport
 from nosync_nb.spark.execution import shuffle_records, tasks
@@ -593,3 +597,119 @@ def write_function(plan: TaskPlan) -> Any:
         )
 
     return write
+
+
+class BulkOutput(NamedTuple):
+    """The result of a deferred run: its output, the rows that it touched, and its Spark jobs."""
+
+    loose: UnarrangedChange | None
+    touched: int
+    jobs: str
+
+
+class DeferredBulkRun:
+    """A change that executors compute when its consumer runs.
+
+    Args:
+        up: the operator that makes it.
+        rows: the number of rows in its input changes.
+        from_frame: how many of these came from a DataFrame.
+        run: runs the operator by itself.
+    """
+
+    def __init__(
+        self,
+        up: FusedUpstream,
+        rows: int,
+        from_frame: int,
+        run: Callable[[FusedUpstream], BulkOutput],
+    ) -> None:
+        self.up = up
+        self.rows = rows
+        self.from_frame = from_frame
+        self._run = run
+        self._output: BulkOutput | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its input changes."""
+        return self.up.size_bytes
+
+    @property
+    def was_run_separately(self) -> bool:
+        """True if it was run by itself."""
+        return self._output is not None
+
+    @property
+    def work(self) -> tuple[int, str] | None:
+        """The work of running it by itself; see `delta.DeferredChange`."""
+        return None if self._output is None else (self._output.touched, self._output.jobs)
+
+    def run_separately(self) -> UnarrangedChange | None:
+        """Runs it by itself, once."""
+        if self._output is None:
+            try:
+                self._output = self._run(self.up)
+            except CountError as error:
+                raise named_count_error(error, self.up.stage, self.up.operator.name) from None
+        return self._output.loose
+
+
+def can_fuse(operator: Operator) -> bool:
+    """Returns True if an operator may run in its consumer's query: it has no other effect."""
+    return operator.local and operator.spreads and not operator.state and not operator.global_row
+
+
+def defer_bulk_run(
+    operator: Operator,
+    inputs: Sequence[BulkInput],
+    deltas: Sequence[Delta | None],
+    step: Step,
+    run: Callable[[FusedUpstream], BulkOutput],
+) -> DeferredBulkRun:
+    """Defers an operator's step over some changes to its consumer."""
+    given = [delta for delta in dict.fromkeys(deltas) if delta is not None]
+    size = sum(delta.size_bytes for delta in given)
+    up = FusedUpstream(operator, inputs, step.stage, step.first, size)
+    return DeferredBulkRun(up, sum(map(len, given)), sum(delta.from_frame for delta in given), run)
+
+
+def bulk_input_of(
+    delta: Delta | None,
+    types: tuple[str, ...],
+    wanted: Layout | None,
+    before: Trace | None,
+    *,
+    alone: bool,
+) -> BulkInput:
+    """An input of a bulk run: its files, with the row-wise operators before it.
+
+    Args:
+        wanted: the order in which the operator reads it, None: any.
+        before: the trace of the input before the change.
+        alone: True if the run cannot include fused operators.
+    """
+    if delta is None:
+        return BulkInput(None, types, None, None, before)
+    pre = None
+    while delta.later is not None:
+        source, linear, _ = delta.later
+        pieces = linear.pieces if pre is None else (*linear.pieces, *pre.pieces)
+        pre = Linear(pieces, types)
+        delta = source
+    late = delta.pending
+    if isinstance(late, DeferredBulkRun):
+        if not (alone or late.was_run_separately or (pre is not None and not pre.local)):
+            return BulkInput(None, delta.types, None, pre, before, late.up)
+        loose = late.run_separately()
+        return BulkInput(list(loose.refs) if loose else None, delta.types, None, pre, before)
+    if delta.loose is not None:
+        return BulkInput(list(delta.loose.refs), delta.types, None, pre, before)
+    layouts = sorted(delta.held, key=lambda layout: layout != wanted)
+    for layout in layouts:
+        held = delta.held[layout]
+        if held.refs:
+            return BulkInput(list(held.refs), delta.types, layout, pre, before)
+    if layouts and wanted in delta.held:
+        return BulkInput(list(delta.held[wanted].parts), delta.types, wanted, pre, before)
+    return BulkInput([delta.updates], delta.types, None, pre, before)

@@ -41,12 +41,13 @@ from nosync_nb.spark.session_protocol import SparkSessionProtocol
 from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.store.spill_files import RunFiles
 from nosync_nb.store.store import Store
+from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates
 from nosync_nb.trace.parts.part_file import FRAME, open_updates
 
 if TYPE_CHECKING:
-    from nosync_nb.spark.execution.bulk_inputs import BulkOutput
-    from nosync_nb.spark.execution.bulk_run import FusedUpstream
+    from nosync_nb.spark.execution.bulk_run import BulkInput, BulkOutput, FusedUpstream
+    from nosync_nb.spark.execution.tasks import BulkResult
 
 ROUND_BYTES = 64
 """The assumed size of a row in a loop's round."""
@@ -238,35 +239,27 @@ class Placement:
         number: int,
     ) -> tuple[Updates | None, str]:
         """Runs one kernel of a loop on executors; returns its output and the jobs."""
-        from nosync_nb.spark.execution import bulk_run
-        from nosync_nb.spark.launch import guarded_use
+        from nosync_nb.spark.execution.bulk_run import BulkInput
 
-        spark = self._way.require(titled(node.stage))
         inputs = []
         each = zip(step.deltas, operator.layouts, step.before, given, strict=True)
         for delta, layout, before, types in each:
             arranged = isinstance(delta, Batch) and layout is not None
             if delta is None:
-                inputs.append(bulk_run.BulkInput(None, types, None, None, before))
+                inputs.append(BulkInput(None, types, None, None, before))
             elif arranged:
-                inputs.append(bulk_run.BulkInput([delta], types, layout, None, before))
+                inputs.append(BulkInput([delta], types, layout, None, before))
             else:
                 updates = Updates(delta.columns, delta.diff)
-                inputs.append(bulk_run.BulkInput([updates], types, None, None, before))
-        folder = self._store.parts
-        with guarded_use(spark, titled(node.stage)):
-            result = bulk_run.run_bulk(
-                spark, operator, inputs, step.state, [], self._carrier,
-                stage=node.stage, first=step.first,
-                stem=f"bulk{node.id}-{self._way.epoch}-{number}",
-                thorough=self._store.foreign,
-            )  # fmt: skip
-        self.files.lend([*result.loose, *(r for refs in result.emitted for r in refs or ())])
+                inputs.append(BulkInput([updates], types, None, None, before))
+        stem = f"bulk{node.id}-{self._way.epoch}-{number}"
+        result = self._run_bulk(
+            operator, inputs, step.state, [], stage=node.stage, first=step.first, stem=stem
+        )
+        self.files.lend(r for refs in result.emitted for r in refs or ())
         step.add_touched(result.touched)
-        if not result.loose:
-            return None, result.jobs.text
-        parts = [open_updates(folder, ref, operator.types) for ref in result.loose]
-        return concat_updates(parts, operator.types), result.jobs.text
+        parts = self._open_loose(result, operator.types)
+        return concat_updates(parts, operator.types) if parts else None, result.jobs.text
 
     def run(
         self,
@@ -278,8 +271,7 @@ class Placement:
         fuse: bool = False,
     ) -> OperatorResult:
         """Runs an operator on executors: a Spark query whose jobs name stage and operator."""
-        from nosync_nb.spark.execution import bulk_inputs, bulk_run
-        from nosync_nb.spark.launch import guarded_use
+        from nosync_nb.spark.execution import bulk_run
 
         operator = node.operator
         assert operator is not None
@@ -288,31 +280,26 @@ class Placement:
             assert source is not None
             delta = Delta(operator.types, later=(source, operator, step))
             return OperatorResult(delta, [], 0, "")
-        spark = self._way.require(titled(node.stage))
         inputs = [
-            bulk_inputs.bulk_input_of(
+            bulk_run.bulk_input_of(
                 delta, graph.nodes[i].types, layout, before, alone=not operator.local
             )
             for delta, i, layout, before in zip(
                 deltas, node.inputs, operator.layouts, step.before, strict=True
             )
         ]
-        if fuse and bulk_inputs.can_fuse(operator):
-            late = bulk_inputs.defer_bulk_run(operator, inputs, deltas, step, self._run_deferred)
+        if fuse and bulk_run.can_fuse(operator):
+            late = bulk_run.defer_bulk_run(operator, inputs, deltas, step, self._run_deferred)
             return OperatorResult(Delta(operator.types, pending=late), [], 0, "")
         outputs: list[Layout] = []
         if node.log is not None:
             outputs = list(node.traces)
-        folder = self._store.parts
         stem = f"bulk{node.id}-{self._way.epoch}"
         if any(delta is not None and delta.from_frame for delta in deltas):
             stem = FRAME + stem  # results of such rows stay there, too
-        with guarded_use(spark, titled(node.stage)):
-            result = bulk_run.run_bulk(
-                spark, operator, inputs, step.state, outputs, self._carrier,
-                stage=node.stage, first=step.first, stem=stem,
-                thorough=self._store.foreign,
-            )  # fmt: skip
+        result = self._run_bulk(
+            operator, inputs, step.state, outputs, stage=node.stage, first=step.first, stem=stem
+        )
         self.files.keep(r for refs in (*result.outputs, *result.emitted) for r in refs or ())
         emitted = [
             None if refs is None else self._open_change(refs, trace.layout)
@@ -326,29 +313,48 @@ class Placement:
             }
             output = Delta(operator.types, None, held)
         elif result.loose:
-            self.files.lend(result.loose)
-            updates = tuple(open_updates(folder, ref, operator.types) for ref in result.loose)
+            updates = self._open_loose(result, operator.types)
             output = Delta(operator.types, loose=UnarrangedChange(updates, tuple(result.loose)))
         return OperatorResult(output, emitted, result.touched, result.jobs.text)
 
     def _run_deferred(self, up: FusedUpstream) -> BulkOutput:
         """Runs a deferred operator by itself."""
-        from nosync_nb.spark.execution import bulk_run
-        from nosync_nb.spark.execution.bulk_inputs import BulkOutput
-        from nosync_nb.spark.launch import guarded_use
+        from nosync_nb.spark.execution.bulk_run import BulkOutput
 
-        spark = self._way.require(titled(up.stage))
-        folder = self._store.parts
-        with guarded_use(spark, titled(up.stage)):
-            result = bulk_run.run_bulk(
-                spark, up.operator, up.inputs, (), (), self._carrier,
-                stage=up.stage, first=up.first, stem=f"bulk-{self._way.epoch}-settled",
-                thorough=self._store.foreign,
-            )  # fmt: skip
-        self.files.lend(result.loose)
-        updates = tuple(open_updates(folder, ref, up.operator.types) for ref in result.loose)
+        stem = f"bulk-{self._way.epoch}-settled"
+        result = self._run_bulk(
+            up.operator, up.inputs, (), (), stage=up.stage, first=up.first, stem=stem
+        )
+        updates = self._open_loose(result, up.operator.types)
         loose = UnarrangedChange(updates, tuple(result.loose)) if updates else None
         return BulkOutput(loose, result.touched, result.jobs.text)
+
+    def _run_bulk(
+        self,
+        operator: Operator,
+        inputs: Sequence[BulkInput],
+        state: Sequence[Trace],
+        outputs: Sequence[Layout],
+        *,
+        stage: str,
+        first: bool,
+        stem: str,
+    ) -> BulkResult:
+        """Runs an operator's step on executors; see `bulk_run.run_bulk`."""
+        from nosync_nb.spark.execution import bulk_run
+        from nosync_nb.spark.launch import guarded_use
+
+        spark = self._way.require(titled(stage))
+        with guarded_use(spark, titled(stage)):
+            return bulk_run.run_bulk(
+                spark, operator, inputs, state, outputs, self._carrier,
+                stage=stage, first=first, stem=stem, thorough=self._store.foreign,
+            )  # fmt: skip
+
+    def _open_loose(self, result: BulkResult, types: tuple[str, ...]) -> tuple[Updates, ...]:
+        """Maps the loose updates of a run, whose files it lends to the epoch."""
+        self.files.lend(result.loose)
+        return tuple(open_updates(self._store.parts, ref, types) for ref in result.loose)
 
     def _open_change(self, refs: Any, layout: Layout) -> ArrangedChange:
         return ArrangedChange(tuple(self._store.open_part(r, layout) for r in refs), tuple(refs))

@@ -50,11 +50,11 @@ from nosync_nb.spark.execution import shuffle_records
 from nosync_nb.spark.execution.shuffle_records import ERROR, MARK, REPORT, HashRanges, ShuffleRecord
 from nosync_nb.spark.launch import Spark
 from nosync_nb.spark.spark_session import Jobs, job_tag
-from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.spark.staging.location import StagingArea
 from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
-from nosync_nb.trace.parts.part_file import PartRef, write_part, write_parts, write_updates
+from nosync_nb.trace.parts.part_file import PartRef, write_part, write_updates
 
 Source: TypeAlias = PartRef | Batch | Updates
 
@@ -155,11 +155,6 @@ class PlanPayload:
 def column_bytes(column: rows.Column) -> int:
     """The approximate size of a column; Python objects count as pointers."""
     return int(column.nbytes)
-
-
-def spill_batches(parts: Iterable[Batch], folder: str, stem: str = "spill") -> list[PartRef]:
-    """Writes batches, disjoint and ascending in key hash, to files that executors can read."""
-    return write_parts(folder, list(parts), stem)
 
 
 def delete_parts(refs: Iterable[PartRef], folder: str) -> None:

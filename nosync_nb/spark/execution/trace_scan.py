@@ -12,7 +12,7 @@ from nosync_nb.errors import CorruptLogError, DurabilityError, NegativeMultiplic
 from nosync_nb.rows import Schema
 from nosync_nb.spark.execution.shuffle_records import HashRanges
 from nosync_nb.spark.execution.tasks import StoredTrace
-from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.spark.staging.location import StagingArea
 from nosync_nb.trace.batch import Batch, row_text
 from nosync_nb.trace.parts.part_file import PartRef
 

@@ -25,7 +25,7 @@ from nosync_nb.files.safe_names import PART, checked_path_within
 from nosync_nb.spark.launch import Spark
 from nosync_nb.spark.spark_session import is_local
 from nosync_nb.spark.staging import location
-from nosync_nb.spark.staging.area import StagingArea, verified_file
+from nosync_nb.spark.staging.location import StagingArea, verified_file
 from nosync_nb.spark.workers import PROBES, check_workers, probe_error
 from nosync_nb.store.replication.remote_call import CallPolicy, call_remote
 from nosync_nb.trace.parts.part_file import PartRef

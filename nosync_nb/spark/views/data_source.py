@@ -29,7 +29,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.spark import interval_transport
 from nosync_nb.spark.execution import trace_scan
 from nosync_nb.spark.execution.shuffle_records import HashRanges
-from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.spark.staging.location import StagingArea
 from nosync_nb.spark.views import snapshot_server
 from nosync_nb.spark.views.snapshot_server import Pin
 

@@ -41,7 +41,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from nosync_nb.dataflow import snapshot as dataflow
-from nosync_nb.dataflow.state_reader import trace_at
+from nosync_nb.dataflow.snapshot import trace_at
 from nosync_nb.errors import FencedError, NosyncError, TimeError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.rows import Schema

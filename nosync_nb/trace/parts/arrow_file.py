@@ -343,22 +343,6 @@ def write_arrow(
     return size, hashlib.blake2b(table, digest_size=16).hexdigest()
 
 
-def open_arrow(
-    folder: str,
-    name: str,
-    size_bytes: int,
-    digest: str,
-    files: Files = DISK,
-    *,
-    checked: bool = False,
-) -> tuple[dict[str, Any], pa.RecordBatch]:
-    """Maps a file and checks that it is the one named; returns its header and its rows.
-
-    As `open_mapped`.
-    """
-    return open_mapped(folder, name, size_bytes, digest, files, checked=checked)[:2]
-
-
 def open_mapped(
     folder: str,
     name: str,
@@ -368,7 +352,10 @@ def open_mapped(
     *,
     checked: bool = False,
 ) -> tuple[dict[str, Any], pa.RecordBatch, FileEnd]:
-    """As `open_arrow`; returns also the end of the file, which detects a later truncation.
+    """Maps a file and checks that it is the one named.
+
+    Returns:
+        its header, its rows, and its end, which detects a later truncation.
 
     Args:
         checked: compares every block with its checksum as well, and refuses compressed buffers,

@@ -359,11 +359,9 @@ def write_updates(
     return PartRef(path, len(updates.diff), 0, 2**64, size, digest)
 
 
-def open_updates(
-    folder: str, ref: PartRef, types: Sequence[str], *, files: Files = DISK
-) -> Updates:
+def open_updates(folder: str, ref: PartRef, types: Sequence[str]) -> Updates:
     """Maps updates written by `write_updates`. Cost: O(1) in their rows."""
-    header, record, _ = _open_file(folder, ref, files)
+    header, record, _ = _open_file(folder, ref, DISK)
     if header.get("types") != list(types):
         raise damaged_file_error(
             folder, ref.path, f"its columns are {header.get('types')}, not {types}"

@@ -15,7 +15,7 @@ from planner_switches import planless
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.collections.session_protocol import definition_of
-from nosync_nb.dataflow.optimizer.planner import plan_definition
+from nosync_nb.dataflow.planner import plan_definition
 
 TABLES = {
     "customers": "c int, place int, name string",

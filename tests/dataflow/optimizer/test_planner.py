@@ -11,8 +11,8 @@ import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.session_protocol import definition_of
-from nosync_nb.dataflow.optimizer.planner import PLANNED_MAX, plan_definition
 from nosync_nb.dataflow.optimizer.pushdown import with_pruned_columns, with_pushed_filters
+from nosync_nb.dataflow.planner import PLANNED_MAX, plan_definition
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import conjuncts
 

@@ -36,7 +36,7 @@ def of(type_: str, drawn: list[tuple[Any, int, int]]) -> Slots | str:
     number = np.array([group for _, _, group in drawn], np.int64)
     feed = SlotFeed(0, -1, -1, {"count": 1, "sum": 100})
     try:
-        return feed_contributions(feed, [column], type_, diff, number, GROUPS)
+        return feed_contributions(FeedValues(feed, [column], type_), diff, number, GROUPS)
     except CountError:
         return "too many"
 
@@ -91,8 +91,8 @@ def test_sums_of_several_columns_are_those_of_each(data: st.DataObject, width: i
     with mock.patch.object(aggregate, "FEW", 0):
         together = all_contributions(given_, diff, number, GROUPS)
     each: Slots = {}
-    for feed, columns, type_ in given_:
-        each |= feed_contributions(feed, columns, type_, diff, number, GROUPS)
+    for alone in given_:
+        each |= feed_contributions(alone, diff, number, GROUPS)
     assert plain(together) == plain(each)
 
 
@@ -111,7 +111,7 @@ def test_what_is_made_on_the_way_does_not_grow_with_the_values() -> None:
     feed = SlotFeed(0, -1, -1, {"count": 1, "sum": 100})
     tracemalloc.start()
     try:
-        feed_contributions(feed, [column], "double", diff, number, GROUPS)
+        feed_contributions(FeedValues(feed, [column], "double"), diff, number, GROUPS)
         assert tracemalloc.get_traced_memory()[1] < 4 * column.nbytes
     finally:
         tracemalloc.stop()

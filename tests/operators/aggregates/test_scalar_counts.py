@@ -12,8 +12,7 @@ from internals import graph_of
 
 from nosync_nb import open as open_session
 from nosync_nb.operators.aggregates.aggregate import Aggregate
-from nosync_nb.operators.aggregates.scalar_counts import ScalarCounts
-from nosync_nb.operators.aggregates.slot_cache import CountSlotCache
+from nosync_nb.operators.aggregates.slot_cache import CountSlotCache, ScalarCounts
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.grouping import FEW, key_values
 from nosync_nb.rows import objects

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nosync_nb.operators.aggregates import totals
+from nosync_nb.operators.aggregates import results
 from nosync_nb.operators.aggregates.accumulators import Slots, contributions
-from nosync_nb.operators.aggregates.totals import SCALAR_GROUPS_MAX, group_totals
+from nosync_nb.operators.aggregates.results import SCALAR_GROUPS_MAX, group_totals
 from nosync_nb.rows import to_pylist
 
 BASE = 100
@@ -53,9 +53,9 @@ def both(function: str, groups: list[list[Any]], type_: str, result: str, dtype:
     quick = group_totals(function, slots, BASE, type_, result, count)
     assert quick is not None
     compute: Callable[..., list[Any]] = (
-        totals.sum_column if function == "sum" else totals.mean_column
+        results.sum_column if function == "sum" else results.mean_column
     )
-    plain = totals.totals_column(compute(slots, BASE, type_, result, count), result)
+    plain = results.totals_column(compute(slots, BASE, type_, result, count), result)
     return same(to_pylist(quick, result), to_pylist(plain, result))
 
 
@@ -70,17 +70,17 @@ def test_sums_that_are_doubles_in_parts_are_rounded_as_integers_are(
     groups: list[list[float]],
 ) -> None:
     slots, count = slots_of(groups, "double", np.float64)
-    quick = totals.sum_column(slots, BASE, "double", "double", count)
-    with mock.patch.object(totals, "GREATEST", totals.LEAST - 1):
-        exact = totals.sum_column(slots, BASE, "double", "double", count)
+    quick = results.sum_column(slots, BASE, "double", "double", count)
+    with mock.patch.object(results, "GREATEST", results.LEAST - 1):
+        exact = results.sum_column(slots, BASE, "double", "double", count)
     assert same(quick, exact)
 
 
 def test_few_groups_are_summed_without_wide_integers() -> None:
     slots, count = slots_of([[1.25, 2.5], [1e100, 3.0]], "double", np.float64)
     slots[BASE - 1] = slots[BASE + 99] = count  # of how many values, here and of the next argument
-    with mock.patch.object(totals, "exact_sums", side_effect=AssertionError):
-        assert totals.sum_column(slots, BASE, "double", "double", count)[:3] == [3.75, 1e100, None]
+    with mock.patch.object(results, "exact_sums", side_effect=AssertionError):
+        assert results.sum_column(slots, BASE, "double", "double", count)[:3] == [3.75, 1e100, None]
 
 
 @given(st.lists(values, max_size=8), st.sampled_from(["sum", "avg"]))
@@ -128,10 +128,10 @@ def test_sums_of_many_groups_run_no_python_for_each(session: Any) -> None:
     v = session.input("v", "k int, x double")
     session.stage("s", v.group_by("k").agg(t="sum(x)", m="avg(x)"))
     v.insert(rows)
-    with mock.patch.object(totals, "exact_sums", side_effect=AssertionError("one by one")):
+    with mock.patch.object(results, "exact_sums", side_effect=AssertionError("one by one")):
         session.commit()
     expected = {k: [x for key, x in rows if key == k] for k in range(500)}
     assert {r.k: (r.t, r.m) for r in session["s"].rows()} == {
         k: (sum(xs), sum(xs) / len(xs)) for k, xs in expected.items()
     }
-    assert totals.SCALAR_GROUPS_MAX < 500
+    assert results.SCALAR_GROUPS_MAX < 500

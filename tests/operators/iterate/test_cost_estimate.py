@@ -32,8 +32,8 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.collections.library import graphs
 from nosync_nb.operators.iterate import MARK, loop
-from nosync_nb.operators.iterate.cost_estimate import PATIENCE_MAX, LoopCostEstimate
 from nosync_nb.operators.iterate.key_cache import SPREAD_ROWS, InputKeyCache
+from nosync_nb.operators.iterate.loop import PATIENCE_MAX, LoopCostEstimate
 from nosync_nb.operators.iterate.plan import AbandonedError
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout, Updates, arrange

@@ -19,7 +19,7 @@ import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.collections.library import graphs
 from nosync_nb.errors import DivergenceError, NosyncError
-from nosync_nb.operators.iterate import key_cache, round_state, row_driver
+from nosync_nb.operators.iterate import key_cache, row_driver
 from nosync_nb.operators.iterate import loop as loops
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -138,12 +138,12 @@ def test_few_changes_leave_what_batches_leave(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = Counts(monkeypatch)
-    monkeypatch.setattr("nosync_nb.operators.iterate.cost_estimate.FREE_WORK", 1 << 60)
+    monkeypatch.setattr("nosync_nb.operators.iterate.loop.FREE_WORK", 1 << 60)
     for seed, (whole, most) in enumerate(
-        [(key_cache.WHOLE_ROWS, round_state.SUMS_MAX), (20, 8), (0, 0)]
+        [(key_cache.WHOLE_ROWS, key_cache.SUMS_MAX), (20, 8), (0, 0)]
     ):
         monkeypatch.setattr(key_cache, "WHOLE_ROWS", whole)
-        monkeypatch.setattr(round_state, "SUMS_MAX", most)
+        monkeypatch.setattr(key_cache, "SUMS_MAX", most)
         follow(PROGRAMS[name], seed, tmp_path / str(seed), monkeypatch)
     assert counts.tried["rows"] >= 12
     assert counts.tried["traces"] >= 30
@@ -240,11 +240,11 @@ def test_what_does_not_settle_raises_as_ever(
 
 
 @pytest.fixture
-def mirrors(monkeypatch: pytest.MonkeyPatch) -> list[round_state.LoopKeyCaches]:
+def mirrors(monkeypatch: pytest.MonkeyPatch) -> list[key_cache.LoopKeyCaches]:
     """All mirrors that loops make while a test lasts."""
-    made: list[round_state.LoopKeyCaches] = []
+    made: list[key_cache.LoopKeyCaches] = []
 
-    class Noted(round_state.LoopKeyCaches):
+    class Noted(key_cache.LoopKeyCaches):
         def __init__(self, loop: Any) -> None:
             super().__init__(loop)
             made.append(self)
@@ -254,7 +254,7 @@ def mirrors(monkeypatch: pytest.MonkeyPatch) -> list[round_state.LoopKeyCaches]:
 
 
 def test_a_mirror_that_knows_too_much_is_forgotten(
-    tmp_path: Path, mirrors: list[round_state.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mirrors: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = Counts(monkeypatch)
     with nosync_nb.open(tmp_path / "log") as session:
@@ -272,7 +272,7 @@ def test_a_mirror_that_knows_too_much_is_forgotten(
 
 
 def test_a_mirror_knows_what_was_near_a_change(
-    tmp_path: Path, mirrors: list[round_state.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mirrors: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_cache, "WHOLE_ROWS", 0)
     for count in (20, 200):
@@ -304,7 +304,7 @@ def test_one_key_of_very_many_rows_is_not_looked_up(
 
 
 def test_who_finds_too_many_rows_looks_again_less_and_less_often(
-    tmp_path: Path, mirrors: list[round_state.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mirrors: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_cache, "WHOLE_ROWS", 0)
     monkeypatch.setattr(key_cache, "ROWS_MAX", 50)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from internals import settle_background, traces_of
 
 from nosync_nb import Collection, Session
-from nosync_nb.operators.iterate import cost_estimate
+from nosync_nb.operators.iterate import loop
 from nosync_nb.operators.iterate.divergence import DivergenceDetector
 from nosync_nb.operators.iterate.nested_trace import equal_runs
 from nosync_nb.trace import compaction
@@ -46,9 +46,7 @@ def test_a_round_runs_after_all_that_are_before_it_in_every_loop(
         begin(watch, time)
 
     monkeypatch.setattr(DivergenceDetector, "begin_round", noted)
-    monkeypatch.setattr(
-        cost_estimate, "FREE_WORK", 1 << 60
-    )  # or it begins again, on all that is there
+    monkeypatch.setattr(loop, "FREE_WORK", 1 << 60)  # or it begins again, on all that is there
     edges = session.input("edges", EDGES)
     session.stage(
         "paths",

@@ -33,7 +33,6 @@ from nosync_nb.operators import (
 )
 from nosync_nb.rows import Schema
 from nosync_nb.spark.execution.bulk_run import BulkInput, BulkResult, run_bulk
-from nosync_nb.spark.execution.tasks import spill_batches
 from nosync_nb.spark.staging import staging
 from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.trace import Layer, Trace
@@ -80,7 +79,7 @@ def stored(given: Trace, folder: str) -> Trace:
     if not given.layers:
         return given
     first, *rest = given.layers
-    refs = tuple(spill_batches(first.parts, folder))
+    refs = tuple(write_parts(folder, first.parts, "spill"))
     parts = tuple(open_part(folder, ref, given.layout) for ref in refs)
     return Trace(given.layout, (Layer(first.lower, first.upper, parts, refs), *rest))
 

@@ -15,7 +15,7 @@ from nosync_nb.dataflow.runtime.delta import Delta
 from nosync_nb.dataflow.runtime.executor import OperatorResult
 from nosync_nb.errors import StageError
 from nosync_nb.operators import Linear, Step
-from nosync_nb.spark.execution.bulk_inputs import BulkOutput, DeferredBulkRun
+from nosync_nb.spark.execution.bulk_run import BulkOutput, DeferredBulkRun
 from nosync_nb.trace.parts import part_file
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb.collections.session_protocol import definition_of
-from nosync_nb.dataflow.optimizer.planner import plan_definition
+from nosync_nb.dataflow.planner import plan_definition
 
 pytestmark = pytest.mark.spark
 

@@ -22,7 +22,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
 from nosync_nb.spark.staging import location, staging
-from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.spark.staging.location import StagingArea
 from nosync_nb.store.replication.remote_call import CallPolicy, RemoteTimeoutError
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 from nosync_nb.trace.parts import part_file

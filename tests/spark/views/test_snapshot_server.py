@@ -16,7 +16,7 @@ from internals import ended, log_of, services_of, settle_background
 import nosync_nb
 from nosync_nb.rows import Schema
 from nosync_nb.spark.execution.tasks import StoredTrace
-from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.spark.staging.location import StagingArea
 from nosync_nb.spark.views import snapshot_server
 from nosync_nb.spark.views.snapshot_server import SnapshotServer, StageSnapshot
 from nosync_nb.trace import Layer, Trace

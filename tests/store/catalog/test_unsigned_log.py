@@ -64,13 +64,13 @@ class Victim:
         one, many = spec.compile_expression, aggregates.compile_aggregates
         self.patch.setattr(spec, "compile_expression", self._counting(one))
         self.patch.setattr(aggregates, "compile_aggregates", self._counting(many))
-        load = signing.serializer.deserialize_function
+        load = signing.closure.deserialize_function
 
         def loads(data: bytes) -> Any:
             self.loads += 1
             return load(data)
 
-        self.patch.setattr(signing.serializer, "deserialize_function", loads)
+        self.patch.setattr(signing.closure, "deserialize_function", loads)
 
     def _counting(self, made: Callable[..., Any]) -> Callable[..., Any]:
         def counted(what: Any, *rest: Any, **options: Any) -> Any:

@@ -18,7 +18,7 @@ from nosync_nb.store.durability.recovery_frontier import (
     FrontierNode,
     exact_uppers,
 )
-from nosync_nb.trace.epoch_ranges import EpochRanges, Interval, check_readable, inclusive, prefix_of
+from nosync_nb.trace.epoch_ranges import EpochRanges, Interval, check_readable, inclusive
 
 LAST = 5  # epochs of the simulated worlds
 
@@ -52,12 +52,6 @@ def test_adjacent_intervals_merge_to_the_whole(cuts: list[int]) -> None:
         for part in parts[1:]:
             merged = merged.merged(part)
         assert merged == whole
-
-
-@given(st.lists(intervals))
-def test_a_prefix_ends_at_the_first_gap(found: list[Interval]) -> None:
-    held = {epoch for each in found for epoch in range(each.lower, each.upper)}
-    assert prefix_of(found) == next(epoch for epoch in range(11) if epoch not in held)
 
 
 @given(sets, sets, st.integers(-2, 14))

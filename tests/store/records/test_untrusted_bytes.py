@@ -30,7 +30,7 @@ from nosync_nb.collections.definition import OPERATORS_MAX
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.expressions import compile_expression, disallowed_reason
 from nosync_nb.files.filesystem import Files
-from nosync_nb.operators.iterate.cost_estimate import LoopCostEstimate
+from nosync_nb.operators.iterate.loop import LoopCostEstimate
 from nosync_nb.rows import Schema
 from nosync_nb.store import retention_policy, store
 from nosync_nb.store.catalog.validation import check_catalog

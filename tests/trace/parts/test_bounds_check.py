@@ -26,7 +26,7 @@ from nosync_nb.session.maintenance import maintenance
 from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks, trace_scan
 from nosync_nb.spark.execution.tasks import PlanPayload
-from nosync_nb.spark.staging.area import StagingArea
+from nosync_nb.spark.staging.location import StagingArea
 from nosync_nb.spark.views import snapshot_server
 from nosync_nb.store import store
 from nosync_nb.store.log import checkpoint
@@ -109,7 +109,7 @@ def rewrite(folder: Path, change: Any) -> None:
 
 def broken_part(layers: str, ref: PartRef, column: int, change: Any) -> PartRef:
     """Writes a part again, by our own code, with one of its columns changed."""
-    found, record = arrow_file.open_arrow(layers, ref.path, ref.size_bytes, ref.digest)
+    found, record, _ = arrow_file.open_mapped(layers, ref.path, ref.size_bytes, ref.digest)
     arrays = list(record.columns)
     arrays[column] = change(arrays[column])
     head = {key: value for key, value in found.items() if key != "format"}
