@@ -3,9 +3,8 @@
 Operators describe; they run when a collection is named as a stage or read. Row expressions are
 Spark SQL strings or Python functions of a row. Every method returns a new Collection.
 
-Builds definitions of aggregates, functions of groups, and first rows of groups.
-
-Keys are places of columns. `Grouped` documents the behaviour for users.
+The functions at the end build definitions of aggregates, functions of groups, and first rows of
+groups. Keys are places of columns. `Grouped` documents the behaviour for users.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads a collection: rows, Arrow, pandas, Spark, changes and history.
 
-Gives the rows of a collection to libraries that do not know NoSync.
+Libraries that do not know NoSync read the rows of a collection, too:
 
     polars.DataFrame(late); pyarrow.table(late); duckdb.sql("from late"); altair.Chart(late)
     late.hvplot.bar(x="carrier", y="delay")
@@ -8,9 +8,8 @@ Gives the rows of a collection to libraries that do not know NoSync.
 Each library calls a method of its protocol when it reads, and gets the rows at that time. The
 library cannot change the rows of the collection.
 
-A collection at one epoch, with the same reads as the collection itself.
-
-It holds no rows: each read reads that epoch. Epochs do not change, so the rows of each read are the
+A `CollectionAtEpoch` is a collection at one epoch, with the same reads as the collection itself. It
+holds no rows: each read reads that epoch. Epochs do not change, so the rows of each read are the
 same. Reading raises if the session was rewound to before the epoch, or if the epoch is no longer
 retained.
 """

@@ -16,12 +16,11 @@ reference. It copies a node, in its position, before a new reader adds a log or 
 IMPORTANT: the builder never changes the previous graph, because readers use it, and because the
 session returns to it if the definition fails.
 
-Compiles the definition of a loop to the operator that runs it.
-
-A part without loop variables stays outside. It becomes an input of the loop, with the arrangement
-for its lookups, and is computed once per epoch. Every other part becomes a node in the innermost
-loop whose variables it depends on. A part that depends on an outer variable alone is not run again
-in the rounds of the inner loop.
+The definition of a loop is compiled to the operator that runs it. A part without loop variables
+stays outside. It becomes an input of the loop, with the arrangement for its lookups, and is
+computed once per epoch. Every other part becomes a node in the innermost loop whose variables it
+depends on. A part that depends on an outer variable alone is not run again in the rounds of the
+inner loop.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 An arrangement is a trace of the graph: the rows of a part in the order of a key, or the state of an
 operator. Its numbers are counted from its layers; no row is read.
 
-Reports what planning has changed, by a comparison of the definition with its plan.
-
+The module also reports what planning has changed, by a comparison of the definition with its plan.
 Planning records nothing, so the report costs nothing until it is requested. A filter was moved if
 it has fewer operators of some kind below it than in the definition. Pruned columns are reported
 only if the plan has its operators in the same order as the definition.

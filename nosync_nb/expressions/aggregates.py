@@ -5,12 +5,10 @@ the row expression `round(_0 / _1, 2)` over the keys and the results of the call
 made once. registry.py lists the functions. `filter (where c)` becomes a part of the argument: `case
 when c then x end`, since all of them ignore nulls.
 
-Aggregates of a whole group: their arguments, and the kernels that read the group's values.
-
-These do not add up: a percentile, the most frequent value or a concatenation is computed from all
-values of the group, each with its count. So they take constants beside their argument, and some an
-order: `percentile_cont(0.5) within group (order by x desc)`. Where Spark leaves the result open, as
-for `mode` of equally frequent values or `listagg` without an order, it is the first one in
+Some aggregates do not add up: a percentile, the most frequent value or a concatenation is computed
+from all values of the group, each with its count. So they take constants beside their argument, and
+some an order: `percentile_cont(0.5) within group (order by x desc)`. Where Spark leaves the result
+open, as for `mode` of equally frequent values or `listagg` without an order, it is the first one in
 canonical order, so that equal groups have equal results.
 """
 

@@ -5,7 +5,7 @@
 Lambdas, struct fields by name and structs with aliases are bound from the tree itself, because
 their arguments are not plain values: `_TREE_CALLS` lists such functions, `_NESTED` such tree nodes.
 
-Numbers and types as they are written in the text of an expression.
+Numbers and types are bound as they are written in the text of an expression.
 """
 
 from __future__ import annotations

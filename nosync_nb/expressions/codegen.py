@@ -8,8 +8,7 @@ The generated function has no rules of its own: it calls the same kernels, witho
 Integers are guarded at the inputs: the largest limit is determined under which no intermediate
 result can overflow, and columns are checked once, instead of each operation.
 
-Sums, differences and products of decimals whose types keep all places, computed in one pass.
-
+Sums, differences and products of decimals whose types keep all places are computed in one pass.
 `price * (1 - discount) * (1 + tax)` of TPC-H's decimals is never rounded, and has too many digits
 for its type only if it has more than 38. Few rows, which are Python's decimals, are computed row by
 row in a context that refuses those. Many rows, which are Arrow's, are computed as 64-bit whole

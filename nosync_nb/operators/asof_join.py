@@ -6,11 +6,10 @@ before and after the change. So an epoch costs O(layers) rows for each changed r
 rows whose neighbour may differ, for a key of any size. A row with a negative count is not a
 neighbour.
 
-The neighbours of times in a trace ordered by time inside each key.
-
-The nearest row at or before a time, or after it, is beside the time in each part, so a lookup costs
-O(layers) rows for a key of any size. The lookup reads further only while rows cancel. Many times of
-one key are looked up together: the rows beside them are read once, even if their lookups overlap.
+The neighbours of a time are found in a trace ordered by time inside each key. The nearest row at or
+before a time, or after it, is beside the time in each part, so a lookup costs O(layers) rows for a
+key of any size. The lookup reads further only while rows cancel. Many times of one key are looked
+up together: the rows beside them are read once, even if their lookups overlap.
 """
 
 from __future__ import annotations

@@ -3,15 +3,13 @@
 A function must be deterministic: the retraction of a row must yield exactly what its insertion
 yielded. Equal rows that `map` produces are consolidated where the collection is arranged.
 
-A row-wise chain with memoised results, for functions that may give another result next time.
+`MemoizedMap` is a row-wise chain with memoised results, for functions that may give another result
+next time. The function is called once for each row that appears, whatever its count. A trace stores
+the results by row, so that a retraction removes exactly these. When the last copy of a row is
+removed, so are its results; if the row returns, the function is called again.
 
-The function is called once for each row that appears, whatever its count. A trace stores the
-results by row, so that a retraction removes exactly these. When the last copy of a row is removed,
-so are its results; if the row returns, the function is called again.
-
-The specs of row-wise operators: how each is built, the columns it needs and those it passes on.
-
-The kernels run the pieces that are built here, and compile nothing.
+The specs tell how each row-wise operator is built, the columns it needs and those it passes on. The
+kernels run the pieces that are built here, and compile nothing.
 """
 
 from __future__ import annotations

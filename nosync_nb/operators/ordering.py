@@ -4,8 +4,7 @@ A trace sorts the rows of a key by one number of 64 bits. `OrderCodes` computes 
 column: the bits of the columns to order by, and then of all others, one after the other as far as
 they fit. Codes never contradict the order; `order_ranks` orders rows of equal code.
 
-The first rows of each key, or the last, in a trace ordered inside each key.
-
+`group_heads` gives the first rows of each key, or the last, in a trace ordered inside each key.
 They are at the edge of the key in each part, so a lookup costs O(layers x look) rows for a group of
 any size. Its rows are certain up to the code from which some part has unread rows. A caller that
 needs more rows looks up again with a larger `look`.

@@ -41,10 +41,6 @@ SPECS: dict[str, Spec] = {
     )
 }
 
-COMPILED = frozenset(("ref", "iterate", "variable"))
-"""Words that are no operator: a name, a loop and its variable; the compiler handles these itself.
-"""
-
 
 def expressions_of(part: DefinitionPart) -> Iterable[str]:
     """Returns the expressions of one operator, as they are compiled."""

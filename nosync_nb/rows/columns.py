@@ -10,7 +10,8 @@ Any form is legal wherever the type allows it, and every function here accepts a
 forms exist for small batches: `pa.Array.take` costs 22 us, numpy's indexing 0.3 us. Columns are
 never changed in place; results may share memory with arguments.
 
-The size of each value of a column in bytes, as far as a copy of the value would take them.
+The module also gives the size of each value in bytes, as far as a copy of the value would take
+them.
 """
 
 from __future__ import annotations

@@ -7,12 +7,10 @@ micro-batch is delivered twice, with the same number.
 The DataFrame of a micro-batch belongs to a copy of the user's session, which ends with the query:
 no view is made there.
 
-Makes the checkpoint folder of a streaming query as durable as the log.
-
-Spark renames its files into place, and syncs none of them. A batch is identified by its number. So
-the mapping from number to rows must be durable before the batch's epoch is: the offsets, and the
-metadata of the sources. The state that a query keeps between batches must be durable before Spark
-records that a batch is done.
+The checkpoint folder of a query is made as durable as the log. Spark renames its files into place,
+and syncs none of them. A batch is identified by its number. So the mapping from number to rows must
+be durable before the batch's epoch is: the offsets, and the metadata of the sources. The state that
+a query keeps between batches must be durable before Spark records that a batch is done.
 
 Failure: the power fails. Files that were not synced are missing afterwards, or present and empty,
 and Spark refuses to start with an empty entry. No epoch was made of such a batch, so the entry is

@@ -10,16 +10,13 @@ Design: hashes make every comparison a comparison of 64-bit integers, and two ro
 if hashes *and* values are equal. Rows of different value and equal hashes (true collisions) are
 distinguished by their canonical encoding, in a slow path that is tested by making hashes collide.
 
-Consolidates few updates by comparing their values in Python, without hashes.
+Few updates are consolidated by comparing their values in Python, without hashes. Small epochs
+change a handful of rows at each stage. To hash, sort and compare them takes a dozen calls of numpy,
+whatever the rows are; a set of tuples is faster.
 
-Small epochs change a handful of rows at each stage. To hash, sort and compare them takes a dozen
-calls of numpy, whatever the rows are; a set of tuples is faster.
-
-Sorts many rows on all cores of the machine.
-
-Each core sorts a range of key hashes, and then gathers one column after another. The order is the
-same as that of few rows: it is the only one, except among equal hashes, which consolidation
-distinguishes later.
+Many rows are sorted on all cores of the machine. Each core sorts a range of key hashes, and then
+gathers one column after another. The order is the same as that of few rows: it is the only one,
+except among equal hashes, which consolidation distinguishes later.
 """
 
 from __future__ import annotations

@@ -26,10 +26,6 @@ class Interval(NamedTuple):
         """True if the interval has no epoch."""
         return self.lower >= self.upper
 
-    def covers(self, other: Interval) -> bool:
-        """Returns True if every epoch of `other` is in this interval."""
-        return other.is_empty or (self.lower <= other.lower and other.upper <= self.upper)
-
     def intersection(self, other: Interval) -> Interval:
         """Returns the epochs in both; the interval may be empty."""
         lower = max(self.lower, other.lower)

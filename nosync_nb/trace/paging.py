@@ -1,8 +1,8 @@
 """Reads the rows of a trace in any order, a page at a time, and summarises its columns.
 
-A page near the beginning of an order is read from the first rows of each layer,
-without merging the layers. For later pages the layers are merged and sorted once; then a page costs
-only its own rows. The profiles of columns count rows with their copies, exactly.
+A page near the beginning of an order is read from the first rows of each layer, without merging the
+layers. For later pages the layers are merged and sorted once; then a page costs only its own rows.
+The profiles of columns count rows with their copies, exactly.
 
 Threads: any may call. Results are assigned when they are complete; at worst two threads compute the
 same.

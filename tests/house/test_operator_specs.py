@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nosync_nb.operators import base
-from nosync_nb.operators.registry import COMPILED, SPECS
+from nosync_nb.operators.registry import SPECS
 
 ENGINE = Path(__file__).resolve().parents[2] / "nosync_nb"
 WRITERS = {"then", "_apply", "_combine", "Definition"}
@@ -87,7 +87,8 @@ def test_every_word_that_collections_and_plans_write_has_a_spec() -> None:
         for path in (ENGINE / room).rglob("*.py")
         for word in words(texts_of(path))
     }
-    assert written == SPECS.keys() | COMPILED
+    compiled = {"ref", "iterate", "variable"}  # the compiler handles these itself
+    assert written == SPECS.keys() | compiled
 
 
 @pytest.mark.parametrize("op", SPECS)

@@ -14,12 +14,11 @@ The pushdown preserves these properties:
 4. It stays above `top`, aggregates, functions and loops, because there rows decide about other
    rows.
 
-Prunes columns: every part of the resulting definition has only the columns that are read.
-
-The required columns are determined from the top. The result has all its columns, and each operator
-determines the input columns for its own required ones (`Spec.reads`). Joins and selects then output
-fewer columns. If another operator would carry unread columns, a `select` is inserted below it. It
-is fused with the adjacent row-wise operators and copies nothing.
+The module also prunes columns: every part of the resulting definition has only the columns that are
+read. The required columns are determined from the top. The result has all its columns, and each
+operator determines the input columns for its own required ones (`Spec.reads`). Joins and selects
+then output fewer columns. If another operator would carry unread columns, a `select` is inserted
+below it. It is fused with the adjacent row-wise operators and copies nothing.
 
 These properties are preserved:
 - Named collections have all their columns; one arrangement of them by a key serves all readers.

@@ -5,11 +5,9 @@ once. A small change is sorted only if an operator needs that order. Distinct ro
 rows, and rows without lookups can be sorted later, together with following epochs (see
 `Layer.young`).
 
-Computes the hashes of updates at the first request, and caches them.
-
-The rows of one change are used under several keys and as whole rows: to compare, to probe, and to
-sort. Hashes are chained, so those of a key are the beginning of those of all keys that begin with
-it, and of the row.
+The hashes of updates are computed at the first request, and cached. The rows of one change are used
+under several keys and as whole rows: to compare, to probe, and to sort. Hashes are chained, so
+those of a key are the beginning of those of all keys that begin with it, and of the row.
 """
 
 from __future__ import annotations

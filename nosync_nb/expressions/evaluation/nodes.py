@@ -4,11 +4,11 @@ Evaluation raises exactly where Spark does. An argument that raises somewhere is
 the rows on which Spark evaluates it alone (the branch is taken, the argument before it is not
 null). Without an error, everything is computed on all rows and the results are merged.
 
-Operands that Spark evaluates before an expression: those that `between` and `nullif` read twice.
-
-Spark computes such an operand once, on every row, before the expression around it. That holds for
-every call outside of branches (of `case`, `if`, `coalesce` and similar calls, except their first
-condition). So a row raises even where `false and ...` or a null beside the call would skip it.
+A `SharedOperandNode` is an operand that Spark evaluates before an expression, such as those that
+`between` and `nullif` read twice. Spark computes it once, on every row, before the expression
+around it. That holds for every call outside of branches (of `case`, `if`, `coalesce` and similar
+calls, except their first condition). So a row raises even where `false and ...` or a null beside
+the call would skip it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Comparisons, membership, patterns, and the greatest of several values.
 
-Conditionals: three-valued logic, branches, and tests for null.
+The module also has conditionals: three-valued logic, branches, and tests for null.
 """
 
 from __future__ import annotations

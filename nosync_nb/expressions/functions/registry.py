@@ -6,10 +6,9 @@ to a node. A rule raises `NotProvedError` for arguments that it does not cover. 
 are left to Spark. tests/expressions/vs_spark/test_functions.py compares every entry with Spark; an
 entry without a case there fails.
 
-Functions with one result type for all arguments. Describing a call of one starts no Spark.
-
-These are functions that only Spark computes, or that are computed in process for some arguments
-only. A test asks Spark for the type of each.
+`RESULTS` has functions with one result type for all arguments, so that describing a call of one
+starts no Spark. These are functions that only Spark computes, or that are computed in process for
+some arguments only. A test asks Spark for the type of each.
 """
 
 from __future__ import annotations

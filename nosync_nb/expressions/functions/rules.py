@@ -4,9 +4,8 @@ Each rule casts its arguments as Spark does, selects the kernel of the resulting
 `NotProvedError` for all other types. This module has the rules of numbers, text and dates;
 comparisons.py has others.
 
-The entries of the table of functions that are not rules.
-
-Functions that handle nulls themselves: hashes of several values, joined and greatest texts.
+The entries of the table that are not rules are `Function`s. A `NullTolerantNode` is a call of a
+function that handles nulls itself: a hash of several values, joined and greatest texts.
 """
 
 from __future__ import annotations

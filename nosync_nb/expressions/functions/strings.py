@@ -2,10 +2,10 @@
 
 Positions count code points; bytes are those of UTF-8. kernels/strings.py maps the case of letters.
 
-Text parsed by a literal format: `to_number` by digits and signs, `to_binary` by its alphabet.
-
-Text that does not fit the format is an error with ANSI mode and without; `try_to_number` and
-`try_to_binary` give null. A format that Spark refuses is left to Spark, which names the reason.
+Text is parsed by a literal format: by digits and signs in `to_number`, by its alphabet in
+`to_binary`. Text that does not fit the format is an error with ANSI mode and without;
+`try_to_number` and `try_to_binary` give null. A format that Spark refuses is left to Spark, which
+names the reason.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ A pattern is translated sign by sign. Signs with the same meaning are copied; `.
 groups are rewritten. Any other sign, with a different or unknown meaning, is refused with its
 position; then the expression is left to Spark, whatever its rows are.
 
-Detects regular expressions that may take exponential time, such as `(a+)+$`, before they run.
-
+Regular expressions that may take exponential time, such as `(a+)+$`, are detected before they run.
 A backtracking matcher tries every way to match a text. The number of ways is exponential if and
 only if some position of the pattern can be left and reached again in two ways with the same text. A
 position is a character of the pattern, and its followers are the characters that may come next

@@ -3,7 +3,7 @@
 A kernel gets the values of its arguments, but not their null masks. A strict function is null where
 an argument is, and its result there is discarded.
 
-Runs text kernels over vectors: row by row in small frames, by distinct rows in large ones.
+Text kernels run over vectors: row by row in small frames, by distinct rows in large ones.
 """
 
 from __future__ import annotations

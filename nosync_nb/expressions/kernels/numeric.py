@@ -1,7 +1,6 @@
 """Kernels of numbers: arithmetic as Spark does it in ANSI mode, rounding, comparison.
 
-Exact arithmetic over whole numbers: int64 where no result can leave it, else Python's integers.
-
+Arithmetic over whole numbers is exact: int64 where no result can leave it, else Python's integers.
 Operands are arrays of int64 or of objects, or scalars. The bounds of the operands decide which of
 the two is computed, never the result, so nothing wraps.
 """

@@ -1,14 +1,11 @@
 """Resolves the columns of an expression and refuses forbidden parts, before it is compiled.
 
-Names of Spark's functions that depend on more than the values of one row.
+Some functions of Spark depend on more than the values of one row. Some of these are forbidden in a
+row expression; others are marked because two evaluations differ.
 
-Some are forbidden in a row expression; others are marked because two evaluations differ.
-
-Conjuncts: the operands of the `and`s of a predicate, as text.
-
-A filter keeps the rows for which its predicate is true, which are those for which each conjunct is
-true. So each may be evaluated in another place of the plan. The caller must know if one may be
-evaluated on other rows.
+`conjuncts` gives the operands of the `and`s of a predicate, as text. A filter keeps the rows for
+which its predicate is true, which are those for which each conjunct is true. So each may be
+evaluated in another place of the plan. The caller must know if one may be evaluated on other rows.
 """
 
 from __future__ import annotations

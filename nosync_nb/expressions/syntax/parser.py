@@ -4,17 +4,15 @@ sqlglot parses the text without knowing functions: every call stays as it was wr
 meaning is looked up in our table or left to Spark, never rewritten. `agrees_with_spark` detects
 text that sqlglot parses with another precedence than Spark; that is left to Spark too.
 
-Strings as Spark's lexer reads them: escapes, raw strings, doubled quotes, adjacent strings.
-
+Strings are read as Spark's lexer does: escapes, raw strings, doubled quotes, adjacent strings.
 sqlglot reads escapes in its own way. So strings with escapes are replaced in the text by marks
 before it is parsed, and the marks get their values in the tree.
 
-A recursion guard: the nesting of an expression does not depend on the caller's stack.
+The nesting of an expression does not depend on the caller's stack. Parsing and compiling follow the
+nesting of a text, some ten frames a step. Without the guard a stage that was accepted from a
+shallow stack could not be opened from a deep one.
 
-Parsing and compiling follow the nesting of a text, some ten frames a step. Without the guard a
-stage that was accepted from a shallow stack could not be opened from a deep one.
-
-Parses an order as text, `"x desc, y nulls last"`, as after ORDER BY in Spark SQL.
+An order is parsed as well: `"x desc, y nulls last"`, as after ORDER BY in Spark SQL.
 """
 
 from __future__ import annotations

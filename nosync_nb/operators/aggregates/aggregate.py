@@ -4,13 +4,10 @@ A group whose accumulated row count is 0 disappears; grouping by nothing gives o
 exists. For each group that an epoch touches the previous row is retracted and the new row is
 inserted, unless they are equal.
 
-Builds the aggregate of a definition, and names the columns that it needs.
-
-Accumulates the contributions of changed values to the slots of their groups.
-
-Many values are cut in blocks: the intermediate arrays of a block fit into the cache, and reuse the
-same memory. In one piece they would have twenty times the size of the values, and most of the time
-would go into allocating and clearing memory.
+The contributions of changed values are accumulated in the slots of their groups. Many values are
+cut in blocks: the intermediate arrays of a block fit into the cache, and reuse the same memory. In
+one piece they would have twenty times the size of the values, and most of the time would go into
+allocating and clearing memory.
 """
 
 from __future__ import annotations

@@ -6,10 +6,9 @@ with its count. The history of a group never shows in the result.
 Cost: a group is read whenever one of its values changes, O(n log n) of its distinct values. A hot
 group of millions of different numbers is better served by aggregates that add up.
 
-Results of aggregates that read a value index: extremes, lists and holistic aggregates.
-
-Spark leaves the order of the arrays of collect_list and collect_set open. Here they are ordered by
-value and contain no null, so that equal groups have equal arrays.
+The module also has the other results that are read from a value index: extremes and lists. Spark
+leaves the order of the arrays of collect_list and collect_set open. Here they are ordered by value
+and contain no null, so that equal groups have equal arrays.
 
 Cost: an array is rebuilt from all values of its group whenever one of them changes. That is the
 size of the result, which is written as well; a hot group is better served by other aggregates.

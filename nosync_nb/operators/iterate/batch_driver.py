@@ -11,12 +11,11 @@ complete when the node runs:
 - an operator by key evaluates the changed keys from scratch, on their rows at that time, and again
   at each bound with a time at which their input or output changes later.
 
-Operators by key inside a loop: evaluated from scratch for the keys and times that need it.
-
-At time T the output of a key is the operator over the input rows at T, less the output rows that
-exist at T already. A key is evaluated again at the least upper bound of T with every time at which
-its input or output changes later. That evaluation schedules further times in turn, so all bounds
-are reached, also those of three and more times that nested loops have.
+Operators by key are evaluated from scratch for the keys and times that need it. At time T the
+output of a key is the operator over the input rows at T, less the output rows that exist at T
+already. A key is evaluated again at the least upper bound of T with every time at which its input
+or output changes later. That evaluation schedules further times in turn, so all bounds are reached,
+also those of three and more times that nested loops have.
 """
 
 from __future__ import annotations

@@ -12,12 +12,11 @@ row that does not fit.
 
 PySpark data frames do not come here: the session passes them to Spark.
 
-Converts Arrow's other layouts into those of columns.
-
-Libraries export views, dictionaries, run-ends, large and fixed-size lists, extension types. Arrow's
-own casts between these are incomplete, and some give arrays with bounds outside of their memory
-(list views). Therefore layouts are converted here, by `take` on plain values alone, and the result
-is validated in full: a wrong bound is an error on entry, not a crash of the kernel later.
+Arrow's other layouts are converted into those of columns. Libraries export views, dictionaries,
+run-ends, large and fixed-size lists, extension types. Arrow's own casts between these are
+incomplete, and some give arrays with bounds outside of their memory (list views). Therefore layouts
+are converted here, by `take` on plain values alone, and the result is validated in full: a wrong
+bound is an error on entry, not a crash of the kernel later.
 
 This changes layouts only, never values: an int32 stays one.
 """

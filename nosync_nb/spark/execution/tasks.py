@@ -16,14 +16,12 @@ cost next to nothing. Rows that are equal in these columns are added up first wh
 for an aggregate of few groups. The result of its kernel is the same, because it depends on the sum
 of the diffs alone.
 
-Prepares the data of a plan: references to part files, small batches, and spilled files.
+A `PlanPayload` prepares the data of a plan: references to part files, small batches, and spilled
+files. Spilled files serve one run and are deleted after it, or their reader deletes them.
 
-Spilled files serve one run and are deleted after it, or their reader deletes them.
-
-Collects the reports of a query's tasks, or raises the error that ended it.
-
-Only reports that the driver received count: no report names the files of a failed or repeated
-attempt. If there are several errors, the choice of the one that is raised is deterministic.
+`collect_reports` collects the reports of a query, or raises the error that ended it. Only reports
+that the driver received count. If there are several errors, the choice of the one that is raised is
+deterministic.
 """
 
 from __future__ import annotations

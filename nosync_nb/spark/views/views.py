@@ -15,7 +15,6 @@ import pyarrow as pa
 from nosync_nb.rows import Schema
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import interval_transport
-from nosync_nb.spark.execution import trace_scan
 from nosync_nb.spark.execution.shuffle_records import HashRanges
 from nosync_nb.spark.execution.tasks import PlanPayload
 from nosync_nb.spark.launch import Spark, is_alive, is_stopped
@@ -54,14 +53,16 @@ def to_spark(
             DataFrame is executed.
         StageError: when the DataFrame is executed, if the caller did not retain the files.
     """
+    from nosync_nb.spark.views import data_source
+
     trace = given if isinstance(given, Trace) else Trace.from_batch(given)
     if trace.rows_count <= SMALL_ROWS:
-        records = list(trace_scan.expanded_batches(trace.consolidated(), schema))
+        records = list(data_source.expanded_batches(trace.consolidated(), schema))
         return frame_of(spark, pa.Table.from_batches(records, schema.arrow), schema)
     stored = shipping.trace(trace)
     count = check_workers(spark).slots
     shipping.send()
-    read = trace_scan.range_reader(stored, shipping.depot, schema, HashRanges(count), kept=kept)
+    read = data_source.range_reader(stored, shipping.depot, schema, HashRanges(count), kept=kept)
     ddl = interval_transport.to_transport(schema).ddl
     frame = spark.range(0, count, 1, count).mapInArrow(with_worker_gc_off(read), ddl)
     return interval_transport.from_transport(frame, schema.names, schema.types)

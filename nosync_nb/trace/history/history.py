@@ -18,20 +18,17 @@ IMPORTANT: the changes in the manifest must not be appended again after a restar
 names the position in the log at the time when `pack` was called, and opening replays what follows
 it.
 
-Splits an interval of history into large batches that lie in files, and the rest.
+An interval of history is split into large batches that lie in files, and the rest. A reader that
+merges all of it requests batches; a reader of the first rows leaves large batches where they lie.
+The cost is estimated before: no row is decoded or sorted for that.
 
-A reader that merges all of it requests batches; a reader of the first rows leaves large batches
-where they lie. The cost is estimated before: no row is decoded or sorted for that.
+The changes of a trace in each of many single epochs are read at once. That takes a few numpy calls
+for a pack and for the tail, instead of as many for each epoch. Changes in part files are only
+counted, and not opened.
 
-Reads the changes of a trace in each of many single epochs at once.
-
-It takes a few numpy calls for a pack and for the tail, instead of as many for each epoch. Changes
-in part files are only counted, and not opened.
-
-Finds the history that cannot be read because files are missing. Pure, but opens packs.
-
-A sum over packs is redundant, so history is readable without it. A missing leaf loses epochs of all
-traces, because only the leaf itself says which traces it had.
+If files are missing, some history cannot be read; it is found by opening packs. A sum over packs is
+redundant, so history is readable without it. A missing leaf loses epochs of all traces, because
+only the leaf itself says which traces it had.
 """
 
 from __future__ import annotations

@@ -5,11 +5,10 @@ of its children, in a file of its own. Every change of a trace at an epoch is in
 Normally it is the leaf whose interval has the epoch; a trace that was backfilled over old epochs,
 or that lagged behind, has an interval of its own in some packs (`own`).
 
-Chooses the stored sums that add up to an interval of epochs (the grid). Pure functions.
-
-A section holds the changes of a trace over `[start, stop)` at several *levels*. Level `s` has one
-sum for each aligned group of `2**s` epochs; groups at the ends are cut to the section. Level
-`WHOLE` has one sum for everything. Level 0 has single epochs; downsampling may have dropped it.
+Other functions choose the stored sums that add up to an interval of epochs (the grid). A section
+holds the changes of a trace over `[start, stop)` at several *levels*. Level `s` has one sum for
+each aligned group of `2**s` epochs; groups at the ends are cut to the section. Level `WHOLE` has
+one sum for everything. Level 0 has single epochs; downsampling may have dropped it.
 """
 
 from __future__ import annotations

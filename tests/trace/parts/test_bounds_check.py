@@ -24,7 +24,7 @@ from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.spark import error_translation
-from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks, trace_scan
+from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks
 from nosync_nb.spark.execution.tasks import PlanPayload
 from nosync_nb.spark.staging.location import StagingArea
 from nosync_nb.spark.views import snapshot_server
@@ -348,8 +348,10 @@ def worked(what: str, work: bytes) -> None:
             )
         )
     else:
+        from nosync_nb.spark.views import data_source  # needs PySpark
+
         for place in range(2):
-            for record in trace_scan.range_rows(*given, place):
+            for record in data_source.range_rows(*given, place):
                 record.to_pylist()
 
 

@@ -4,7 +4,7 @@ Equal values give equal bytes in every process; the type is part of the value (1
 differ). A subclass of a listed type is not listed: its behaviour is unknown. Containers, functions
 and classes are in `code`, since they may contain one another.
 
-Fingerprints of definitions that are data.
+The module also has the fingerprints of definitions that are data.
 """
 
 from __future__ import annotations

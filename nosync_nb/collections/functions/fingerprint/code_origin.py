@@ -3,12 +3,11 @@
 Installed code is identified by its version, the user's by its text. A module in a folder outside
 site-packages is the user's, also a package installed for editing.
 
-Identities of this project's own functions, which do not change when their code moves.
-
-A function that an operator of the library puts into a stage is an object of a class with a named
-identity: `library_identity("back_from/1")` over a frozen dataclass. The identity of the object is
-that text and its fields. The number is raised when the function changes its results. Any other
-object of this project is identified by its public name, if it has one.
+This project's own functions have identities that do not change when their code moves. A function
+that an operator of the library puts into a stage is an object of a class with a named identity:
+`library_identity("back_from/1")` over a frozen dataclass. The identity of the object is that text
+and its fields. The number is raised when the function changes its results. Any other object of this
+project is identified by its public name, if it has one.
 
 Failure: 1. An inner function is known by module and line. 2. A comment is inserted above it. 3.
 Each user's stage that contains it is "changed" and recomputed. So identities do not depend on the
