@@ -3,14 +3,18 @@
 A `Definition` can be written to the log, compared by fingerprint and compiled again after a
 restart. Only the user's Python functions are not data. They are stored beside it in the state in
 which they were given, and identified by `nosync_nb.collections.functions.fingerprint`.
+
+The nesting of a definition depends on its author, and a definition may come from a log. The depth
+of Python's stack depends on the caller. So functions that follow the nesting yield the calls that
+they need, and `run_trampoline` runs these at one depth of the stack.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from keyword import iskeyword
-from typing import Any
+from typing import Any, TypeVar
 
 from nosync_nb.collections.functions.closure import CapturedFunction, Function
 from nosync_nb.collections.functions.fingerprint import definition_fingerprint
@@ -292,3 +296,28 @@ def check_name(name: str, what: str) -> str:
             hint="use letters, digits and underscores; not a digit first, and not a Python keyword",
         )
     return name
+
+
+_Result = TypeVar("_Result")
+
+SuspendedCall = Generator[Any, Any, _Result]
+"""A suspended call: yields the calls whose results it needs, and receives each result."""
+
+
+def run_trampoline(call: SuspendedCall[_Result]) -> _Result:
+    """Returns the result of a call and runs all calls that it yields, at one depth of the stack.
+
+    An exception ends all of them; suspended calls cannot catch it.
+    """
+    waiting: list[SuspendedCall[Any]] = [call]
+    result: Any = None
+    while waiting:
+        try:
+            inner = waiting[-1].send(result)
+        except StopIteration as end:
+            waiting.pop()
+            result = end.value
+        else:
+            waiting.append(inner)
+            result = None
+    return result  # type: ignore[no-any-return]

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.definition import Definition, SuspendedCall, run_trampoline
 from nosync_nb.collections.functions.fingerprint import definition_fingerprint
 from nosync_nb.dataflow.cardinality import TableSizes, cheapest_plan
 from nosync_nb.dataflow.graph import (
@@ -53,7 +53,6 @@ from nosync_nb.dataflow.planner import (
     shared_plan,
 )
 from nosync_nb.dataflow.stage import MEMORY, FrozenState, Stage, separated_fingerprint
-from nosync_nb.dataflow.trampoline import Call, run_trampoline
 from nosync_nb.errors import ExpressionError, StageError, titled
 from nosync_nb.expressions import Types
 from nosync_nb.operators import Concat, Linear, MemoizedMap, Operator
@@ -428,7 +427,7 @@ class Compiler:
             return granted
         return cheapest_plan(plans, granted, self.tables)
 
-    def _part_node(self, tree: Definition, purpose: CompilePurpose) -> Call[Node]:
+    def _part_node(self, tree: Definition, purpose: CompilePurpose) -> SuspendedCall[Node]:
         """Returns the node of an unnamed part, shared with equal ones."""
         if tree.is_ref:
             return self.building.named[tree.name]
@@ -445,7 +444,7 @@ class Compiler:
 
     def _operator_node(
         self, tree: Definition, fingerprint: str, name: str | None, purpose: CompilePurpose
-    ) -> Call[Node]:
+    ) -> SuspendedCall[Node]:
         """Returns the node of an operator; fuses row-wise chains and requests arrangements."""
         links = _fused_chain(tree, purpose.uses)
         key = (id(tree), len(links), purpose.keeping)
@@ -740,7 +739,9 @@ def check_stable(loop: Loop, stage: str, *, keeping: bool) -> None:
             )
 
 
-def _loop(plan: LoopPlanBuilder, tree: Definition, around: Active, scope: LoopScope) -> Call[int]:
+def _loop(
+    plan: LoopPlanBuilder, tree: Definition, around: Active, scope: LoopScope
+) -> SuspendedCall[int]:
     """Builds a loop inside others; returns the node that leaves it."""
     count = len(tree.inputs) // 2
     sources, results = tree.inputs[:count], tree.inputs[count:]
@@ -775,7 +776,7 @@ def _add(plan: LoopPlanBuilder, scope: LoopScope, node: LoopNode) -> int:
 
 def _port(
     plan: LoopPlanBuilder, tree: Definition, active: Active, layout: Layout | None
-) -> Call[LoopPort]:
+) -> SuspendedCall[LoopPort]:
     """Returns where a definition is computed: in a node, or outside with a layout."""
     if tree.levels:
         return LoopPort(False, (yield _node(plan, tree, active)))
@@ -787,7 +788,7 @@ def _port(
     return LoopPort(True, len(plan.outside) - 1)
 
 
-def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
+def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> SuspendedCall[int]:
     """Returns the node of a definition, built once in the loops that it depends on."""
     free = tree.levels
     depths = [number for number, (level, _, _) in enumerate(active, 1) if level in free]
@@ -811,7 +812,7 @@ def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
     return plan.built[key]
 
 
-def _operator(plan: LoopPlanBuilder, tree: Definition, active: Active) -> Call[int]:
+def _operator(plan: LoopPlanBuilder, tree: Definition, active: Active) -> SuspendedCall[int]:
     """Returns the node of one operator, with a trace for each input that it looks up."""
     operator = build_operator(tree, plan.types)
     depth = len(active)

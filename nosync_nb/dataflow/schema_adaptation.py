@@ -18,9 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nosync_nb.collections.definition import Definition, reference_to
+from nosync_nb.collections.definition import Definition, SuspendedCall, reference_to, run_trampoline
 from nosync_nb.dataflow.stage import MEMORY, Stage, StageOptions
-from nosync_nb.dataflow.trampoline import Call, run_trampoline
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
 from nosync_nb.operators.registry import SPECS, may_differ
@@ -95,7 +94,7 @@ class _SchemaAdapter:
         self.types = types
         self.known: dict[int, _AdaptedTree] = {}
 
-    def adapt_part(self, tree: Definition) -> Call[_AdaptedTree]:
+    def adapt_part(self, tree: Definition) -> SuspendedCall[_AdaptedTree]:
         """Returns a part over current columns."""
         adapted = self.known.get(id(tree))
         if adapted is None:
@@ -133,7 +132,7 @@ class _SchemaAdapter:
         columns = Definition("select", _schema_without(ref.schema, lost), reference, params)
         return _AdaptedTree(columns, RemainingColumns(positions, lost))
 
-    def _adapted_part(self, tree: Definition) -> Call[_AdaptedTree]:
+    def _adapted_part(self, tree: Definition) -> SuspendedCall[_AdaptedTree]:
         inputs: list[_AdaptedTree] = []
         for each in tree.inputs:
             inputs.append((yield self.adapt_part(each)))

@@ -297,12 +297,8 @@ class AsOfJoin(Operator):
 
 def _rows_equal_to(part: Batch, wanted: Batch) -> tuple[Index, Index]:
     """The positions in a part of rows with the given hashes of key, time and row."""
-    assert part.code is not None
     assert wanted.code is not None
-    first = part.khash.searchsorted(wanted.khash)
-    last = part.khash.searchsorted(wanted.khash, "right")
-    low = place_in(part.code, first, last, wanted.code)
-    high = place_in(part.code, first, last, wanted.code, after=1)
+    low, high = _rows_between(part, wanted, wanted.code)
     if part.rhash is part.khash:
         return low, high
     start = place_in(part.rhash, low, high, wanted.rhash)

@@ -306,16 +306,13 @@ class SparkConnection:
         from nosync_nb.spark import spark_session
         from nosync_nb.spark.views import name_lookups
 
-        told: list[str] = []
         try:
             spark = spark_session.find_session(self._user_session())
             if spark is not None:
                 with self._lock, name_lookups.unwatched():
                     self._follow(spark)
         except Exception as error:
-            told.append(f"no temp views for Spark: {error}")
-        for each in told:
-            self._say(each)
+            self._say(f"no temp views for Spark: {error}")
 
     def _follow(self, spark: Any) -> None:
         """Watches a Spark session, and drops views that match no stage.

@@ -36,8 +36,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.trampoline import Call, run_trampoline
+from nosync_nb.collections.definition import Definition, SuspendedCall, run_trampoline
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Expression, Types, compile_expression, conjuncts, of_params
 from nosync_nb.operators.registry import SPECS, is_linear
@@ -215,7 +214,7 @@ class _FilterPusher:
         self.fixed = parts_with_fixed_columns(parts)
         self.built: dict[int, Definition] = {}
 
-    def build(self, part: Definition, pushed: Sequence[_Conjunct]) -> Call[Definition]:
+    def build(self, part: Definition, pushed: Sequence[_Conjunct]) -> SuspendedCall[Definition]:
         """Returns a part with its filters pushed down, including the conjuncts from above it."""
         if not pushed:
             built = self.built.get(id(part))
@@ -232,7 +231,9 @@ class _FilterPusher:
         """Returns True if filters may be pushed into a part, because it has no other reader."""
         return self.uses[id(part)] == 1 and id(part) not in self.fixed
 
-    def _build_part(self, part: Definition, pushed: Sequence[_Conjunct]) -> Call[Definition]:
+    def _build_part(
+        self, part: Definition, pushed: Sequence[_Conjunct]
+    ) -> SuspendedCall[Definition]:
         """Returns a part with pushed inputs, and with the conjuncts that must stay above it."""
         if id(part) in self.fixed:
             return _with_filters(part, pushed)

@@ -143,16 +143,11 @@ class PlanPayload:
 
     def _fits(self, part: Batch | Updates) -> bool:
         """Returns True if a part is small enough to travel with the plan."""
-        size = sum(column_bytes(c) for c in part.columns) + 24 * len(part.diff)
+        size = sum(int(c.nbytes) for c in part.columns) + 24 * len(part.diff)
         if size > INLINE_BYTES or size > self._room:
             return False
         self._room -= size
         return True
-
-
-def column_bytes(column: rows.Column) -> int:
-    """The approximate size of a column; Python objects count as pointers."""
-    return int(column.nbytes)
 
 
 def delete_parts(refs: Iterable[PartRef], folder: str) -> None:

@@ -292,7 +292,6 @@ def _workers_see_files(spark: Spark, depot: StagingArea) -> bool:
 
 def _file_check(depot: StagingArea, name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def check(records: Iterator[Any]) -> Iterator[Any]:
-
         for _ in records:
             pass
         yield pa.RecordBatch.from_pydict({"seen": [depot.has(name)]})
