@@ -7,7 +7,12 @@ is one notebook per kernel; outside a notebook the functions say what to use ins
 
 from __future__ import annotations
 
+import atexit
+import os
+import signal
 import sys
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -32,8 +37,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         >>> %load_ext nosync
     """
     global _notebook
-    from nosync.commands.completion import register
-    from nosync.magic import NoSync
+    from nosync.magic import NoSync, register_completion
     from nosync.progress import CellProgress
     from nosync_widgets.data.recovery_report import report_bundle
 
@@ -50,11 +54,14 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     for kind, bundle in ((_COLLECTION, notebook.collection_bundle), (_REPORT, report_bundle)):
         bundles.for_type_by_name(*kind, bundle)
         undo(_forget_formatter, bundles, kind)
-    undo(register(notebook))
+    undo(register_completion(notebook))
     following = CellProgress(notebook)
     for event, hears in (("pre_run_cell", following.before), ("post_run_cell", following.after)):
         shell.events.register(event, hears)
         undo(shell.events.unregister, event, hears)
+    hook = ShutdownHook(notebook.exit, busy=lambda: bool(notebook.cells.source))
+    hook.install()
+    undo(hook.remove)
     notebook.attach()
 
 
@@ -87,6 +94,50 @@ def _forget_formatter(formatter: Any, name: tuple[str, str]) -> None:
     for kind in list(formatter.type_printers):
         if (kind.__module__, kind.__qualname__) == name:
             del formatter.type_printers[kind]
+
+
+class ShutdownHook:
+    """Closes the session when the kernel is asked to end, whatever its child processes do.
+
+    Failure: 1. A notebook has used Spark, and its kernel is restarted from the menu. 2. ipykernel
+    waits for the Java process to end before it stops itself. 3. The server stops waiting and sends
+    SIGTERM: no exit handler runs, and the log looks as after a crash. Hence SIGTERM closes the
+    session, too; but not in the middle of a cell, which may be committing.
+
+    Args:
+        close: called once.
+        busy: returns True while a cell runs.
+    """
+
+    def __init__(self, close: Callable[[], None], busy: Callable[[], bool]) -> None:
+        self._close = close
+        self._busy = busy
+        self._handles = False
+        self._process = os.getpid()
+
+    def install(self) -> None:
+        """Installs the hook; an existing handler for SIGTERM stays in place."""
+        atexit.register(self._close)
+        free = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        if free and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._handles = True
+
+    def remove(self) -> None:
+        """Removes the hook."""
+        atexit.unregister(self._close)
+        if self._handles and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._handles = False
+
+    def _on_sigterm(self, _signal: int, _frame: Any) -> None:
+        """Ends the process as SIGTERM does, after closing the session."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            if os.getpid() == self._process and not self._busy():  # not in a forked process
+                self._close()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def current() -> Notebook | None:

@@ -1,79 +1,39 @@
-"""The magics `%dd` and `%%dd`, and the settings of `%config NoSync`."""
+"""The magics `%dd` and `%%dd`, their completion, and the checks of `%config NoSync`."""
 
 from __future__ import annotations
 
+import dis
+import inspect
+import re
+from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import traitlets
 from IPython.core.error import UsageError
 from IPython.core.magic import (
-    Magics,
     line_cell_magic,
     magics_class,
     no_var_expand,
     output_can_be_silenced,
 )
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.display import display
 
-from nosync.cells.display import display_line_value
-from nosync.config_limits import config_budget
 from nosync.define import define_cell
-from nosync.notebook import Notebook
+from nosync.notebook import Notebook, set_budget
+from nosync.settings import Settings
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+_LINE = re.compile(r"^\s*(%%?)dd\s+(.*)$")
+_CELL_OPTIONS = ("--on", "--persist", "--replay", "--nondeterministic", "--again")
+
 
 @magics_class
-class NoSync(Magics):
-    """Settings of NoSync."""
-
-    # The class name is the section of `%config`.
-    autocommit = traitlets.Bool(
-        True, help="Commit a cell's changes at its end. Default: True."
-    ).tag(config=True)
-    replay_rows = traitlets.Int(
-        1_000_000, help="Replay an edited stage over the past up to this many rows."
-    ).tag(config=True)
-    backlog_bytes = traitlets.Int(
-        256 << 20,
-        allow_none=True,
-        help="Above this replication backlog, stages that can be recomputed are sent last.",
-    ).tag(config=True)
-    budget = traitlets.Unicode(
-        "",
-        help="The disk budget of the log, as `%dd retain --budget` takes it, and of logs that are"
-        " opened later. Default: each log keeps its own.",
-    ).tag(config=True)
-    spark_conf = traitlets.Dict(
-        value_trait=traitlets.Unicode(), help="Settings of a Spark session that NoSync starts."
-    ).tag(config=True)
-    spark = traitlets.Enum(
-        ["auto", "eager", "off"],
-        "auto",
-        help="When to use Spark: auto: when it is faster; eager: it starts at once; off: never, and"
-        " an operation that needs it is an error.",
-    ).tag(config=True)
-    bulk = traitlets.Unicode(
-        "",
-        help="Staging area for executors that cannot see the log's folder: file:///mnt/shared,"
-        " s3://bucket/prefix. Default: that of the opening.",
-    ).tag(config=True)
-    progress = traitlets.Enum(
-        ["on", "off"], "on", help="Show a line per commit and the progress of long work."
-    ).tag(config=True)
-    short_errors = traitlets.Bool(
-        True,
-        help="Show errors of NoSync without frames, yours without NoSync's frames; %tb shows all.",
-    ).tag(config=True)
-    show = traitlets.Enum(
-        ["figures", "rows"],
-        "figures",
-        help="What a %%dd cell shows of each stage: one line of figures, or also its rows.",
-    ).tag(config=True)
-    limit = traitlets.Int(
-        20, min=1, help="The number of rows shown of a collection. Default: 20."
-    ).tag(config=True)
+class NoSync(Settings):
+    """Settings of NoSync."""  # the class name is the section of `%config`
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
@@ -90,7 +50,7 @@ class NoSync(Magics):
 
         budget, notebook = str(proposal["value"]), getattr(self, "notebook", None)
         try:
-            config_budget(budget, None if notebook is None else notebook.opened)
+            set_budget(budget, None if notebook is None else notebook.opened)
         except NosyncError as error:
             raise traitlets.TraitError(f"{error}; {error.hint}") from None
         return budget
@@ -160,7 +120,7 @@ class NoSync(Magics):
         if cell is None:
             from nosync.commands.dispatch import run
 
-            return display_line_value(self.notebook.shell, run(self.notebook, line))
+            return _display_if_dropped(self.notebook.shell, run(self.notebook, line))
         try:
             arguments = vars(parse_argstring(self.dd, line))
         except UsageError as error:
@@ -169,3 +129,101 @@ class NoSync(Magics):
             raise UsageError("%%dd: the cell is empty; write definitions below the first line")
         options = {name: value for name, value in arguments.items() if value is not None}
         return define_cell(self.notebook, line, cell, options)
+
+
+def _display_if_dropped(shell: InteractiveShell, value: object) -> object:
+    """Returns a value if the code of the cell uses it; else displays it, and returns None.
+
+    IPython only shows the value of a cell's last expression, so the output of `%dd diff late` above
+    another line would vanish. The bytecode at the call shows if the value is used: Python drops an
+    unused value in the very next step.
+    """
+    if value is None or not _is_dropped(_caller(shell)):
+        return value
+    display(value)
+    return None
+
+
+def _caller(shell: InteractiveShell) -> FrameType | None:
+    """Returns the innermost frame that is code of a cell."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None:
+        if shell.compile.format_code_name(frame.f_code.co_filename) is not None:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _is_dropped(frame: FrameType | None) -> bool:
+    """Returns True if the value that a frame waits for will be dropped."""
+    if frame is None:
+        return False
+    after = (step for step in dis.get_instructions(frame.f_code) if step.offset > frame.f_lasti)
+    return next((step.opname == "POP_TOP" for step in after if step.opname != "CACHE"), False)
+
+
+def register_completion(notebook: Notebook) -> Callable[[], None]:
+    """Adds a matcher to the shell's completer; returns a function that removes it."""
+    matchers, matcher = notebook.shell.Completer.custom_matchers, _matcher(notebook)
+    matchers.insert(0, matcher)
+    return lambda: matchers.remove(matcher)
+
+
+def candidates(notebook: Notebook, line: str) -> list[str]:
+    """Returns all completions of a line, whatever is typed of its last word."""
+    match = _LINE.match(line)
+    if match is None:
+        return []
+    kind, rest = match.groups()
+    if kind == "%%":
+        return list(_CELL_OPTIONS)
+    from nosync.commands.dispatch import COMMANDS, options_of
+
+    words = rest.split(" ")
+    if len(words) < 2:
+        return list(COMMANDS)
+    session = notebook.opened
+    names = [] if session is None else [*session.stages, *session.inputs]
+    return [*_branches(notebook, words, names), *names, *options_of(words[0])]
+
+
+def _branches(notebook: Notebook, words: list[str], stages: list[str]) -> list[str]:
+    """Returns the branches, if a command takes one; for `compare`, with the stages in each."""
+    from nosync_nb.log_folders import LogFolder
+
+    command, before = words[0], words[-2]
+    if notebook.main is None or not (
+        command in ("switch", "compare") or (command == "branch" and before == "--drop")
+    ):
+        return []
+    names = LogFolder(notebook.main).branches
+    if command != "compare":
+        return names
+    return [f"{branch}/{stage}" for branch in ("main", *names) for stage in stages]
+
+
+def _matcher(notebook: Notebook) -> Any:
+    from IPython.core.completer import SimpleCompletion, context_matcher
+
+    @context_matcher()
+    def nosync_matcher(context: Any) -> Any:
+        line = context.full_text[: _cursor(context)].rsplit("\n", 1)[-1]
+        token = line.rsplit(" ", 1)[-1] if " " in line else ""
+        words = [word for word in candidates(notebook, line) if word.startswith(token)]
+        is_command = _LINE.match(line) is not None
+        return {
+            "completions": [SimpleCompletion(word, type="magic") for word in words],
+            "matched_fragment": token,
+            "suppress": is_command,
+            "ordered": True,  # keeps stages before options; sorting would put options first
+        }
+
+    return nosync_matcher
+
+
+def _cursor(context: Any) -> int:
+    """Returns the offset of the cursor in the whole text."""
+    lines = context.full_text.split("\n")
+    before = sum(len(line) + 1 for line in lines[: context.cursor_line])
+    position: int = before + context.cursor_position
+    return position

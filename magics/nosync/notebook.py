@@ -14,31 +14,23 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nosync import config_limits
-from nosync.cells.commit_summary import pending_rows
 from nosync.cells.source import read_cell
 from nosync.cells.tracebacks import ShortErrors
-from nosync.cells.transaction import CellTransactions
-from nosync.earlier_kernels import EarlierKernels
+from nosync.cells.transaction import CellTransactions, pending_rows
 from nosync.log.binding import Binding, log_owner_notebook
 from nosync.log.location import (
     LogPlace,
     abandoned_place,
-    check_branch,
     current_log_folder,
-    fetch,
-    folder_of,
     is_log_lost,
     main_of,
     prepare_folder,
     restored_place,
-    set_current_log,
     shown_path,
     temporary_place,
 )
 from nosync.log.notebook_memo import NotebookMemo
 from nosync.open_views import OpenViews
-from nosync.shutdown import ShutdownHook
 from nosync.spark_variable import NotebookSpark
 from nosync.variables import Variables, is_reserved
 from nosync_widgets import formats
@@ -48,7 +40,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
     from nosync.cells.source import CellSource
-    from nosync.protocols import Settings
+    from nosync.settings import Settings
     from nosync_nb import Collection, Session
 
 _SAFE_MODE = 2
@@ -71,12 +63,10 @@ class Notebook:
         self.errors = ShortErrors(shell, settings, self._named)
         self.cells = CellTransactions(self)
         self.variables = Variables(shell)
-        self.recollection = EarlierKernels(self.variables)
         self.binding = Binding(shell)
         self.views = OpenViews()
         self.undoing = ExitStack()
         self.spark = NotebookSpark(self.variables, shell.user_ns)
-        self._ending = ShutdownHook(self._exit, busy=lambda: bool(self.cells.source))
         self._has_looked = False
         self._report_due = False  # True while a report was not shown yet
 
@@ -93,7 +83,6 @@ class Notebook:
     def attach(self) -> None:
         """Starts to follow the cells of the shell; recovers immediately if one of them runs."""
         self.cells.register()
-        self._ending.await_end()
         if self.shell.display_trap.is_active:
             self.cells.await_value()
             self.before_cell()
@@ -103,7 +92,6 @@ class Notebook:
         self.cells.unregister()
         self.close()
         self.errors.remove()
-        self._ending.forget()
         self.undoing.close()
 
     def session(self) -> Session:
@@ -196,10 +184,8 @@ class Notebook:
     def _adopt(self, session: Session, place: LogPlace, memo: NotebookMemo | None) -> None:
         """Makes a session the notebook's; without a memo it is only read."""
         is_own = memo is None or self.binding.adopt(place)
-        folder, names = None if memo is None else place.path, self.shell.user_ns
-        self.recollection.switch_log(
-            memo or NotebookMemo.read(place.path), folder, own=is_own, there=names
-        )
+        folder = None if memo is None else place.path
+        self.variables.switch_memo(memo or NotebookMemo.read(place.path), folder, own=is_own)
         self.opened, self.place, self._has_looked = session, place, True
         session.on_notice(self.cells.hear)
         self.configure()
@@ -229,16 +215,20 @@ class Notebook:
         main, home = main_of(place.path)
         if name is None and home is not None:
             return self.open(force=True, brief=True, main=True)
+        from nosync_nb.log_folders import LogFolder
+
+        log = LogFolder(place.path)
         if name is not None:
-            fetch(main, name)
+            LogFolder(main).restore_branch(name)  # if it is only at its replicas
         if home is not None and name != home and not str(name).startswith(f"{home}/"):
-            return self.open(str(check_branch(main, str(name))), force=True, brief=True)
-        before = main_of(current_log_folder(place))[1]
-        set_current_log(place, _relative_branch(home, name))
+            branch = LogFolder(main).existing_branch(str(name)).path
+            return self.open(str(branch), force=True, brief=True)
+        before = log.notebook_branch
+        log.set_notebook_branch(_relative_branch(home, name))
         try:
             return self.open(force=True, brief=True)
         except BaseException:
-            set_current_log(place, _relative_branch(home, before))
+            log.set_notebook_branch(before)
             raise
 
     @contextmanager
@@ -249,9 +239,11 @@ class Notebook:
             yield session
             return
         import nosync_nb
+        from nosync_nb.log_folders import LogFolder
 
+        folder = self.main if branch is None else LogFolder(self.main).branch(branch).path
         try:
-            opened = nosync_nb.open(str(folder_of(self.main, branch)), mode=mode)
+            opened = nosync_nb.open(str(folder), mode=mode)
         except nosync_nb.FencedError as error:
             hint = "run this command in the notebook that has it open, or close it there"
             raise nosync_nb.FencedError(str(error), hint=hint) from error
@@ -305,7 +297,7 @@ class Notebook:
             self.views.close()
         self.variables.drop()
         self.binding.release()
-        self.recollection.release()
+        self.variables.release_memo()
         session, self.opened = self.opened, None
         try:
             yield
@@ -346,18 +338,18 @@ class Notebook:
             return
         cell = self._cell()
         if session is not None:
-            self.recollection.record_cell(session, cell, self.cells.number)
-            self.recollection.bring_back(cell, self.say)
-        self.spark.before_cell(session, self.recollection.memo, cell, self.say)
+            self.variables.record_cell(session, cell, self.cells.number)
+            self.variables.bring_back(cell, self.say)
+        self.spark.before_cell(session, cell, self.say)
 
     def after_cell(self, result: ExecutionResult | None) -> None:
         """Records the cell's names, and refreshes open views."""
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
-        self.spark.after_cell(self.opened, self.recollection.memo, source)
+        self.spark.after_cell(self.opened, source)
         if self.opened is not None:
             self.views.refresh()
             self.binding.ran()
-        self.recollection.end(source, self.cells.number)
+        self.variables.record_end(source, self.cells.number)
 
     def cancel_spark(self) -> None:
         """Cancels the Spark jobs of an interrupted cell: Ctrl-C alone leaves them running."""
@@ -391,11 +383,11 @@ class Notebook:
         if self._report_due:
             return
         session = self.session()
-        self.recollection.add_facts(session, self._cell())
+        self.variables.add_facts(session, self._cell())
         self.say(str(session.recovery), report_html(session.recovery))
 
     def _announce(self, session: Session, place: LogPlace, brief: bool) -> None:
-        unbound = self.variables.bind(session, self.recollection.memo)
+        unbound = self.variables.bind(session)
         if session.recovery.fresh:
             if place.temporary:
                 self.say(
@@ -414,9 +406,18 @@ class Notebook:
 
     def configure(self) -> None:
         """Passes the settings that concern the engine to the session."""
-        self.spark.configure(self.settings, self.recollection.memo, self.opened)
-        if self.opened is not None:
-            config_limits.apply_config_limits(self.settings, self.opened, self.say)
+        session, settings = self.opened, self.settings
+        self.spark.configure(settings, session)
+        if session is None:
+            return
+        from nosync_nb import NosyncError
+
+        session.replay_rows = settings.replay_rows
+        session.backlog_bytes = settings.backlog_bytes
+        try:
+            set_budget(settings.budget, session)
+        except NosyncError as error:  # the log needs more: it keeps its own budget
+            self.say(f"NoSync: {error}; {error.hint}")
 
     def _named(self) -> list[str]:
         """The names of the log's inputs and stages."""
@@ -427,15 +428,26 @@ class Notebook:
 
         An exception would reach IPython's handler instead of ours, and show every frame.
         """
+        from nosync_widgets.data.tables import collection_table
+
         try:
             self.cells.settle_first()
-            table = self.views.table_of(collection, self)
+            session, limit, name = self.opened, self.settings.limit, collection.name
+            if session is not None and not session.owns(collection):
+                session = None
+            table = collection_table(collection, limit=limit, session=session)
         except Exception as error:
             self.show_error(error)
             return {}
         bundle = {"text/plain": table.text(), "text/html": table.html()}
-        grid = self.views.grid_of(collection, self) if hasattr(self.shell, "kernel") else None
-        return bundle if grid is None else {**grid, **bundle}
+        if session is None or name is None or not hasattr(self.shell, "kernel"):
+            return bundle
+        # A notebook that is opened again without its kernel shows no widgets, and nothing in their
+        # place. So the current rows are shown above the grid, folded up.
+        grid = self.views.grid(session, name, limit, self.branch)
+        text, rows = grid.static()
+        self.say(text, formats.folded(grid.title(), rows))
+        return {**grid.bundle(), **bundle}
 
     def _place(self) -> LogPlace:
         """Returns the place of the session that the user closed, else the notebook's own."""
@@ -443,7 +455,7 @@ class Notebook:
             return self.place
         return self.binding.find_log() or temporary_place()
 
-    def _exit(self) -> None:
+    def exit(self) -> None:
         """At the end of the process: marks a clean end, and removes a temporary log."""
         temporary = self.place is not None and self.place.temporary
         with suppress(Exception):
@@ -455,6 +467,21 @@ class Notebook:
             from nosync_nb.log_folders import Files
 
             Files().remove_folder(str(self.place.path))
+
+
+def set_budget(budget: str, session: Session | None) -> None:
+    """Bounds the disk usage of the log of a session; an empty budget does nothing.
+
+    Raises:
+        SchemaError: it is no budget, or less than the log needs; then nothing changes.
+    """
+    if not budget:
+        return
+    from nosync_nb.frontend import parse_budget
+
+    size = parse_budget(budget)
+    if session is not None and session.mode == "w" and session.budget != size:
+        session.budget = budget
 
 
 def _relative_branch(home: str | None, name: str | None) -> str | None:

@@ -8,14 +8,10 @@ views of the current state share one poller.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
-
-from nosync_widgets import formats
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nosync.protocols import Settings
-    from nosync_nb import Collection, Session
-    from nosync_widgets.data.tables import Table
+    from nosync_nb import Session
     from nosync_widgets.live.overview_poller import OverviewPoller
     from nosync_widgets.live.throttle import ThreadBudget
     from nosync_widgets.views.graph_view import FrontierView
@@ -23,17 +19,6 @@ if TYPE_CHECKING:
     from nosync_widgets.views.layers_view import LayersView
     from nosync_widgets.views.panel import Actions, Panel
     from nosync_widgets.views.time_slider import ForkActions, TravelView
-
-
-class ViewHost(Protocol):
-    """The notebook, as a view sees it."""
-
-    opened: Session | None
-    branch: str | None
-    settings: Settings
-
-    def say(self, text: str, html: str | None = None) -> None:
-        """Shows a text in the running cell, or HTML made of it."""
 
 
 class OpenViews:
@@ -149,28 +134,6 @@ class OpenViews:
             grid.refresh()
         return grid
 
-    def table_of(self, collection: Collection, notebook: ViewHost) -> Table:
-        """Returns the table of a collection for a saved notebook: the current rows, dated."""
-        from nosync_widgets.data.tables import collection_table
-
-        session = _session_of(collection, notebook)
-        return collection_table(collection, limit=notebook.settings.limit, session=session)
-
-    def grid_of(self, collection: Collection, notebook: ViewHost) -> dict[str, Any] | None:
-        """Returns the display bundle of the grid of a stage or input; None for other collections.
-
-        It is one grid, wherever it is displayed. A notebook that is opened again without its kernel
-        shows no widgets and nothing in their place. So the current rows are shown above it, folded
-        up.
-        """
-        session, name = _session_of(collection, notebook), collection.name
-        if session is None or name is None:
-            return None
-        grid = self.grid(session, name, notebook.settings.limit, notebook.branch)
-        text, rows = grid.static()
-        notebook.say(text, formats.folded(grid.title(), rows))
-        return grid.bundle()
-
     def refresh(self) -> None:
         """Looks for new epochs, and for epochs that are no longer readable."""
         for view in self._open.values():
@@ -203,9 +166,3 @@ class OpenViews:
         for each in live:
             if each is not None:
                 each.close()
-
-
-def _session_of(collection: Collection, notebook: ViewHost) -> Session | None:
-    """Returns the notebook's session, if the collection belongs to it."""
-    session = notebook.opened
-    return session if session is not None and session.owns(collection) else None

@@ -1,8 +1,8 @@
 """Shows the progress of long work in the running cell, with its steps, its time and its Spark jobs.
 
 A thread per cell polls the activity of the session (`session.info.activity`) and the running Spark
-jobs, from half a second on, and shows them: a bar in a notebook, a line in a
-terminal. Working threads never wait for it. The display is removed when the cell ends.
+jobs, from half a second on, and shows them: a bar in a notebook, a line in a terminal. Working
+threads never wait for it. The display is removed when the cell ends.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nosync_widgets import formats
-from nosync_widgets.progress_bar import ProgressState
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
@@ -25,6 +24,15 @@ AFTER_S = 0.5
 """Work is long after so many seconds."""
 
 EVERY_S = 0.25
+
+
+class ProgressState(NamedTuple):
+    """The current work: a text, done and total (0 of 0: unknown), and the URL of the Spark UI."""
+
+    text: str
+    done: int = 0
+    total: int = 0
+    url: str | None = None
 
 
 class ProgressDisplay(Protocol):
@@ -151,8 +159,6 @@ class CellProgress:
     def _make_display(self) -> ProgressDisplay:
         if not hasattr(self._notebook.shell, "kernel"):
             return TerminalLine()
-        from nosync_widgets.progress_bar import ProgressBar
-
         return ProgressBar()
 
 
@@ -176,3 +182,49 @@ class TerminalLine:
         with contextlib.suppress(OSError, ValueError):  # the terminal may be closed
             sys.stderr.write(f"\r{text.ljust(self._width)}\r{text}")
             sys.stderr.flush()
+
+
+class ProgressBar:
+    """Shows progress as a bar in the cell that runs when it is first updated.
+
+    It is HTML that is updated under one display id, not a widget: a saved notebook keeps an empty
+    output of it, instead of a widget without its model.
+    """
+
+    def __init__(self) -> None:
+        from IPython.display import DisplayHandle
+
+        self._handle = DisplayHandle()
+        self._shown = False
+
+    def update(self, seen: ProgressState) -> None:
+        """Shows the current state."""
+        self._display({"text/plain": formats.visible(seen.text), "text/html": bar_html(seen)})
+
+    def close(self) -> None:
+        """Clears the output."""
+        if self._shown:
+            self._display({"text/plain": "", "text/html": ""})
+
+    def _display(self, bundle: MutableMapping[str, str]) -> None:
+        if self._shown:
+            self._handle.update(bundle, raw=True)
+        else:
+            self._handle.display(bundle, raw=True)
+            self._shown = True
+
+
+def bar_html(seen: ProgressState) -> str:
+    """Formats progress as HTML: a bar, the text and a link to the Spark UI.
+
+    Screen readers read the text.
+    """
+    if seen.total:
+        bar = f'<progress max="{seen.total}" value="{min(seen.done, seen.total)}"></progress>'
+    else:
+        bar = "<progress></progress>"
+    link = ""
+    if seen.url and seen.url.startswith(("http://", "https://")):
+        link = f' <a href="{formats.html(seen.url)}" target="_blank" rel="noopener">Spark UI</a>'
+    label = f'<span role="status">{formats.html(seen.text)}</span>'
+    return f'<div style="{formats.LINE}">{bar} {label}{link}</div>'

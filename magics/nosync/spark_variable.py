@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nosync.cells.source import CellSource
-    from nosync.log.notebook_memo import NotebookMemo
-    from nosync.protocols import Settings
+    from nosync.settings import Settings
     from nosync.variables import Variables
     from nosync_nb import Session
 
@@ -33,32 +32,28 @@ class NotebookSpark:
         self._recorded_session: Any = None
         self.users = self._eager.users
 
-    def configure(self, settings: Settings, memo: NotebookMemo, session: Session | None) -> None:
+    def configure(self, settings: Settings, session: Session | None) -> None:
         """Passes the settings for starting Spark to the session, and starts an eager session."""
+        conf = self._variables.memo.conf
         if settings.spark == "eager":
-            self._eager.start({**memo.conf, **settings.spark_conf})
+            self._eager.start({**conf, **settings.spark_conf})
         self._recorded_session = None
         if session is not None:
             session.spark_off = settings.spark == "off"
             if settings.bulk and session.mode == "w":
                 session.spark_control.use_staging_area(settings.bulk)
-            session.spark_conf.update({**self._restart_conf(memo, session), **settings.spark_conf})
-
-    def _restart_conf(self, memo: NotebookMemo, session: Session) -> dict[str, str]:
-        """Returns the recorded settings, overridden by those of the log's definitions."""
-        return {**memo.conf, **session.spark_control.recorded_conf} if memo.conf else {}
+            if conf:  # the settings of the log's definitions override those of the memo
+                conf = {**conf, **session.spark_control.recorded_conf}
+            session.spark_conf.update({**conf, **settings.spark_conf})
 
     def before_cell(
-        self,
-        session: Session | None,
-        memo: NotebookMemo,
-        cell: CellSource,
-        say: Callable[[str], None],
+        self, session: Session | None, cell: CellSource, say: Callable[[str], None]
     ) -> None:
         """Binds the `spark` that a cell uses: an eager session, or one like the log's last one."""
         if not self._variables.lacks_spark(cell):
             return
         self._variables.bind_spark(self._eager.awaited())
+        memo = self._variables.memo
         restorable = "spark" not in memo.names or bool(memo.conf)
         if session is None or not (restorable and self._variables.lacks_spark(cell)):
             return
@@ -72,7 +67,7 @@ class NotebookSpark:
         except NosyncError as error:
             say(f"NoSync: {error}")
 
-    def after_cell(self, session: Session | None, memo: NotebookMemo, source: str) -> None:
+    def after_cell(self, session: Session | None, source: str) -> None:
         """Binds the current Spark session, updates the views of stages, and records the settings.
 
         Cost: a call to the JVM, some ms, after a cell that mentions Spark.
@@ -88,7 +83,7 @@ class NotebookSpark:
 
             with suppress(Exception):  # its JVM may be gone
                 is_bound = is_spark_session(self._namespace.get("spark"))
-                memo.used_spark(restart_conf(spark) if is_bound else {})
+                self._variables.memo.used_spark(restart_conf(spark) if is_bound else {})
                 self._recorded_session = spark
 
 

@@ -5,6 +5,10 @@ Modules, and names imported from them, are restored when a cell mentions them: i
 once would make recovery as slow as the slowest of them. Other variables are not restored; the memo
 records their names and the cells that made them (see `notebook_memo`).
 
+A cell is recorded in the memo when it begins, and removed at its end. So the next kernel can report
+the cell that ran when this kernel died. Both are one small write beside the log, never in the path
+of a commit.
+
 Failure: 1. A cell reads the stage `daily` of another log into a variable of that name. 2. The next
 cell opens the notebook's own log. 3. The variable has the name of its stage, so it is taken for one
 of the notebook's session, and is deleted. Hence a variable is ours only if its collection belongs
@@ -17,11 +21,13 @@ import builtins
 import keyword
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nosync.cells.source import CellSource, read_cell
-from nosync.log.notebook_memo import NotebookMemo
+from nosync.log.notebook_memo import NotebookMemo, RunningCell
+from nosync_widgets import formats
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -34,15 +40,22 @@ _LOOKED_BACK = 200
 
 
 class Variables:
-    """Distinguishes our variables in the user's namespace from the user's own."""
+    """Distinguishes our variables in the user's namespace from the user's own.
+
+    `memo` is that of the log in use: what earlier kernels recorded, and this one records.
+    """
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._ours: dict[str, Any] = {}
         self._last_ids: dict[str, int] = {}
         self._session: Session | None = None
+        self.memo = NotebookMemo()
+        self._folder: Path | None = None
+        self._began: RunningCell | None = None
+        self._interrupted: RunningCell | None = None
 
-    def bind(self, session: Session, memo: NotebookMemo) -> list[str]:
+    def bind(self, session: Session) -> list[str]:
         """Binds all collections of a session; returns the names that other values keep.
 
         A Python built-in name, such as `print`, is never bound by a log.
@@ -52,7 +65,7 @@ class Variables:
         for name in [*session.inputs, *session.stages]:
             if not self.set(name, session[name]):
                 refused.append(name)
-        for alias, name in memo.aliases.items():
+        for alias, name in self.memo.aliases.items():
             if name in session.inputs or name in session.stages:
                 self.set(alias, session[name])
         return refused
@@ -126,9 +139,44 @@ class Variables:
         used = "spark" in cell.names and "spark" not in cell.bound
         return used and "spark" not in self._shell.user_ns
 
-    def remember(self, memo: NotebookMemo, source: str, number: int) -> bool:
+    def switch_memo(self, memo: NotebookMemo, folder: Path | None, *, own: bool) -> None:
+        """Switches to the memo of another log, and records the names that cells have bound there.
+
+        Args:
+            folder: of that log, None if nothing is to be written there.
+            own: it was this notebook's before.
+        """
+        if not own:
+            memo.forget()
+        interrupted = memo.ends()
+        mine = folder is None or interrupted == self._began
+        self._interrupted = None if mine else interrupted
+        memo.join(self.memo, self._shell.user_ns)
+        self.memo, self._folder = memo, folder
+
+    def release_memo(self) -> None:
+        """Removes the running cell from the memo when the log is closed."""
+        folder, self._folder = self._folder, None
+        if self.memo.ends() is not None and folder is not None:
+            self.memo.write(folder)
+
+    def record_cell(self, session: Session, cell: CellSource, number: int) -> None:
+        """Records a cell that begins."""
+        if self._folder is not None and cell.text:
+            self._began = RunningCell(_label(cell, number), session.now, cell.repeatable)
+            self.memo.begins(self._began)
+            self.memo.write(self._folder)
+
+    def record_end(self, source: str, number: int) -> None:
+        """Records the names that a cell has bound, and that it no longer runs."""
+        changed = self._record_names(source, number)
+        changed |= self.memo.ends() is not None
+        if changed and self._folder is not None:
+            self.memo.write(self._folder)
+
+    def _record_names(self, source: str, number: int) -> bool:
         """Records names that a cell bound; returns True if the memo changed."""
-        changed = False
+        memo, changed = self.memo, False
         for name in [name for name in self._last_ids if name not in self._shell.user_ns]:
             del self._last_ids[name]
             was_recorded = name in memo.names or name in memo.aliases or name in memo.imports
@@ -153,19 +201,12 @@ class Variables:
                     break
                 cells.append(earlier)
             maker = next(((n, c) for n, c in cells if name in c.bound), cells[0])
-            self._note(memo, name, value, *maker, [n for n in new if self.name_of(new[n]) is None])
+            self._note(name, value, *maker, [n for n in new if self.name_of(new[n]) is None])
         return True
 
-    def _note(
-        self,
-        memo: NotebookMemo,
-        name: str,
-        value: Any,
-        number: int,
-        cell: CellSource,
-        plain: list[str],
-    ) -> None:
+    def _note(self, name: str, value: Any, number: int, cell: CellSource, plain: list[str]) -> None:
         """Records a plain variable: its import statement, or the cell that made it."""
+        memo = self.memo
         if name in memo.imports and name not in cell.bound:
             return  # restored by us
         memo.bound(name)
@@ -175,7 +216,7 @@ class Variables:
             memo.imports[name] = f"import {value.__name__} as {name}"
         elif name not in cell.loops:
             names = cell.bound - cell.imports.keys() - cell.loops
-            memo.names[name] = label(cell, number, [each for each in plain if each in names])
+            memo.names[name] = _label(cell, number, [each for each in plain if each in names])
 
     def _cells_before(self, number: int) -> Iterator[tuple[int, CellSource]]:
         """Yields the earlier cells of this kernel, the latest first."""
@@ -185,29 +226,47 @@ class Variables:
         for earlier in range(min(number, len(sources)) - 1, max(0, number - _LOOKED_BACK), -1):
             yield earlier, read_cell(str(sources[earlier]), self._shell.transform_cell)
 
-    def bring_back(self, memo: NotebookMemo, cell: CellSource, say: Callable[[str], None]) -> None:
+    def bring_back(self, cell: CellSource, say: Callable[[str], None]) -> None:
         """Repeats the imports of names that a cell mentions and that are not bound."""
         names = self._shell.user_ns
-        for name, statement in [*memo.imports.items()]:
+        for name, statement in [*self.memo.imports.items()]:
             if name in names or is_reserved(name) or name in cell.bound or not cell.mentions(name):
                 continue
             found: dict[str, Any] = {}
             try:
                 exec(compile(statement, f"<{statement}>", "exec"), found)
             except Exception as error:
-                memo.bound(name)
+                self.memo.bound(name)
                 say(f"NoSync: `{statement}` failed: {error}")
                 continue
             with suppress(KeyError):
                 names[name] = found[name]
 
-    def not_restored(self, memo: NotebookMemo, cell: CellSource) -> dict[str, str]:
+    def add_facts(self, session: Session, cell: CellSource) -> None:
+        """Adds facts to a recovery report that the engine cannot know.
+
+        Args:
+            cell: the running one.
+        """
+        memo, report, ran = self.memo, session.recovery, self._interrupted
+        missed = self._not_restored(cell)
+        running = "" if ran is None else ran.outcome_text(report.resumed_at)
+        spark = ""
+        if memo.spark and session.spark is None:
+            views = formats.count(len(session.stages), "view")
+            spark = f"starts again with its settings when a cell needs it, with {views} of stages"
+            if not memo.conf and "spark" in memo.names:
+                spark = f"runs elsewhere: the cell that makes `spark` restores {views} of stages"
+        report.lacks(missed, running=running, spark=spark)
+        memo.missed(missed)
+
+    def _not_restored(self, cell: CellSource) -> dict[str, str]:
         """Returns names that earlier kernels bound and this one lacks -> `In[3]: total = 5`.
 
         Args:
             cell: the running one; the names that it binds are not missing.
         """
-        names = self._shell.user_ns
+        names, memo = self._shell.user_ns, self.memo
         return {
             name: made
             for name, made in memo.names.items()
@@ -230,7 +289,7 @@ def is_reserved(name: str) -> bool:
     return ours or name.startswith("__")
 
 
-def label(cell: CellSource, number: int, names: list[str] | tuple[str, ...] = ()) -> str:
+def _label(cell: CellSource, number: int, names: list[str] | tuple[str, ...] = ()) -> str:
     """Describes a cell: `In[3]: total = 5`."""
     line = cell.line(names)
     return f"In[{number}]: {line}" if line else f"In[{number}]"

@@ -856,7 +856,7 @@ def test_a_cell_that_binds_a_secret_is_remembered_by_its_names_alone(notebook: N
     current = nosync.extension.current()
     assert current is not None
     assert current.place is not None
-    names = current.recollection.memo.names
+    names = current.variables.memo.names
     assert {"password", "db_pwd", "other_x", "plain_name", "derived", "client"} <= set(names)
     assert names["password"].startswith("In[")
     assert harmless in names["monkeys"]
@@ -874,8 +874,8 @@ def test_a_spark_session_that_we_bound_is_not_missed(notebook: Notebook) -> None
     current.variables.bind_spark(Bound.spark)
     notebook.ok("mine = 1")
     assert "spark" in notebook.names
-    assert "mine" in current.recollection.memo.names
-    assert "spark" not in current.recollection.memo.names
+    assert "mine" in current.variables.memo.names
+    assert "spark" not in current.variables.memo.names
 
 
 def test_a_spark_whose_jvm_is_gone_disturbs_no_cell(
@@ -890,8 +890,8 @@ def test_a_spark_whose_jvm_is_gone_disturbs_no_cell(
     monkeypatch.setattr(spark_session, "is_session", lambda value: value == "a session")
     monkeypatch.setattr(spark_session, "restart_conf", gone)
     notebook.ok("mine = len('spark')")
-    assert "mine" in current.recollection.memo.names
-    assert current.recollection.memo.running is None
+    assert "mine" in current.variables.memo.names
+    assert current.variables.memo.running is None
 
 
 def test_the_name_of_a_spark_session_that_we_bound_follows_the_next_one(

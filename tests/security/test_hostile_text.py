@@ -378,7 +378,9 @@ def test_no_name_of_python_or_the_shell_is_bound_by_a_log(notebook: Watched) -> 
 
 def test_a_memo_of_a_stranger_binds_no_alias_over_pythons_names(notebook: Watched) -> None:
     memo = NotebookMemo(aliases={"print": HOSTILE, "other": HOSTILE})
-    Variables(notebook.shell).bind(notebook.names["nosync"].session(), memo)
+    variables = Variables(notebook.shell)
+    variables.switch_memo(memo, None, own=True)
+    variables.bind(notebook.names["nosync"].session())
     assert "print" not in notebook.names
     assert notebook.names["other"].name == HOSTILE
 

@@ -26,7 +26,7 @@ from nosync_widgets import formats
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nosync.protocols import Settings
+    from nosync.settings import Settings
 
 BODY = "_nosync_body"
 """Marks a `SyntaxError` of the body of a cell, not of code that it ran."""

@@ -1,5 +1,79 @@
 """Implements the line form of `%dd`: the name, the arguments and the action of each subcommand.
 
-`dispatch` reads a line and runs it; the other modules have the subcommands as rows of a table, in
-the form that `arguments` defines; `completion` completes them.
+This module defines the form of a subcommand, and the types of its arguments. `dispatch` reads a
+line and runs it; the other modules have the subcommands as rows of a table.
 """
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+    from nosync_nb import Session
+
+Argument = tuple[Sequence[str], dict[str, Any]]
+
+
+class Subcommand(NamedTuple):
+    """A row of the list: name, summary, function, arguments as argparse takes them."""
+
+    name: str
+    summary: str
+    run: Callable[[Notebook, Namespace], object]
+    arguments: Sequence[Argument] = ()
+
+
+class Quoted(str):
+    """A word in quotes: text, even if it looks like a number."""
+
+    __slots__ = ()
+
+
+def moment(text: str) -> int | str:
+    """Parses an epoch, a negative offset, or the text of a label or a datetime.
+
+    A number in quotes is a label: `%dd show slow --at "2013"`.
+    """
+    if isinstance(text, Quoted):
+        return str(text)
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def limit(text: str) -> int:
+    """Parses the number of rows to show: 0 or more."""
+    rows = int(text)
+    if rows < 0:
+        raise ArgumentTypeError(f"{rows} is not a number of rows: 0 or more")
+    return rows
+
+
+def epoch_of(session: Session, at: int | str) -> int:
+    """Returns the epoch of a `moment`, as the API's `at` does; a datetime is written in ISO form.
+
+    Raises:
+        TimeError: if no epoch matches; its hint lists the existing ones.
+    """
+    from nosync_nb.errors import TimeError
+
+    try:
+        return session.resolve(at)
+    except TimeError:
+        when = _datetime(at)
+        if when is None:
+            raise
+        return session.resolve(when)
+
+
+def _datetime(text: int | str) -> datetime | None:
+    """Parses a datetime in ISO form, local if it names no zone; None for other texts."""
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None

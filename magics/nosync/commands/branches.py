@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
-from nosync.commands.arguments import Subcommand, epoch_of, moment
+from nosync.commands import Subcommand, epoch_of, moment
 from nosync_widgets import formats
 from nosync_widgets.data.tables import Table
 

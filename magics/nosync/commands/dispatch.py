@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from IPython.core.error import UsageError
 
-from nosync.commands.arguments import Quoted, Subcommand
+from nosync.commands import Quoted, Subcommand
 from nosync.commands.branches import COMMANDS as FORKING
 from nosync.commands.logs import COMMANDS as PLACING
 from nosync.commands.logs import VERIFY
 from nosync.commands.mutations import COMMANDS as ACTING
+from nosync.commands.mutations import RETENTION
 from nosync.commands.replicas import COMMANDS as COPYING
-from nosync.commands.retention import COMMANDS as RETAINING
 from nosync.commands.show import COMMANDS as SHOWING
 from nosync.commands.views import COMMANDS as VIEWING
 from nosync_widgets import formats
@@ -149,7 +149,7 @@ COMMANDS: dict[str, Subcommand] = {
         *ACTING,
         *PLACING,
         *COPYING,
-        *RETAINING,
+        *RETENTION,
         *FORKING,
         VERIFY,
         Subcommand(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from nosync.commands.arguments import Subcommand
+from nosync.commands import Subcommand
 from nosync.log.location import LogPlace, default_place, notebook_path, shown_path
 from nosync.log.notebook_facts import find_notebook, logs_in, open_in, read_record, registered_logs
 from nosync_widgets import formats

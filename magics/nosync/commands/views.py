@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from nosync.commands import mutations
-from nosync.commands.arguments import Subcommand
+from nosync.commands import Subcommand, mutations
 from nosync.commands.branches import NotebookForks
 from nosync.commands.show import AT, collection_of, epoch_asked, rows_now
 from nosync_widgets import formats

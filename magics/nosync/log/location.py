@@ -104,14 +104,9 @@ def current_log_folder(place: LogPlace) -> Path:
     """Returns the folder that cells use: the log at a place, or its branch in use."""
     from nosync_nb.log_folders import LogFolder
 
-    return folder_of(place.path, LogFolder(place.path).notebook_branch)
-
-
-def folder_of(log: Path, name: str | None) -> Path:
-    """Returns the folder of a branch of a log, None: the log itself; `A/B` is branch B of A."""
-    from nosync_nb.log_folders import LogFolder
-
-    return log if name is None else Path(LogFolder(log).branch(name).path)
+    log = LogFolder(place.path)
+    branch = log.notebook_branch
+    return place.path if branch is None else Path(log.branch(branch).path)
 
 
 def main_of(log: Path) -> tuple[Path, str | None]:
@@ -126,44 +121,6 @@ def main_of(log: Path) -> tuple[Path, str | None]:
         names.insert(0, log.name)
         log = log.parent.parent
     return log, "/".join(names) or None
-
-
-def set_current_log(place: LogPlace, name: str | None) -> None:
-    """Records beside the log that cells use a branch of it; None: the log itself."""
-    from nosync_nb.log_folders import LogFolder
-
-    LogFolder(place.path).set_notebook_branch(name)
-
-
-def branches_of(main: Path) -> list[str]:
-    """Returns the names of the branches of a log, including those only at replicas; opens none.
-
-    A branch of a branch is `A/B`.
-    """
-    from nosync_nb.log_folders import LogFolder
-
-    return LogFolder(main).branches
-
-
-def check_branch(main: Path, name: str) -> Path:
-    """Returns the folder of a branch of a log, `A/B` for branch B of branch A.
-
-    Raises:
-        SchemaError: there is no such branch; its hint lists the branches.
-    """
-    from nosync_nb.log_folders import LogFolder
-
-    return Path(LogFolder(main).existing_branch(name).path)
-
-
-def fetch(main: Path, name: str) -> None:
-    """Restores a branch that is only at its replicas; it is closed afterwards.
-
-    For `A/B`, A goes first.
-    """
-    from nosync_nb.log_folders import LogFolder
-
-    LogFolder(main).restore_branch(name)
 
 
 def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:

@@ -13,12 +13,11 @@ from internals import services_of
 from jupyter.kernels import Kernel
 
 import nosync_nb
-from nosync.progress import Progress, TerminalLine, seen_in
+from nosync.progress import Progress, ProgressState, TerminalLine, bar_html, seen_in
 from nosync_nb import rows
 from nosync_nb.dataflow.runtime.activity import Activity, ActivityMonitor
 from nosync_nb.session.durability import replication
 from nosync_nb.store.replication.agent import progress
-from nosync_widgets.progress_bar import ProgressState, html
 
 
 class Recorder:
@@ -184,11 +183,11 @@ def test_a_wait_for_replicas_counts_the_bytes_that_they_lack(
 
 
 def test_a_bar_is_only_ever_text() -> None:
-    shown = html(ProgressState("<b>bold</b>", 3, 2, 'http://host:4040"><script>'))
+    shown = bar_html(ProgressState("<b>bold</b>", 3, 2, 'http://host:4040"><script>'))
     assert "<b>" not in shown
     assert "<script>" not in shown
     assert 'max="2" value="2"' in shown
-    assert "href" not in html(ProgressState("a", url="javascript:alert(1)"))
+    assert "href" not in bar_html(ProgressState("a", url="javascript:alert(1)"))
 
 
 def test_a_line_of_a_terminal_is_written_over_itself(capsys: pytest.CaptureFixture[str]) -> None:
