@@ -26,17 +26,17 @@ from typing import Any
 
 from bench.branches import branches
 from bench.expressions import expressions
-from bench.faults import lost
-from bench.fencing import fenced
-from bench.kills import kills
 from bench.notebook import notebook
-from bench.objects import objects
-from bench.pairs import pairs
-from bench.persist import persist
-from bench.plans import tpch
+from bench.replicas.faults import lost
+from bench.replicas.fencing import fenced
+from bench.replicas.kills import kills
+from bench.replicas.objects import objects
+from bench.replicas.pairs import pairs
+from bench.replicas.persist import persist
+from bench.replicas.servers import KINDS
 from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
-from bench.servers import KINDS
 from bench.snapshots import snapshots
+from bench.tpch.plans import tpch
 from bench.views import views
 from nosync_nb.spark.execution import cost_model
 
@@ -106,9 +106,15 @@ def peers(options: argparse.Namespace, goals: Goals) -> None:
         table.row(title, f"{MILLION:,}", *found.values(), ours["p50"] / found["p50"])
         return ours["p50"] / found["p50"]
 
-    peer("the kernels of R1 alone in numpy: the limit", "-m", "bench.limit", "--epochs", epochs)
+    peer(
+        "the kernels of R1 alone in numpy: the limit",
+        "-m",
+        "bench.peers.numpy_r1",
+        "--epochs",
+        epochs,
+    )
     if PATHWAY.exists():
-        script = TOP / "bench" / "peer_pathway.py"
+        script = TOP / "bench" / "peers" / "pathway_r1.py"
         pathway = (script, "--epochs", epochs)
         persisted = peer("Pathway, each commit in files", *pathway, "--persisted", python=PATHWAY)
         if persisted is not None:
@@ -118,8 +124,10 @@ def peers(options: argparse.Namespace, goals: Goals) -> None:
             goals.add("R1 epoch / Pathway in memory alone, medians", memory, 0.5)
     else:
         print("Pathway: not installed (make bench installs it)")
-    peer("Spark, recomputing from cache", "-m", "bench.peer_spark", "recompute", "--epochs", few)
-    peer("Structured Streaming, RocksDB", "-m", "bench.peer_spark", "stream", "--epochs", few)
+    peer(
+        "Spark, recomputing from cache", "-m", "bench.peers.spark_r1", "recompute", "--epochs", few
+    )
+    peer("Structured Streaming, RocksDB", "-m", "bench.peers.spark_r1", "stream", "--epochs", few)
 
 
 def load(options: argparse.Namespace, goals: Goals) -> None:
@@ -308,7 +316,7 @@ def loops(options: argparse.Namespace, goals: Goals) -> None:
 
     def peer(title: str, script: str, *flags: str | int, python: Path | None = None) -> None:
         try:
-            theirs = run(TOP / "bench" / script, *flags, *sizes, python=python)
+            theirs = run(TOP / "bench" / "peers" / script, *flags, *sizes, python=python)
         except MeasurementError as error:
             print(f"{title}: not measured\n{error}")
             return
@@ -316,10 +324,12 @@ def loops(options: argparse.Namespace, goals: Goals) -> None:
         figures = (each["p50"], each["p99"], None, None, theirs.get("load_seconds"))
         table.row(title, f"{edges:,}", *figures, each["p50"] / ours["p50"])
 
-    peer("networkx, all of it again", "peer_graphs.py", "networkx", "--epochs", few)
+    peer("networkx, all of it again", "graph_libraries.py", "networkx", "--epochs", few)
     if PATHWAY.exists():
-        peer("SciPy, all of it again", "peer_graphs.py", "scipy", "--epochs", few, python=PATHWAY)
-        script = "peer_pathway_loops.py"
+        peer(
+            "SciPy, all of it again", "graph_libraries.py", "scipy", "--epochs", few, python=PATHWAY
+        )
+        script = "pathway_loops.py"
         peer("Pathway, iterate", script, "--epochs", epochs // 2, python=PATHWAY)
     else:
         print("SciPy, Pathway: not installed (make bench installs them)")

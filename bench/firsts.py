@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import nosync_nb
-from bench.peer_spark import start_spark
+from bench.peers.spark_r1 import start_spark
 
 FEW = 1000
 SCHEMAS = {

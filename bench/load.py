@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import nosync_nb
-from bench.peer_spark import start_spark
+from bench.peers.spark_r1 import start_spark
 from bench.r1 import define, node_table
 from bench.workload import Workload
 

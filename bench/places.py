@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import nosync_nb
-from bench.peer_spark import start_spark
+from bench.peers.spark_r1 import start_spark
 from bench.r1 import edge_table, node_table
 from bench.workload import Workload
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from internals import services_of
 
 import nosync_nb
-from bench.servers import computed, keepers
+from bench.replicas.servers import computed, keepers
 from bench.workload import LABELS, Change, Workload, label_names, node_names
 
 IN_PROCESS = 1 << 40

@@ -36,8 +36,8 @@ from internals import services_of
 
 import nosync_nb
 from bench.r1 import IN_PROCESS, define, edge_table, load, node_table, without_log
+from bench.replicas.trouble import Away, scrubbed, urls
 from bench.report import Goals, Table, percentiles, run
-from bench.trouble import Away, scrubbed, urls
 from bench.workload import Network, Workload
 from nosync_nb.collections.library import graphs
 from nosync_nb.files.filesystem import Files

@@ -16,8 +16,8 @@ from typing import Any
 import duckdb
 
 from bench.report import MeasurementError
-from bench.tpch_data import Refreshes, Tables, generated, read
-from bench.tpch_queries import SQL
+from bench.tpch.data import Refreshes, Tables, generated, read
+from bench.tpch.queries import SQL
 
 TOLERANCE = 1e-9
 """Relative: sums of doubles differ by the order in which they are added."""

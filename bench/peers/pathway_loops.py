@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pathway as pw
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bench.workload import Change, Network
 
 MARK = -1

@@ -20,7 +20,7 @@ from typing import Any
 
 import pathway as pw
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bench.workload import Change, Workload, label_names, node_names
 
 

@@ -4,7 +4,7 @@ It prints one line of JSON. Measured from the first row handed to a connector un
 of a query that comes of orders and lines. All is kept in memory alone. Days are
 numbers, as its dates are times; the ends of queries 3, 10 and 18, an order and a limit, are left to
 who reads the groups, as Pathway has no such operator. What each query gives after each epoch goes
-to a file, one line an epoch, for `bench.peer_duckdb` to hold against its own.
+to a file, one line an epoch, for `bench.peers.duckdb_tpch` to hold against its own.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import pathway as pw
 import pyarrow as pa
 import pyarrow.compute as pc
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from bench.tpch_data import REFRESHED, Refreshes, Tables, generated, read
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from bench.tpch.data import REFRESHED, Refreshes, Tables, generated, read
 
 _TYPES = {
     pa.int64(): int,

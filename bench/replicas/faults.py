@@ -1,7 +1,7 @@
 """What the loss of a disk costs: from an empty folder and two of three replicas to the rows.
 
-python -m bench.faults lose FOLDER ...    loads R1, waits for the replicas, kills itself
-python -m bench.faults find FOLDER ...    opens the log from its replicas and reads a small stage
+python -m bench.replicas.faults lose FOLDER ...  loads R1, waits for the replicas, kills itself
+python -m bench.replicas.faults find FOLDER ...  opens the log from its replicas, reads a stage
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 from internals import services_of
 
+from bench.replicas.servers import places
 from bench.report import TOP, Goals, MeasurementError, Table, run
-from bench.servers import places
 
 COUNT, QUORUM = 3, 2
 
@@ -49,10 +49,10 @@ def lost(options: argparse.Namespace, goals: Goals) -> None:
         try:
             with places(options.kind, base, COUNT) as copies:
                 command = ("--edges", edges, "--replicas", *copies.urls)
-                made = run_lost("-m", "bench.faults", "lose", base, *command)
+                made = run_lost("-m", "bench.replicas.faults", "lose", base, *command)
                 shutil.rmtree(base / "x.nosync")
                 copies.lose(1)
-                found = run("-m", "bench.faults", "find", base, *command)
+                found = run("-m", "bench.replicas.faults", "find", base, *command)
         finally:
             shutil.rmtree(base, ignore_errors=True)
         if found["result"] != made["result"] or found["recomputed"]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.faults import run_lost, urls
+from bench.replicas.faults import run_lost, urls
 from bench.report import Goals, MeasurementError, Table, run
 
 TRIES, ANEW = 5, 3

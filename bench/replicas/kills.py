@@ -1,6 +1,6 @@
 """What a kill costs those who go on: epochs from 5 s before to 10 s after, a hundred a second.
 
-python -m bench.kills FOLDER STARTS ...    commits epochs until it is ended, and writes down each
+python -m bench.replicas.kills FOLDER STARTS ...  commits epochs until it ends, writes down each
 
 The kernel, its keeper, or a replica (its disk goes away) is killed in the middle. The curves have
 the median and the longest epoch of each 100 ms; "normal" is when medians are below twice the one
@@ -23,9 +23,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from bench.faults import QUORUM, urls
+from bench.replicas.faults import QUORUM, urls
+from bench.replicas.servers import keepers
 from bench.report import TOP, Goals, MeasurementError, Table
-from bench.servers import keepers
 
 BEFORE_S, AFTER_S, BIN_S = 5.0, 10.0, 0.1
 HERTZ = 100
@@ -100,7 +100,7 @@ def killed(victim: str, edges: int) -> tuple[float, list[Epoch]]:
 
 def started(base: Path, edges: int) -> subprocess.Popen[bytes]:
     """Starts a kernel that loads, or recovers, and commits."""
-    command = [sys.executable, "-m", "bench.kills", str(base), "--edges", str(edges)]
+    command = [sys.executable, "-m", "bench.replicas.kills", str(base), "--edges", str(edges)]
     return subprocess.Popen(command, cwd=TOP, stderr=subprocess.DEVNULL)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bench.faults import COUNT, run_lost
+from bench.replicas.faults import COUNT, run_lost
 from bench.report import Goals, MeasurementError, Table, run
 
 
@@ -66,13 +66,13 @@ def measured(
     bucket = S3Store("bucket", **plain)
     replicas = [f"s3://bucket/replica-{number}" for number in range(COUNT)]
     part = (base, "--edges", edges, "--replicas", *replicas)
-    made = run_lost("-m", "bench.faults", "lose", *part)
+    made = run_lost("-m", "bench.replicas.faults", "lose", *part)
     shipped, puts = len(requests), sum(method == "PUT" for method, _ in requests)
     shutil.rmtree(base / "x.nosync")
     bucket.delete([each["path"] for each in bucket.list("replica-1").collect()])
     size = sum(each["size"] for each in bucket.list("replica-0").collect())
     before = len(requests)
-    found = run("-m", "bench.faults", "find", *part)
+    found = run("-m", "bench.replicas.faults", "find", *part)
     if found["result"] != made["result"] or found["recomputed"]:
         raise MeasurementError("what came back from the bucket is something else")
     return made, {**found, "all": size / 1e6}, (shipped, puts, len(requests) - before)

@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from bench.replicas.servers import places
 from bench.report import Goals, Table, percentiles, run
-from bench.servers import places
 
 PAIRS = 7
 COUNT = 3

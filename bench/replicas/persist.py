@@ -3,8 +3,8 @@
 Layers of less than a thousand rows are merged by the commit itself, hence the column that counts
 what is there; none of the others is merged until the log is opened again.
 
-python -m bench.persist make FOLDER LEVEL ...    commits so many layers, then some epochs; dies
-python -m bench.persist open FOLDER ...          opens the log and reads what is small and large
+python -m bench.replicas.persist make FOLDER LEVEL ...  commits layers, then some epochs; dies
+python -m bench.replicas.persist open FOLDER ...        opens the log, reads what is small and large
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from unittest import mock
 from internals import services_of
 
 import nosync_nb
-from bench.faults import run_lost
 from bench.r1 import IN_PROCESS, edge_table, node_table
+from bench.replicas.faults import run_lost
+from bench.replicas.servers import places
 from bench.report import Goals, MeasurementError, Table, percentiles, run
-from bench.servers import places
 from bench.workload import Workload
 from nosync_nb.session.durability.levels import LEVELS
 
@@ -69,10 +69,10 @@ def one(level: str, layers: int, edges: int, kind: str) -> dict[str, float]:
         with places(kind, base, COUNT if level == "replicas" else 0) as copies:
             common: tuple[Any, ...] = ("--replicas", *copies.urls)
             sizes = ("--edges", edges, "--layers", layers, "--level", level)
-            made = run_lost("-m", "bench.persist", "make", base, *sizes, *common)
+            made = run_lost("-m", "bench.replicas.persist", "make", base, *sizes, *common)
             if level == "replicas":
                 shutil.rmtree(base / "x.nosync")
-            found = run("-m", "bench.persist", "open", base, *common)
+            found = run("-m", "bench.replicas.persist", "open", base, *common)
     finally:
         shutil.rmtree(base, ignore_errors=True)
     if found["result"] != made["result"]:

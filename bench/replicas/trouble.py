@@ -1,6 +1,6 @@
 """Trouble beside epochs: a replica goes away and comes back, and all of a log is read meanwhile.
 
-python -m bench.trouble FOLDER GENERATION    scrubs a log and its replicas over and over
+python -m bench.replicas.trouble FOLDER GENERATION    scrubs a log and its replicas over and over
 
 The keeper scrubs at its own pace, once in some hours; here it is done without a rest, in a process
 of its own as nice as a keeper, so that a run of a minute is all in it.
@@ -53,7 +53,7 @@ class Away:
 def scrubbed(session: Any) -> Iterator[None]:
     """A block during which the log is scrubbed without a rest."""
     generation = log_of(session).generation
-    command = [sys.executable, "-m", "bench.trouble", session.path, str(generation)]
+    command = [sys.executable, "-m", "bench.replicas.trouble", session.path, str(generation)]
     with subprocess.Popen(
         command, cwd=TOP, stdout=subprocess.DEVNULL, start_new_session=True
     ) as child:

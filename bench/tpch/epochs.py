@@ -1,7 +1,7 @@
 """NoSync on TPC-H: eight queries kept up over refreshes, in process; one line of JSON.
 
 Measured from `insert` of Arrow tables to the return of `commit()`. What each query gives after each
-epoch goes to a file, one line an epoch, for `bench.peer_duckdb` to hold against its own.
+epoch goes to a file, one line an epoch, for `bench.peers.duckdb_tpch` to hold against its own.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pyarrow as pa
 
 import nosync_nb
 from bench.r1 import IN_PROCESS
-from bench.tpch_data import Refreshes, Tables, generated, read
-from bench.tpch_queries import stages
+from bench.tpch.data import Refreshes, Tables, generated, read
+from bench.tpch.queries import stages
 
 _DDL = {
     pa.int64(): "bigint",

@@ -49,8 +49,8 @@ def decimals(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
     sizes = [str(each) for each in flags]
     with tempfile.TemporaryDirectory(prefix="nosync-bench-") as folder:
         files = [Path(folder) / "doubles.json", Path(folder) / "decimals.json"]
-        doubles = run("-m", "bench.tpch", *sizes, "--results", files[0])
-        exact = run("-m", "bench.tpch", *sizes, "--results", files[1], "--decimals")
+        doubles = run("-m", "bench.tpch.epochs", *sizes, "--results", files[0])
+        exact = run("-m", "bench.tpch.epochs", *sizes, "--results", files[1], "--decimals")
         near, sure = ([*map(json.loads, file.read_text().splitlines())] for file in files)
     for epoch, (one, other) in enumerate(zip(near, sure, strict=True)):
         for name, found in one.items():
@@ -102,7 +102,7 @@ def private(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
     Materialization"); "beside others" is what it calls delta queries. It keeps the numbers of a
     group in one row, and the ten rows of the result are not among them.
     """
-    seen = run("-m", "bench.private", *map(str, flags))
+    seen = run("-m", "bench.tpch.private", *map(str, flags))
     title = "TPC-H: rows that a query keeps for itself, and rows of inputs by all their keys"
     ways = ("written", "planned", "beside others")
     groups = "a row for each group"
@@ -121,13 +121,13 @@ def measured(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
     sizes = [str(each) for each in flags]
     with tempfile.TemporaryDirectory(prefix="nosync-bench-") as folder:
         results = Path(folder) / "results.json"
-        ours = run("-m", "bench.tpch", *sizes, "--results", results)
+        ours = run("-m", "bench.tpch.epochs", *sizes, "--results", results)
         peers, pathway = [], None
         if PATHWAY.exists() and float(sizes[1]) <= PATHWAY_SF_MAX:
             peers = ["--peers", Path(folder) / "pathway.json"]
-            script = TOP / "bench" / "peer_pathway_tpch.py"
+            script = TOP / "bench" / "peers" / "pathway_tpch.py"
             pathway = run(script, *sizes, "--results", peers[1], python=PATHWAY)
-        theirs = run("-m", "bench.peer_duckdb", *sizes, "--results", results, *peers)
+        theirs = run("-m", "bench.peers.duckdb_tpch", *sizes, "--results", results, *peers)
     own, cpu = by_rows(ours, "latencies_ms"), by_rows(ours, "cpu_ms")
     peer = by_rows(theirs, "latencies_ms")
     columns = ("load s  ", *(f"{rows} rows" for rows in own))

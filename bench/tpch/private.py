@@ -24,9 +24,9 @@ from internals import snapshot_of
 
 import nosync_nb
 from bench.r1 import IN_PROCESS
-from bench.tpch import declare
-from bench.tpch_data import Tables, generated, read
-from bench.tpch_queries import SQL, stages
+from bench.tpch.data import Tables, generated, read
+from bench.tpch.epochs import declare
+from bench.tpch.queries import SQL, stages
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow import compiler
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import faults, fencing, kills, pairs, persist, plans
+from bench.replicas import faults, fencing, kills, pairs, persist
 from bench.report import Goals, MeasurementError, run
+from bench.tpch import plans
 from tests.support.tpch import write_tables
 
 SMALL = ("--edges", 500, "--epochs", 20)
@@ -120,13 +121,15 @@ def test_queries_of_tpch_give_the_same_with_decimals_at_a_ratio_for_each_size(
 def test_queries_of_tpch_give_what_duckdb_gives_after_each_refresh(tmp_path: Path) -> None:
     write_tables(tmp_path, 2200)
     results, flags = tmp_path / "results.json", ("--epochs", 2, "--folder", tmp_path)
-    ours = run("-m", "bench.tpch", *flags, "--results", results)
+    ours = run("-m", "bench.tpch.epochs", *flags, "--results", results)
     assert ours["rows"] == [10, 10, 70, 70, 150, 150, 750, 7500]
-    assert len(run("-m", "bench.peer_duckdb", *flags, "--results", results)["latencies_ms"]) == 8
+    assert (
+        len(run("-m", "bench.peers.duckdb_tpch", *flags, "--results", results)["latencies_ms"]) == 8
+    )
     lines = results.read_text().splitlines()
     found = json.loads(lines[-1])
     assert all(found.values()), "a query without rows shows nothing"
     found["q12"][0][1] += 1
     results.write_text("\n".join([*lines[:-1], json.dumps(found)]))
     with pytest.raises(MeasurementError, match="q12, epoch 8"):
-        run("-m", "bench.peer_duckdb", *flags, "--results", results)
+        run("-m", "bench.peers.duckdb_tpch", *flags, "--results", results)

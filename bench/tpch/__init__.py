@@ -1,0 +1,1 @@
+"""Measures queries of TPC-H that are kept up to date over refreshes."""
