@@ -16,7 +16,7 @@ from nosync_widgets.live.overview_poller import OverviewPoller
 from nosync_widgets.views.graph_view import FrontierView
 from nosync_widgets.views.grid import GridRequest, GridView
 from nosync_widgets.views.layers_view import LayersView
-from nosync_widgets.views.stage_list import ListView
+from nosync_widgets.views.panel import ListView
 from nosync_widgets.views.time_slider import TravelView
 
 CELLS = [

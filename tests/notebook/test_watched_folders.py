@@ -14,7 +14,7 @@ from jupyter.shell import Notebook
 import nosync
 from nosync_widgets.live import overview_poller
 from nosync_widgets.live.overview_poller import OverviewPoller
-from nosync_widgets.views.stage_list import ListView
+from nosync_widgets.views.panel import ListView
 
 INPUT = 'flights = nosync.input("flights", "carrier string, delay int")'
 WATCH = 'w = nosync.watch("data/*.csv", into=flights, every={})'

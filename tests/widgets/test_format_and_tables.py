@@ -15,10 +15,10 @@ from playwright._impl._driver import compute_driver_executable
 import nosync_widgets
 from nosync_nb import RecoveryReport
 from nosync_widgets import formats
-from nosync_widgets.data.graph_picture import GraphPicture
 from nosync_widgets.data.recovery_report import report_html
 from nosync_widgets.data.tables import Table
-from nosync_widgets.data.timeline import Timeline
+from nosync_widgets.views.graph_view import GraphPicture
+from nosync_widgets.views.time_slider import Timeline
 
 SCRIPT = Path(__file__).parents[1] / "support" / "jupyter" / "travel.test.mjs"
 STATIC = Path(nosync_widgets.__file__).parent / "static"

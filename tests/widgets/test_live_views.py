@@ -22,8 +22,7 @@ from nosync_widgets.live import overview_poller
 from nosync_widgets.live.overview_poller import OverviewPoller
 from nosync_widgets.views.graph_view import FrontierView
 from nosync_widgets.views.layers_view import LayersView
-from nosync_widgets.views.panel import Panel
-from nosync_widgets.views.stage_list import ListView
+from nosync_widgets.views.panel import ListView, Panel
 
 STATIC = files("nosync_widgets") / "static"
 SCRIPTS = Path(__file__).parents[1] / "support" / "jupyter"

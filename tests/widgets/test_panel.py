@@ -23,8 +23,7 @@ import nosync_nb
 from nosync.commands.views import PanelActions
 from nosync_widgets.live import overview_poller
 from nosync_widgets.live.overview_poller import OverviewPoller
-from nosync_widgets.views.panel import Panel
-from nosync_widgets.views.stage_list import ListView
+from nosync_widgets.views.panel import ListView, Panel
 
 STATIC = files("nosync_widgets") / "static"
 SCRIPT = Path(__file__).parents[1] / "support" / "jupyter" / "listing.test.mjs"

@@ -13,9 +13,8 @@ from internals import asked, services_of
 
 import nosync_nb
 from nosync_widgets.data.tables import collection_table
-from nosync_widgets.data.timeline import Timeline
 from nosync_widgets.live import throttle
-from nosync_widgets.views.time_slider import RowCountSeries, TravelView, past_of
+from nosync_widgets.views.time_slider import RowCountSeries, Timeline, TravelView, past_of
 
 
 @pytest.fixture

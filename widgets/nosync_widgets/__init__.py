@@ -9,17 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nosync_widgets.data.graph_picture import GraphPicture as GraphPicture
     from nosync_widgets.data.tables import Table as Table
     from nosync_widgets.data.tables import collection_table as collection_table
     from nosync_widgets.views.graph_view import FrontierView as FrontierView
+    from nosync_widgets.views.graph_view import GraphPicture as GraphPicture
     from nosync_widgets.views.layers_view import LayersView as LayersView
     from nosync_widgets.views.panel import Panel as Panel
     from nosync_widgets.views.time_slider import TravelView as TravelView
 
 _HOMES = {
     "FrontierView": "views.graph_view",
-    "GraphPicture": "data.graph_picture",
+    "GraphPicture": "views.graph_view",
     "LayersView": "views.layers_view",
     "Panel": "views.panel",
     "Table": "data.tables",

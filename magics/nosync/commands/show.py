@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from bisect import bisect_left
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from nosync.commands import Subcommand, epoch_of, limit, moment
 from nosync_widgets import formats
 from nosync_widgets.data.comparison import comparison_table
 from nosync_widgets.data.tables import WIDEST, Table, changed_rows, collection_table
-from nosync_widgets.data.timeline import Timeline
 
 MAIN = "main"
 """The name of the main log in the names of branches."""
@@ -174,7 +174,8 @@ def _diff(notebook: Notebook, arguments: Namespace) -> Table:
     upto = last if arguments.upto is None else epoch_of(session, arguments.upto)
     after = epoch_asked(notebook, arguments.after)
     if after is None:
-        after = Timeline(collection.history()).before(upto)
+        earlier = (part[: bisect_left(part, upto)] for part in collection.history())
+        after = max((part[-1] for part in earlier if part), default=None)
     if after is not None and after > upto:
         raise UsageError(f"%dd diff: epoch {after} is after {upto}; write the earlier one first")
     most = _limit(notebook, arguments)

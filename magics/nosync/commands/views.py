@@ -16,12 +16,12 @@ from nosync.commands import Subcommand, mutations
 from nosync.commands.branches import NotebookForks
 from nosync.commands.show import AT, collection_of, epoch_asked, rows_now
 from nosync_widgets import formats
-from nosync_widgets.data.graph_picture import GraphPicture
 from nosync_widgets.data.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
+    from nosync_widgets.views.graph_view import GraphPicture
     from nosync_widgets.views.grid import GridView
     from nosync_widgets.views.time_slider import TravelView
 
@@ -77,6 +77,8 @@ def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture | None:
         view = notebook.views.graph(session, notebook.branch)
         display_view(notebook, view, view.title())
         return None
+    from nosync_widgets.views.graph_view import GraphPicture
+
     names = [*session.inputs, *session.stages]
     details = {name: _node_detail(session, name) for name in names}
     reads = {name: session.info.reads[name] for name in names}

@@ -1,9 +1,11 @@
-"""Defines the base of live views, which show the overview of a session as it changes.
+"""Defines the bases of views, which follow a session and handle messages of their front end.
 
 Design
-    The kernel owns `state`, a small dict of texts and numbers; the front end draws it and sends
-    messages. The poller notifies a view. The view builds its state in the thread of the poller, or
-    in the thread of a message, under a lock of its own. It shows the epoch of its content.
+    A `StageView` shows rows of one stage, and is notified of commits. A `LiveView` shows the
+    overview of a session: the kernel owns `state`, a small dict of texts and numbers; the front end
+    draws it and sends messages. The poller notifies a live view. The view builds its state in the
+    thread of the poller, or in the thread of a message, under a lock of its own. It shows the epoch
+    of its content.
 
 Failure
     A notebook that is opened again has no such model: front ends show an error in place of the
@@ -14,16 +16,25 @@ Failure
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextvars import Context, copy_context
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+import anywidget
 import traitlets
 
 from nosync_widgets import formats
-from nosync_widgets.live.comm_replies import AGAIN, AnsweringWidget
+from nosync_widgets.live.throttle import ThreadBudget, Throttle
 
 if TYPE_CHECKING:
+    from nosync_nb import Session
+    from nosync_nb.frontend import Schema
+    from nosync_widgets.data.tables import Table
     from nosync_widgets.live.overview_poller import OverviewPoller
+
+AGAIN = "run this cell again"
+"""The advice for a view that a cell displayed and whose kernel is gone."""
 
 _STATIC = files("nosync_widgets") / "static"
 
@@ -40,6 +51,84 @@ def source(name: str) -> str:
 def script(*names: str) -> str:
     """Returns the script of a view: static files in order, after the shared parts of all views."""
     return "".join(source(name) for name in ("parts.js", *names))
+
+
+class CommReplies:
+    """The context in which a view sends its messages: as replies, so that it responds in a cell.
+
+    ipykernel handles a message of a front end in the loop in which the last message of that view
+    was written, and JupyterLab requests replies in a loop of its own, a subshell. A thread or a
+    cell that sends a message to a view does not write there.
+
+    Failure: 1. A cell commits in a loop; a thread sends the change to a view. 2. The user clicks
+    into the view. 3. The click waits in the queue of the cell, and is answered when the cell has
+    ended. Hence the context of the last message is stored (it includes a context variable of
+    ipykernel), all messages are sent in it, and each message gets a reply, if need be an empty one.
+    Without subshells this changes nothing.
+
+    Threads: any may send, also at the same time, each in a copy.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._context: Context | None = None
+
+    def heard(self) -> None:
+        """Stores the context of the message that this thread handles, for later replies."""
+        with self._lock:
+            self._context = copy_context()
+
+    def speak(self, say: Callable[[], None]) -> None:
+        """Calls a function that sends a message, in the stored context."""
+        with self._lock:
+            context = self._context
+        if context is None:
+            say()
+        else:
+            context.copy().run(say)
+
+
+class AnsweringWidget(anywidget.AnyWidget):
+    """A widget that handles messages of its front end while a cell runs.
+
+    Subclasses define `static`, and handle messages in `_on_message`.
+    """
+
+    again = traitlets.Unicode(
+        AGAIN, help=f"How to show the view again after its kernel has ended; {AGAIN!r}."
+    ).tag(sync=True)
+
+    def __init__(self, **traits: Any) -> None:
+        self._replies = CommReplies()
+        super().__init__(**traits)
+
+    def send_state(self, key: Any = None) -> None:
+        """Sends the changed state to the front end."""
+        self._replies.speak(lambda: super(AnsweringWidget, self).send_state(key))
+
+    def answer(self) -> None:
+        """Replies to the message that this thread handles, before any other message is sent.
+
+        The reply is empty; the context it is sent from decides where the next message is handled.
+        """
+        self._replies.heard()
+        self.send({})
+
+    def static(self) -> tuple[str, str]:
+        """Returns the content as text and as HTML, without widgets."""
+        raise NotImplementedError
+
+    def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        """Handles a message of the front end."""
+        raise NotImplementedError
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """Adds the static form, for front ends without widgets."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        data = dict(data or {})
+        data["text/plain"], data["text/html"] = self.static()
+        return data, metadata
 
 
 class LiveView(AnsweringWidget):
@@ -85,10 +174,6 @@ class LiveView(AnsweringWidget):
         self.layout.close()
         super().close()
 
-    def static(self) -> tuple[str, str]:
-        """Returns the content as text and as HTML, without widgets."""
-        raise NotImplementedError
-
     def _state_now(self) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -117,13 +202,153 @@ class LiveView(AnsweringWidget):
         self.show()
         self._notify_choice()
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """Adds the static form, for front ends without widgets."""
-        bundle = super()._repr_mimebundle_(**kwargs)
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        data = dict(data or {})
-        data["text/plain"], data["text/html"] = self.static()
-        return data, metadata
+
+class SelectingView(LiveView):
+    """A live view in which the front end may select a stage.
+
+    Args:
+        chosen: called with a stage that the front end selects.
+    """
+
+    def __init__(
+        self,
+        pulse: OverviewPoller,
+        *,
+        chosen: Callable[[str], None] | None = None,
+        again: str = AGAIN,
+    ) -> None:
+        self._selected = ""
+        self._on_chosen = chosen
+        super().__init__(pulse, again=again)
+
+    @property
+    def selected(self) -> str:
+        """The selected stage; empty: none."""
+        return self._selected
+
+    def select(self, stage: str) -> None:
+        """Selects a stage; an empty name: none."""
+        with self._lock:
+            self._selected = stage
+        self.show()
+
+    def _handle_request(self, content: dict[str, Any]) -> None:
+        self._selected = str(content.get("select", self._selected))
+
+    def _notify_choice(self) -> None:
+        if self._on_chosen is not None:
+            self._on_chosen(self._selected)
+
+
+class StageView(AnsweringWidget):
+    """A view of one stage that follows the commits of a session, in a thread of its own.
+
+    Subclasses define `refresh`, and call `_subscribe` when they show their first rows. One lock
+    guards all state that messages, cells and commits change.
+
+    Args:
+        branch: the name of the session's branch; None: the log itself.
+        budget: the time that its background work shares with other views.
+
+    Attributes:
+        pace: throttles the refreshes after commits.
+    """
+
+    stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
+
+    def __init__(
+        self, session: Session, stage: str, branch: str | None, budget: ThreadBudget, **traits: Any
+    ) -> None:
+        self._lock = threading.RLock()
+        self._session, self._branch = session, branch
+        self._pages = 0
+        self._closed = False
+        # A commit must never wait for a page that is being read, so a throttle has a lock of its
+        # own.
+        self.pace = Throttle(self._refresh_in_background, budget)
+        super().__init__(stage=stage, **traits)
+
+    def refresh(self, *, reload: bool = False) -> None:
+        """Looks for new epochs.
+
+        Args:
+            reload: read again too, after a new version of the stage.
+        """
+        raise NotImplementedError
+
+    def follow(self) -> None:
+        """Requests a `refresh` in another thread; many requests in a row cost one message."""
+        self.pace.ask()
+
+    def close(self) -> None:
+        """Frees the view, its layout and its subscription; a second call does nothing."""
+        self.pace.close()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._unsubscribe()
+            self.on_msg(self._on_message, remove=True)
+            self._forget_rows()
+        self.layout.close()
+        super().close()
+
+    def _forget_rows(self) -> None:
+        """Frees the cursors."""
+        raise NotImplementedError
+
+    def _refresh_in_background(self) -> None:
+        self.refresh()
+
+    def _subscribe(self) -> None:
+        """Starts to follow commits, and messages of the front end."""
+        self._unsubscribe = self._session.subscribe(self._committed)
+        self.on_msg(self._on_message)
+
+    def _switch(self, session: Session, branch: str | None) -> None:
+        """Follows another session of the same log; called with the lock held."""
+        self._unsubscribe()
+        self._session, self._branch = session, branch
+        self._forget_rows()
+        self._unsubscribe = session.subscribe(self._committed)
+
+    def _committed(self, _epoch: int) -> None:
+        self.follow()
+
+    @property
+    def _name(self) -> str:
+        return self._full_name(self.stage)
+
+    def _full_name(self, stage: str) -> str:
+        """Returns the full name of a stage, with its branch."""
+        return stage if self._branch is None else f"{self._branch}/{stage}"
+
+    def _stale(self, stage: str) -> str:
+        """Returns the mark of a stale stage, `stale: ...`; else empty."""
+        return formats.visible(str(self._session[stage].stale or ""))
+
+
+def column_fields(schema: Schema) -> list[dict[str, Any]]:
+    """Returns the data to draw the heads of columns."""
+    return [
+        {
+            "name": formats.one_line(name),
+            "type": formats.one_line(kind),
+            "right": formats.is_numeric(kind),
+        }
+        for name, kind in zip(schema.names, schema.types, strict=True)
+    ]
+
+
+def static_page(
+    name: str, page: dict[str, Any], table: Callable[[str, dict[str, Any]], Table]
+) -> tuple[str, str]:
+    """Returns a page as text and as HTML: its table, or the error that it has instead."""
+    if "error" in page:
+        text = formats.visible(f"{name}: {page['error']}")
+        return text, f"<pre>{formats.html(text)}</pre>"
+    drawn = table(name, page)
+    return drawn.text(), drawn.html()
 
 
 def error_text(error: BaseException) -> str:

@@ -11,61 +11,32 @@ Design
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import traitlets
 
 from nosync_widgets import formats
-from nosync_widgets.data.graph_picture import GraphPicture
 from nosync_widgets.data.tables import Table
-from nosync_widgets.live.comm_replies import AGAIN
-from nosync_widgets.live.live_view import LiveView, error_text, script
+from nosync_widgets.live.live_view import SelectingView, column_fields, error_text, script
 
 if TYPE_CHECKING:
     from nosync_nb import Session
     from nosync_nb.frontend import FailureCost, Overview, StageOutline
-    from nosync_widgets.live.overview_poller import OverviewPoller
 
 _ROWS = 20
 _TRIES = 3
 _COLUMNS = 200
 
 
-class FrontierView(LiveView):
-    """Shows the graph of all inputs and stages; the front end may select one.
-
-    Args:
-        chosen: called with a stage that the front end selects.
-    """
+class FrontierView(SelectingView):
+    """Shows the graph of all inputs and stages, and the rows of the selected one."""
 
     _esm = script("frontier.js")
 
     page = traitlets.Dict(
         help="The first rows of the selected stage, as strings; empty: none is selected."
     ).tag(sync=True)
-
-    def __init__(
-        self,
-        pulse: OverviewPoller,
-        *,
-        chosen: Callable[[str], None] | None = None,
-        again: str = AGAIN,
-    ) -> None:
-        self._selected = ""
-        self._on_chosen = chosen
-        super().__init__(pulse, again=again)
-
-    @property
-    def selected(self) -> str:
-        """The stage whose rows are shown; empty: none."""
-        return self._selected
-
-    def select(self, stage: str) -> None:
-        """Shows the rows of a stage; an empty name: none."""
-        with self._lock:
-            self._selected = stage
-        self.show()
 
     def show(self) -> None:
         """Shows the current overview of the poller, and the current rows."""
@@ -74,12 +45,9 @@ class FrontierView(LiveView):
             if not self._closed:
                 self.page = self._page() if self._selected else {}
 
-    def _handle_request(self, content: dict[str, Any]) -> None:
-        self._selected = str(content.get("select", self._selected))
-
     def _notify_choice(self) -> None:
-        if self._on_chosen is not None and self._selected:
-            self._on_chosen(self._selected)
+        if self._selected:
+            super()._notify_choice()
 
     def _state_now(self) -> dict[str, Any]:
         overview = self._pulse.overview
@@ -119,7 +87,7 @@ class FrontierView(LiveView):
         return {
             **page,
             "error": "",
-            "columns": _columns(shown),
+            "columns": column_fields(shown.schema)[:_COLUMNS],
             "rows": [[formats.value(item) for item in row] for row in rows[:_ROWS]],
             "more": len(rows) > _ROWS,
         }
@@ -210,7 +178,7 @@ def _node(each: StageOutline, names: set[str]) -> dict[str, Any]:
         "kind": "input" if each.is_input else "stage",
         "version": each.version,
         "reads": [name for name in dict.fromkeys(each.reads) if name in names],
-        "columns": _columns(each),
+        "columns": column_fields(each.schema)[:_COLUMNS],
         "detail": _detail(each),
         "ran": _run_text(each),
         "levels": _levels(each),
@@ -218,18 +186,6 @@ def _node(each: StageOutline, names: set[str]) -> dict[str, Any]:
         "why": formats.one_line(each.status_text),
         "stale": each.stale,
     }
-
-
-def _columns(each: StageOutline) -> list[dict[str, Any]]:
-    schema = each.schema
-    return [
-        {
-            "name": formats.one_line(name),
-            "type": formats.one_line(kind),
-            "right": formats.is_numeric(kind),
-        }
-        for name, kind in [*zip(schema.names, schema.types, strict=True)][:_COLUMNS]
-    ]
 
 
 def _levels(each: StageOutline) -> list[list[Any]]:
@@ -254,3 +210,71 @@ def _run_text(each: StageOutline) -> str:
     if work is None:
         return "changed by you" if each.is_input else "not run here yet"
     return f"{formats.seconds(work.seconds)} · {work.placement}"
+
+
+class GraphPicture:
+    """The graph of stages; displays as SVG, or as text when graphviz is not installed."""
+
+    def __init__(
+        self,
+        reads: Mapping[str, Sequence[str]],
+        *,
+        inputs: Iterable[str] = (),
+        details: Mapping[str, str] | None = None,
+    ) -> None:
+        self._reads = {name: tuple(sources) for name, sources in reads.items()}
+        self._inputs = set(inputs)
+        self._details = dict(details or {})
+
+    def text(self) -> str:
+        """Returns one line per stage: `slow <- flights, planes   (12 rows)`."""
+        lines = []
+        for name, sources in self._reads.items():
+            detail = f"   ({self._details[name]})" if name in self._details else ""
+            line = f"{name} <- {', '.join(sources)}{detail}" if sources else f"{name}{detail}"
+            lines.append(formats.one_line(line))
+        return "\n".join(lines) or "no inputs and no stages yet"
+
+    def svg(self) -> str | None:
+        """Returns the picture, or None without graphviz."""
+        import graphviz
+
+        graph = graphviz.Digraph(
+            "nosync",
+            graph_attr={"rankdir": "LR", "bgcolor": "transparent"},
+            node_attr={"fontname": "sans-serif", "fontsize": "11", "color": "#888888"},
+            edge_attr={"color": "#888888"},
+        )
+        for name, sources in self._reads.items():
+            label = _label(name)
+            if name in self._details:
+                label = graphviz.nohtml(f"{label}\\n{_label(self._details[name])}")
+            shape = "cylinder" if name in self._inputs else "box"
+            graph.node(
+                _node_id(name), label=label, shape=shape, style="filled", fillcolor="#f4f4f4"
+            )
+            for source in sources:
+                graph.edge(_node_id(source), _node_id(name))
+        try:
+            return str(graph.pipe(format="svg", encoding="utf-8"))
+        except (graphviz.ExecutableNotFound, graphviz.CalledProcessError):
+            return None
+
+    def _repr_mimebundle_(self, **_kwargs: Any) -> dict[str, str]:
+        bundle = {"text/plain": self.text()}
+        picture = self.svg()
+        if picture is not None:
+            bundle["image/svg+xml"] = picture[picture.index("<svg") :]
+        return bundle
+
+
+def _label(text: str) -> Any:
+    """Escapes a text for dot: no escape sequence, no entity, no HTML."""
+    import graphviz
+
+    return graphviz.escape(formats.one_line(text).replace("&", "&amp;"))
+
+
+def _node_id(name: str) -> str:
+    """Returns an identifier for dot, because a colon in a name would mean a port."""
+    return "n" + name.encode().hex()

@@ -21,15 +21,20 @@ Failure
 from __future__ import annotations
 
 import io
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import traitlets
 
 from nosync_widgets import formats
 from nosync_widgets.data.tables import Table, ordered_by
-from nosync_widgets.live.comm_replies import AnsweringWidget
-from nosync_widgets.live.live_view import error_text, script, source
+from nosync_widgets.live.live_view import (
+    StageView,
+    column_fields,
+    error_text,
+    script,
+    source,
+    static_page,
+)
 from nosync_widgets.live.throttle import ThreadBudget, Throttle
 
 if TYPE_CHECKING:
@@ -74,13 +79,16 @@ class GridRequest(NamedTuple):
         )
 
 
-class GridView(AnsweringWidget):
-    """Shows a page of a stage or input, at the last epoch or, frozen, at an earlier one."""
+class GridView(StageView):
+    """Shows a page of a stage or input, at the last epoch or, frozen, at an earlier one.
+
+    Attributes:
+        summing: throttles the summaries.
+    """
 
     _esm = script("grid.js")
     _css = source("grid.css")
 
-    stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
     page = traitlets.Dict(
         help="Rows as strings, with their epoch, order and filter; `stale` says why there are no"
         " newer ones; `asked` is the number of the request that the page answers, 0 for none."
@@ -102,22 +110,13 @@ class GridView(AnsweringWidget):
         branch: str | None = None,
         budget: ThreadBudget | None = None,
     ) -> None:
-        self._lock = threading.RLock()
-        self._session = session
-        self._branch = branch
         self._cursor: Cursor | None = None
         self._request = GridRequest(limit=min(max(limit, 1), ROWS_MAX))
-        self._pages = 0
-        self._closed = False
-        # A commit must never wait for a page that is being read, so a throttle has a lock of its
-        # own.
         budget = budget or ThreadBudget()
-        self.pace = Throttle(self.refresh, budget)
         self.summing = Throttle(self._summarise, budget)
-        super().__init__(stage=stage)
+        super().__init__(session, stage, branch, budget)
         self.refresh()
-        self._unsubscribe = session.subscribe(self._committed)
-        self.on_msg(self._on_message)
+        self._subscribe()
 
     @property
     def epoch(self) -> int | None:
@@ -136,7 +135,7 @@ class GridView(AnsweringWidget):
             before, shown = self._cursor, dict(self.page)
             try:
                 self.latest = self._session.refresh()
-                stale = self._stale()
+                stale = self._stale(self.stage)
                 if self.frozen and not reload:
                     if before is not None and stale != shown.get("stale"):
                         self._publish_page({**shown, "stale": stale, "asked": 0})
@@ -151,10 +150,6 @@ class GridView(AnsweringWidget):
                 # the rows are the same at another epoch
                 self._publish_page({**shown, "epoch": cursor.epoch, "stale": stale, "asked": 0})
                 self.summary = {**self.summary, "epoch": cursor.epoch} if self.summary else {}
-
-    def follow(self) -> None:
-        """Requests a `refresh` in another thread."""
-        self.pace.ask()
 
     def show(self, wanted: GridRequest, *, asked: int = 0) -> None:
         """Shows another page, order or filter, as the front end does; for programs and tests."""
@@ -178,10 +173,8 @@ class GridView(AnsweringWidget):
         with self._lock:
             if self._closed:
                 return
-            self._unsubscribe()
-            self._session, self._branch, self._cursor = session, branch, None
+            self._switch(session, branch)
             self.frozen = False
-            self._unsubscribe = session.subscribe(self._committed)
             self.refresh(reload=True)
 
     def download(self, kind: str) -> None:
@@ -212,17 +205,11 @@ class GridView(AnsweringWidget):
 
     def close(self) -> None:
         """Frees the view, its layout and its subscription; a second call does nothing."""
-        self.pace.close()
         self.summing.close()
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._unsubscribe()
-            self.on_msg(self._on_message, remove=True)
-            self._cursor = None
-        self.layout.close()
         super().close()
+
+    def _forget_rows(self) -> None:
+        self._cursor = None
 
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         """Handles a message of the front end."""
@@ -235,9 +222,6 @@ class GridView(AnsweringWidget):
             self.freeze(bool(content.get("on")))
         elif kind == "download":
             self.download(str(content.get("format")))
-
-    def _committed(self, _epoch: int) -> None:
-        self.follow()
 
     def _reopen_cursor(self) -> Cursor:
         """Opens a cursor at the last epoch; changed columns reset order and filter."""
@@ -254,17 +238,13 @@ class GridView(AnsweringWidget):
         if cursor is None:
             return False
         try:
-            page = {**read_page(cursor, self._request), "stale": self._stale()}
+            page = {**read_page(cursor, self._request), "stale": self._stale(self.stage)}
         except Exception as error:
             self._fail(error, asked)
             return False
         self._publish_page({**page, "asked": asked})
         self.summing.ask(soon=asked > 0)
         return True
-
-    def _stale(self) -> str:
-        """Returns the mark of a stale stage, `stale: ...`; else empty."""
-        return formats.visible(str(self._session[self.stage].stale or ""))
 
     def _fail(self, error: Exception, asked: int) -> None:
         self._publish_page({**self.page, "error": error_text(error), "asked": asked})
@@ -287,28 +267,14 @@ class GridView(AnsweringWidget):
             if not self._closed:
                 self.summary = summary
 
-    @property
-    def _name(self) -> str:
-        """The full name of the stage, with its branch."""
-        return self.stage if self._branch is None else f"{self._branch}/{self.stage}"
-
     def bundle(self) -> dict[str, Any]:
         """Returns the display: the widget, and a table of the page for other front ends."""
-        bundle = super()._repr_mimebundle_()
-        data = dict(bundle[0] if isinstance(bundle, tuple) else bundle or {})
-        data["text/plain"], data["text/html"] = self.static()
+        data: dict[str, Any] = self._repr_mimebundle_()[0]
         return data
-
-    def _repr_mimebundle_(self, **_kwargs: Any) -> Any:
-        return self.bundle(), {}
 
     def static(self) -> tuple[str, str]:
         """Returns the page as text and as HTML, without widgets."""
-        if "error" in self.page:
-            text = formats.visible(f"{self._name}: {self.page['error']}")
-            return text, f"<pre>{formats.html(text)}</pre>"
-        table = page_table(self._name, self.page)
-        return table.text(), table.html()
+        return static_page(self._name, self.page, page_table)
 
     def title(self) -> str:
         """Returns one line: stage, epoch, rows."""
@@ -327,14 +293,7 @@ def read_page(cursor: Cursor, wanted: GridRequest) -> dict[str, Any]:
     found = cursor.page(wanted.order, offset, wanted.limit, where=wanted.where)
     return {
         "epoch": cursor.epoch,
-        "columns": [
-            {
-                "name": formats.one_line(name),
-                "type": formats.one_line(kind),
-                "right": formats.is_numeric(kind),
-            }
-            for name, kind in zip(cursor.schema.names, cursor.schema.types, strict=True)
-        ],
+        "columns": column_fields(cursor.schema),
         "rows": [*map(formats.like(found), found)],
         "offset": offset,
         "limit": wanted.limit,

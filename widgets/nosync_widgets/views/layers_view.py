@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nosync_widgets import formats
 from nosync_widgets.data.tables import Table
-from nosync_widgets.live.comm_replies import AGAIN
-from nosync_widgets.live.live_view import LiveView, script
+from nosync_widgets.live.live_view import AGAIN, LiveView, script
 
 if TYPE_CHECKING:
     from nosync_nb.frontend import Overview, StageOutline

@@ -20,15 +20,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import ipywidgets
 
 from nosync_widgets import formats
-from nosync_widgets.live.live_view import error_text
+from nosync_widgets.data.tables import Table
+from nosync_widgets.live.live_view import SelectingView, error_text, script
 from nosync_widgets.views.graph_view import FrontierView
 from nosync_widgets.views.layers_view import LayersView, first_layer
-from nosync_widgets.views.stage_list import ListView
 
 if TYPE_CHECKING:
+    from nosync_nb.frontend import Overview, ReplicaStatus, StageOutline
     from nosync_widgets.live.overview_poller import OverviewPoller
 
 _AGAIN = "run %dd panel"
+_STORED = {"memory": "in memory only", "disk": "on this disk only"}
+_COLUMNS = ("name", "columns", "rows", "size", "epoch", "state")
+_REPLICA_COLUMNS = ("replica", "health", "epoch", "behind", "behind for", "to ship")
 _TABS = ("Graph", "Layers", "Rows", "Time travel")
 
 
@@ -46,6 +50,125 @@ class Actions(Protocol):
 
     def travel(self, name: str) -> ipywidgets.Widget:
         """Returns the time slider of a stage, which the panel must not close."""
+
+
+class ListView(SelectingView):
+    """Shows inputs, stages, watched folders and replicas; the front end may select a stage."""
+
+    _esm = script("listing.js")
+
+    def _state_now(self) -> dict[str, Any]:
+        overview = self._pulse.overview
+        if overview.named(self._selected) is None:
+            self._selected = ""
+        return {
+            "name": formats.one_line(self._pulse.branch or ""),
+            "path": formats.one_line(self._pulse.session.path),
+            "selected": self._selected,
+            "stages": [
+                {
+                    "name": each.name,
+                    "kind": "input" if each.is_input else "stage",
+                    "cells": _stage_cells(each),
+                    "bad": bool(each.why) and not each.stale,
+                    "stale": each.stale,
+                }
+                for each in overview.collections
+            ],
+            "replicas": [
+                {
+                    "cells": _replica_cells(copy, overview),
+                    "bad": copy.state in ("failing", "fenced", "ahead"),
+                }
+                for copy in overview.replicas
+            ],
+            "watches": [formats.one_line(str(each)) for each in overview.watches],
+            "refused": _refusals(overview),
+            "columns": _COLUMNS,
+            "replica_columns": _REPLICA_COLUMNS,
+            "safe": _quorum_text(overview),
+        }
+
+    def title(self) -> str:
+        """Returns one line: log and epoch."""
+        branch = f"{self.state['name']} · " if self.state["name"] else ""
+        return f"panel: {branch}{self.state['path']} at epoch {self.state['epoch']}"
+
+    def static(self) -> tuple[str, str]:
+        """Returns stages and replicas as tables; watched folders are below the stages."""
+        overview = self._pulse.overview
+        tables = [
+            stages_table(overview),
+            *([replicas_table(overview)] if overview.replicas else []),
+        ]
+        return "\n".join(t.text() for t in tables), "".join(t.html() for t in tables)
+
+
+def stages_table(overview: Overview) -> Table:
+    """Returns a table of inputs and stages, with the watched folders below."""
+    return Table(
+        caption=f"inputs and stages at epoch {overview.epoch}",
+        columns=_COLUMNS,
+        types=("string", "string", "bigint", "bigint", "bigint", "string"),
+        rows=[_stage_cells(each) for each in overview.collections],
+        notes=[str(each) for each in overview.watches],
+        marks=_refusals(overview),
+    )
+
+
+def _refusals(overview: Overview) -> list[str]:
+    """Returns the messages on refused files."""
+    return [formats.visible(text) for each in overview.watches for text in each.refusal_texts]
+
+
+def replicas_table(overview: Overview) -> Table:
+    """Returns a table of the replicas with their epoch and health."""
+    return Table(
+        caption=_quorum_text(overview),
+        columns=_REPLICA_COLUMNS,
+        types=("string", "string", "bigint", "bigint", "string", "bigint"),
+        rows=[_replica_cells(copy, overview) for copy in overview.replicas],
+    )
+
+
+def _quorum_text(overview: Overview) -> str:
+    """Describes the quorum, and the epoch that it has."""
+    if not overview.replicas:
+        return "no replicas: %dd replicas add file:///absolute/folder"
+    epochs = sorted((copy.epoch for copy in overview.replicas), reverse=True)
+    safe = epochs[min(overview.quorum, len(epochs)) - 1]
+    return f"replicas: epoch {safe} is on {overview.quorum} of {len(epochs)}"
+
+
+def _stage_cells(each: StageOutline) -> list[str | None]:
+    kind = "" if each.version == 1 else f" (version {each.version})"
+    state = each.why and (
+        each.status_text if each.stale else f"stopped at epoch {each.last}: {each.why}"
+    )
+    storage = "" if each.persist == "replicas" else f", {_STORED[each.persist]}"
+    return [
+        f"{each.name}{kind}",
+        formats.one_line(each.schema.ddl),
+        None if each.rows is None else f"{each.rows:,}",
+        formats.size(each.size_bytes),
+        str(each.last),
+        formats.one_line(state) if state else f"{'input' if each.is_input else 'live'}{storage}",
+    ]
+
+
+def _replica_cells(copy: ReplicaStatus, overview: Overview) -> list[str | None]:
+    health = {"level": "up to date", "behind": "catching up"}.get(copy.state, copy.state)
+    since = ""
+    if copy.behind and overview.committed_at is not None:
+        since = f"{copy.behind_s:.1f} s" if copy.behind_s < 60 else formats.seconds(copy.behind_s)
+    return [
+        formats.one_line(copy.url),
+        formats.one_line(f"{health}: {copy.why}" if copy.why else health),
+        str(copy.epoch),
+        f"{copy.behind:,}",
+        since,
+        formats.size(copy.behind_bytes) if copy.behind_bytes else "",
+    ]
 
 
 class Panel(ipywidgets.VBox):

@@ -19,18 +19,24 @@ Failure
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import traitlets
 
 from nosync_widgets import formats
 from nosync_widgets.data.tables import Table, ordered_by
-from nosync_widgets.data.timeline import Timeline
-from nosync_widgets.live.comm_replies import AnsweringWidget
-from nosync_widgets.live.live_view import error_text, script, source
-from nosync_widgets.live.throttle import ThreadBudget, Throttle
+from nosync_widgets.live.live_view import (
+    StageView,
+    column_fields,
+    error_text,
+    script,
+    source,
+    static_page,
+)
+from nosync_widgets.live.throttle import ThreadBudget
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +66,7 @@ class ForkActions(Protocol):
         """Backfills a stage that was defined late."""
 
 
-class TravelView(AnsweringWidget):
+class TravelView(StageView):
     """Shows a stage at any readable epoch; at the latest one it follows new epochs.
 
     Args:
@@ -72,7 +78,6 @@ class TravelView(AnsweringWidget):
     _esm = script("course.js", "forks.js", "travel.js")
     _css = source("travel.css")
 
-    stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
     steps: Any = traitlets.List(
         help="Readable epochs as [first, last, step], ascending; empty by default."
     ).tag(sync=True)
@@ -101,27 +106,19 @@ class TravelView(AnsweringWidget):
         forks: ForkActions | None = None,
         budget: ThreadBudget | None = None,
     ) -> None:
-        self._lock = threading.RLock()
-        self._session = session
-        self._branch = branch
         self._incarnation = 0
         self._beside = tuple(beside)
         self._limit = max(min(limit, _ROWS_MAX) // (1 + len(beside)), 1)
-        # A commit must never wait for a page that is being read, so a throttle has a lock of its
-        # own.
-        self.pace = Throttle(self._refresh_now, budget or ThreadBudget())
-        self._closed = False
         self._cursors: Cursors = {}
         self._stopped: list[str] = []
-        self._pages = 0
         self._course = RowCountSeries()
         self._course_lock = threading.Lock()  # for counting, so that no page waits for it
         self._drawn = False
         self._forks = forks
-        super().__init__(stage=stage, forks=forks is not None)
+        budget = budget or ThreadBudget()
+        super().__init__(session, stage, branch, budget, forks=forks is not None)
         self.travel(at)
-        self._unsubscribe = session.subscribe(self._committed)
-        self.on_msg(self._on_message)
+        self._subscribe()
 
     @property
     def epoch(self) -> int:
@@ -173,24 +170,14 @@ class TravelView(AnsweringWidget):
             if self._closed:
                 return
             ends = self.epoch >= (Timeline(self.steps).latest or 0)
-            self._unsubscribe()
-            self._session, self._branch, self.steps, self._cursors = session, branch, [], {}
-            self._unsubscribe = session.subscribe(self._committed)
+            self._switch(session, branch)
+            self.steps = []
             self.refresh(reload=True)
             if ends:
                 self.travel()
 
-    def close(self) -> None:
-        """Frees the view, its layout and its subscription; a second call does nothing."""
-        self.pace.close()
-        with self._lock:
-            if self._closed:
-                return
-            self._closed, self._cursors = True, {}
-            self._unsubscribe()
-            self.on_msg(self._on_message, remove=True)
-        self.layout.close()
-        super().close()
+    def _forget_rows(self) -> None:
+        self._cursors = {}
 
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         """Handles a message of the front end."""
@@ -274,14 +261,6 @@ class TravelView(AnsweringWidget):
             page = {"epoch": epoch, "error": error_text(error)}
         return {**page, "name": formats.one_line(self._full_name(stage))}
 
-    @property
-    def _name(self) -> str:
-        return self._full_name(self.stage)
-
-    def _full_name(self, stage: str) -> str:
-        """Returns the full name of a stage, with its branch."""
-        return stage if self._branch is None else f"{self._branch}/{stage}"
-
     def _read(self, timeline: Timeline, epoch: int) -> dict[str, Any]:
         page = self._page(self.stage, timeline, epoch)
         info = epoch_info(self._session, epoch)
@@ -302,10 +281,6 @@ class TravelView(AnsweringWidget):
         )
         return {**page, "stale": stale, "past": past_of(self._session, stage)}
 
-    def _stale(self, stage: str) -> str:
-        """Returns the mark of a stale stage, `stale: ...`; else empty."""
-        return formats.visible(str(self._session[stage].stale or ""))
-
     def _marks(self) -> list[str]:
         """Returns the marks of all stages; empty if one was dropped, as reading a page reports."""
         try:
@@ -313,27 +288,16 @@ class TravelView(AnsweringWidget):
         except Exception:
             return []
 
-    def _committed(self, _epoch: int) -> None:
-        """Requests a `refresh` in another thread; many commits in a row cost one message."""
-        self.pace.ask()
-
-    def _refresh_now(self) -> None:
+    def _refresh_in_background(self) -> None:
         self.refresh()
         if self._drawn:
             self.draw()
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """Adds the table of the epoch shown, for front ends without widgets."""
-        bundle = super()._repr_mimebundle_(**kwargs)
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        data = dict(data or {})
-        data["text/plain"], data["text/html"] = self.static()
-        return data, metadata
-
     def static(self) -> tuple[str, str]:
         """Returns the epoch shown as text and as HTML, without widgets."""
-        own = _static(self._name, self.page)
-        others = [_static(page["name"], page) for page in self.page.get("beside", ())]
+        own = static_page(self._name, self.page, page_table)
+        beside = self.page.get("beside", ())
+        others = [static_page(page["name"], page, page_table) for page in beside]
         texts, htmls = zip(own, *others, strict=True)
         return "\n\n".join(texts), "".join(htmls)
 
@@ -345,26 +309,11 @@ class TravelView(AnsweringWidget):
         return formats.one_line(title)
 
 
-def _static(name: str, page: dict[str, Any]) -> tuple[str, str]:
-    """Returns a page as text and as HTML."""
-    if "error" in page:
-        text = formats.visible(f"{name}: {page['error']}")
-        return text, f"<pre>{formats.html(text)}</pre>"
-    table = page_table(name, page)
-    return table.text(), table.html()
-
-
 def epoch_info(session: Session, epoch: int) -> EpochInfo | None:
     """Finds label and time of an epoch, or None; `O(log epochs)`."""
     epochs = session.epochs()
-    low, high = 0, len(epochs)
-    while low < high:
-        middle = (low + high) // 2
-        if epochs[middle].number < epoch:
-            low = middle + 1
-        else:
-            high = middle
-    return epochs[low] if low < len(epochs) and epochs[low].number == epoch else None
+    place = bisect_left(epochs, epoch, key=lambda each: each.number)
+    return epochs[place] if place < len(epochs) and epochs[place].number == epoch else None
 
 
 def read_page(
@@ -405,7 +354,7 @@ def read_page(
     return {
         "epoch": epoch,
         "before": before,
-        "columns": _columns(collection),
+        "columns": column_fields(collection.schema),
         "rows": rows[:limit],
         "more": len(rows) > limit,
         "ordered": formats.one_line(ordered_by(schema.names, cursor.order)),
@@ -423,7 +372,7 @@ def empty_page(collection: Collection, epoch: int) -> dict[str, Any]:
     return {
         "epoch": epoch,
         "before": None,
-        "columns": _columns(collection),
+        "columns": column_fields(collection.schema),
         "rows": [],
         "more": False,
         "ordered": "",
@@ -434,18 +383,6 @@ def empty_page(collection: Collection, epoch: int) -> dict[str, Any]:
         "added": 0,
         "removed": 0,
     }
-
-
-def _columns(collection: Collection) -> list[dict[str, Any]]:
-    schema = collection.schema
-    return [
-        {
-            "name": formats.one_line(name),
-            "type": formats.one_line(kind),
-            "right": formats.is_numeric(kind),
-        }
-        for name, kind in zip(schema.names, schema.types, strict=True)
-    ]
 
 
 def _change(change: RowChange, show: Callable[[Any], list[str | None]]) -> list[Any]:
@@ -489,6 +426,93 @@ def page_title(name: str, page: dict[str, Any]) -> str:
     changed = f"+{page['added']:,} −{page['removed']:,}"
     against = "" if page["before"] is None else f" since epoch {page['before']}"
     return f"{name} at epoch {page['epoch']}{label}: {changed}{against}"
+
+
+class Timeline:
+    """The readable epochs of a collection, ascending, as positions 0, 1, 2, ...
+
+    Downsampled history leaves gaps between readable epochs; a slider must have none. Epochs are
+    stored as steps `(first, last, step)`, so that a hundred thousand of them cost a few numbers.
+    """
+
+    def __init__(self, ranges: Iterable[Any]) -> None:
+        self.steps: tuple[tuple[int, int, int], ...] = tuple(_compress(ranges))
+        sizes = [(last - first) // step + 1 for first, last, step in self.steps]
+        self._starts = [0, *accumulate(sizes)]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, position: int) -> int:
+        if not 0 <= position < len(self):
+            raise IndexError(position)
+        index = bisect_right(self._starts, position) - 1
+        first, _, step = self.steps[index]
+        return first + (position - self._starts[index]) * step
+
+    def __iter__(self) -> Iterator[int]:
+        return (self[position] for position in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Timeline) and self.steps == other.steps
+
+    def __hash__(self) -> int:
+        return hash(self.steps)
+
+    @property
+    def latest(self) -> int | None:
+        """The newest readable epoch."""
+        return self[len(self) - 1] if len(self) else None
+
+    def before(self, epoch: int) -> int | None:
+        """Returns the readable epoch before `epoch`, or None at the beginning."""
+        position = self._floor(epoch - 1)
+        return None if position is None else self[position]
+
+    def nearest(self, epoch: int) -> int | None:
+        """Returns the last readable epoch that is not after `epoch`, else the first of all."""
+        if not len(self):
+            return None
+        position = self._floor(epoch)
+        return self[position or 0]
+
+    def _floor(self, epoch: int) -> int | None:
+        index = bisect_right([first for first, _, _ in self.steps], epoch) - 1
+        if index < 0:
+            return None
+        first, last, step = self.steps[index]
+        return self._starts[index] + (min(epoch, last) - first) // step
+
+
+def _compress(ranges: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
+    """Turns ranges into steps; lone epochs at equal distances become one step."""
+    run: list[int] = []
+    for first, last, step in map(_step, ranges):
+        if last < first:
+            continue
+        if first < last:
+            yield from _flush(run)
+            run = []
+            yield first, last, step
+        elif len(run) < 2 or first - run[-1] == run[-1] - run[-2]:
+            run.append(first)
+        else:
+            yield from _flush(run)
+            run = [first]
+    yield from _flush(run)
+
+
+def _flush(run: list[int]) -> Iterator[tuple[int, int, int]]:
+    if run:
+        yield run[0], run[-1], (run[1] - run[0]) if len(run) > 1 else 1
+
+
+def _step(item: Any) -> tuple[int, int, int]:
+    """Reads a Python range, an inclusive pair, or a step of another timeline."""
+    if isinstance(item, range):
+        return (item[0], item[-1], item.step) if len(item) else (0, -1, 1)
+    first, last, *distance = item
+    return int(first), int(last), int(distance[0]) if distance else 1
 
 
 class RowCountSeries:
