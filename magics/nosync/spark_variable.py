@@ -23,20 +23,28 @@ if TYPE_CHECKING:
 
 
 class NotebookSpark:
-    """The notebook's access to Spark; `users` returns the session that the user made, if any."""
+    """The notebook's access to Spark.
+
+    Args:
+        namespace: the user's variables.
+    """
 
     def __init__(self, variables: Variables, namespace: dict[str, Any]) -> None:
         self._variables = variables
         self._namespace = namespace
-        self._eager = EagerSpark(namespace)
+        self._eager: Any = None  # the session that the thread has started
+        self._thread: threading.Thread | None = None
         self._recorded_session: Any = None
-        self.users = self._eager.users
 
     def configure(self, settings: Settings, session: Session | None) -> None:
         """Passes the settings for starting Spark to the session, and starts an eager session."""
         conf = self._variables.memo.conf
-        if settings.spark == "eager":
-            self._eager.start({**conf, **settings.spark_conf})
+        if settings.spark == "eager" and self._thread is None:
+            eager = {**conf, **settings.spark_conf}
+            self._thread = threading.Thread(
+                target=self._start, args=(eager,), name="nosync-spark", daemon=True
+            )
+            self._thread.start()
         self._recorded_session = None
         if session is not None:
             session.spark_off = settings.spark == "off"
@@ -52,7 +60,9 @@ class NotebookSpark:
         """Binds the `spark` that a cell uses: an eager session, or one like the log's last one."""
         if not self._variables.lacks_spark(cell):
             return
-        self._variables.bind_spark(self._eager.awaited())
+        if self._thread is not None:
+            self._thread.join()
+        self._variables.bind_spark(self._eager)
         memo = self._variables.memo
         restorable = "spark" not in memo.names or bool(memo.conf)
         if session is None or not (restorable and self._variables.lacks_spark(cell)):
@@ -73,11 +83,11 @@ class NotebookSpark:
         Cost: a call to the JVM, some ms, after a cell that mentions Spark.
         """
         if session is None:
-            self._variables.bind_spark(self._eager.spark)
+            self._variables.bind_spark(self._eager)
             return
         session.spark_control.follow()
         spark = session.spark
-        self._variables.bind_spark(spark or self._eager.spark)
+        self._variables.bind_spark(spark or self._eager)
         if spark is not None and (spark is not self._recorded_session or "spark" in source):
             from nosync_nb.frontend import is_spark_session, restart_conf
 
@@ -86,33 +96,6 @@ class NotebookSpark:
                 self._variables.memo.used_spark(restart_conf(spark) if is_bound else {})
                 self._recorded_session = spark
 
-
-class EagerSpark:
-    """Starts a session once, in the background; `spark` is the session, when it has started.
-
-    Args:
-        namespace: the user's variables; a session named `spark` among them is used instead.
-    """
-
-    def __init__(self, namespace: Mapping[str, Any]) -> None:
-        self.spark: Any = None
-        self._namespace = namespace
-        self._thread: threading.Thread | None = None
-
-    def start(self, conf: Mapping[str, str]) -> None:
-        """Starts Spark in the background; does nothing the second time."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, args=(dict(conf),), name="nosync-spark", daemon=True
-            )
-            self._thread.start()
-
-    def awaited(self) -> Any:
-        """Returns the session, after waiting for its start; None if it was not requested."""
-        if self._thread is not None:
-            self._thread.join()
-        return self.spark
-
     def users(self) -> Any:
         """Returns the user's variable `spark` if it is a Spark session; else None."""
         from nosync_nb.frontend import is_spark_session
@@ -120,11 +103,12 @@ class EagerSpark:
         spark = self._namespace.get("spark")
         return spark if is_spark_session(spark) else None
 
-    def _run(self, conf: Mapping[str, str]) -> None:
+    def _start(self, conf: Mapping[str, str]) -> None:
+        """Starts the eager session; the user's own is used instead, if there is one."""
         from nosync_nb.errors import warn
         from nosync_nb.frontend import start_spark
 
         try:
-            self.spark = start_spark(None, self._namespace, conf=conf)
+            self._eager = start_spark(None, self._namespace, conf=conf)
         except Exception as error:
             warn(f"Spark did not start: {error}", stacklevel=2)

@@ -23,11 +23,11 @@ def without_spark(error: BaseException) -> NosyncError | None:
 
     PySpark raises an `AssertionError` without a text.
     """
-    frames = [frame for frame in _frames(error.__traceback__) if _module(frame) == "pyspark"]
+    frames = [frame for frame in trace_steps(error.__traceback__) if _module(frame) == "pyspark"]
     is_missing = "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error)
     if not frames or not (is_missing or (type(error) is AssertionError and not error.args)):
         return None
-    if _module(list(_frames(error.__traceback__))[-1]) != "pyspark":
+    if _module(list(trace_steps(error.__traceback__))[-1]) != "pyspark":
         return None
     from nosync_nb.errors import ExpressionError
 
@@ -41,7 +41,8 @@ def without_spark(error: BaseException) -> NosyncError | None:
     )
 
 
-def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+def trace_steps(trace: TracebackType | None) -> Iterator[TracebackType]:
+    """Yields the steps of a traceback, outermost first."""
     while trace is not None:
         yield trace
         trace = trace.tb_next
@@ -49,12 +50,6 @@ def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 def _module(step: TracebackType) -> str:
     return str(step.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-
-
-def is_dataframe(value: Any) -> bool:
-    """Returns True if a value is a DataFrame of Spark."""
-    kind = type(value)
-    return kind.__module__.startswith("pyspark.sql") and kind.__name__ == "DataFrame"
 
 
 def frame_note(name: str, source: str, written: Callable[[str], str | None]) -> str:
@@ -218,4 +213,9 @@ def _sql(tree: Any) -> str:
 
 def frames_among(names: Sequence[str], values: dict[str, Any]) -> list[str]:
     """Returns the names that hold DataFrames of Spark."""
-    return [name for name in names if not name.startswith("_") and is_dataframe(values.get(name))]
+    kinds = {name: type(values.get(name)) for name in names if not name.startswith("_")}
+    return [
+        name
+        for name, kind in kinds.items()
+        if kind.__module__.startswith("pyspark.sql") and kind.__name__ == "DataFrame"
+    ]

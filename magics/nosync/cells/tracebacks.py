@@ -20,7 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from nosync.cells.spark_equivalents import without_spark
+from nosync.cells.spark_equivalents import trace_steps, without_spark
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class ShortErrors:
         if isinstance(error, TypeError) and (form := _signature_hint(shell, error, trace)):
             return partial(_render_misuse, shell, error, trace, form)
         hidden = self._hidden_name_hint(error)
-        if not hidden and not any(map(_is_our_frame, _steps(trace))):
+        if not hidden and not any(map(_is_our_frame, trace_steps(trace))):
             return None
         if isinstance(error, KeyboardInterrupt):
             return partial(_render_interrupt, shell, trace)
@@ -182,7 +182,7 @@ def _signature_hint(shell: InteractiveShell, error: TypeError, trace: TracebackT
     from nosync_nb.frontend import Grouped
 
     call = _CALL.match(str(error))
-    steps = [step for step in _steps(trace) if not _is_wrapper(step)]
+    steps = [step for step in trace_steps(trace) if not _is_wrapper(step)]
     if call is None or any(map(_is_our_frame, steps[-1:])):
         return ""
     if not _is_our_module(getattr(shell.user_ns.get(call[1]), "__module__", "nosync_nb")):
@@ -226,18 +226,12 @@ def _render_user_frames(
 def _user_frames(trace: TracebackType | None) -> Iterator[TracebackType]:
     """Yields all frames except ours, those of magics, and of libraries that we called."""
     within = False
-    for step in _steps(trace):
+    for step in trace_steps(trace):
         if _is_our_frame(step):
             within = True
         elif not _is_magic(step) and not (within and _is_library(step)):
             within = False
             yield step
-
-
-def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
 
 
 def _is_our_module(module: str) -> bool:
@@ -272,7 +266,7 @@ def _is_magic(step: TracebackType) -> bool:
 
 def _cell_lines(shell: InteractiveShell, trace: TracebackType | None) -> Iterator[str]:
     """Yields the line of every frame that is code of a cell, outermost first."""
-    for step in _steps(trace):
+    for step in trace_steps(trace):
         yield from _cell_line(shell, Place(step.tb_frame.f_code.co_filename, step.tb_lineno))
 
 

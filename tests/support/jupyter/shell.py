@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -65,3 +66,5 @@ class Notebook:
             self.shell.run_line_magic("unload_ext", "nosync")
         self.shell.restore_sys_module_state()
         InteractiveShell.clear_instance()
+        # Else the shell keeps its namespace, and collects garbage, at the end of the process.
+        atexit.unregister(self.shell.atexit_operations)

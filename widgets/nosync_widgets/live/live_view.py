@@ -53,8 +53,10 @@ def script(*names: str) -> str:
     return "".join(source(name) for name in ("parts.js", *names))
 
 
-class CommReplies:
-    """The context in which a view sends its messages: as replies, so that it responds in a cell.
+class AnsweringWidget(anywidget.AnyWidget):
+    """A widget that handles messages of its front end while a cell runs.
+
+    Subclasses define `static`, and handle messages in `_on_message`.
 
     ipykernel handles a message of a front end in the loop in which the last message of that view
     was written, and JupyterLab requests replies in a loop of its own, a subshell. A thread or a
@@ -66,32 +68,7 @@ class CommReplies:
     ipykernel), all messages are sent in it, and each message gets a reply, if need be an empty one.
     Without subshells this changes nothing.
 
-    Threads: any may send, also at the same time, each in a copy.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._context: Context | None = None
-
-    def heard(self) -> None:
-        """Stores the context of the message that this thread handles, for later replies."""
-        with self._lock:
-            self._context = copy_context()
-
-    def speak(self, say: Callable[[], None]) -> None:
-        """Calls a function that sends a message, in the stored context."""
-        with self._lock:
-            context = self._context
-        if context is None:
-            say()
-        else:
-            context.copy().run(say)
-
-
-class AnsweringWidget(anywidget.AnyWidget):
-    """A widget that handles messages of its front end while a cell runs.
-
-    Subclasses define `static`, and handle messages in `_on_message`.
+    Threads: any may send, also at the same time, each in a copy of the context.
     """
 
     again = traitlets.Unicode(
@@ -99,19 +76,26 @@ class AnsweringWidget(anywidget.AnyWidget):
     ).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
-        self._replies = CommReplies()
+        self._context_lock = threading.Lock()
+        self._context: Context | None = None
         super().__init__(**traits)
 
     def send_state(self, key: Any = None) -> None:
-        """Sends the changed state to the front end."""
-        self._replies.speak(lambda: super(AnsweringWidget, self).send_state(key))
+        """Sends the changed state to the front end, in the context of its last message."""
+        with self._context_lock:
+            context = self._context
+        if context is None:
+            super().send_state(key)
+        else:
+            context.copy().run(super().send_state, key)
 
     def answer(self) -> None:
         """Replies to the message that this thread handles, before any other message is sent.
 
         The reply is empty; the context it is sent from decides where the next message is handled.
         """
-        self._replies.heard()
+        with self._context_lock:
+            self._context = copy_context()
         self.send({})
 
     def static(self) -> tuple[str, str]:
