@@ -1,16 +1,16 @@
-"""Runs the measurements and shows each figure beside its peer: `make bench`.
+"""Runs the measurements and shows each figure beside that of a peer: `make bench`.
 
-make bench                          all of it, about half an hour on two cores
+make bench                          all sections, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, spark, recovery, history, reads,
                                     views, notebook, loops, long, pairs, persist, lost, objects,
-                                    fenced, snapshots, kills, branches, tpch, expressions; faults is
-                                    those of replicas, recovery and snapshots
+                                    fenced, snapshots, kills, branches, tpch, expressions; `faults`
+                                    stands for those of replicas, recovery and snapshots
 make bench ARGS="tpch --sf 1"       TPC-H at another scale factor than 0.1
 make bench ARGS="tpch --decimals"   TPC-H with decimals, beside doubles
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 make bench ARGS="pairs --kind server"     replicas at servers instead of in folders
-make bench ARGS="branches --logs FOLDER"  keeps the long logs there, and measures them again
+make bench ARGS="branches --logs FOLDER"  keeps the long logs in FOLDER, and measures them again
 """
 
 from __future__ import annotations
@@ -34,7 +34,16 @@ from bench.replicas.objects import objects
 from bench.replicas.pairs import pairs
 from bench.replicas.persist import persist
 from bench.replicas.servers import KINDS
-from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
+from bench.report import (
+    PATHWAY,
+    TOP,
+    Goals,
+    MeasurementError,
+    Table,
+    percentiles,
+    run,
+    run_killed,
+)
 from bench.snapshots import snapshots
 from bench.tpch.plans import tpch
 from bench.views import views
@@ -156,7 +165,7 @@ def spark(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def places(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures load and first run in process, on Spark and as chosen; goals for what is chosen."""
+    """Measures load and first run in process, on Spark and as chosen; goals for the choice."""
     sizes = (10_000, 100_000) if options.quick else (10_000, 100_000, MILLION)
     found = run("-m", "bench.places", "--rows", *sizes)
     columns = (
@@ -188,7 +197,7 @@ def places(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def recovered(base: Path, **sizes: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Makes a history, kills its process, opens it three times; the median opening."""
+    """Makes a history, kills its process, opens it three times; returns the median opening."""
     folder = base / "-".join(f"{key}{value}" for key, value in sizes.items())
     flags = [text for key, value in sizes.items() for text in (f"--{key}", str(value))]
     made = run_killed("-m", "bench.recovery", "make", folder, *flags)
@@ -203,21 +212,6 @@ def recovered(base: Path, **sizes: int) -> tuple[dict[str, Any], dict[str, Any]]
     assert found["result"] == made["result"], "recovery gave another result"
     assert (found["now"], found["lost"], found["recomputed"]) == (made["now"], [], 0)
     return made, found
-
-
-def run_killed(*arguments: Any) -> dict[str, Any]:
-    """Runs a process that ends by SIGKILL after it told what it made."""
-    import json
-    import subprocess
-    import sys
-
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=TOP, capture_output=True, text=True, check=False
-    )
-    if done.returncode != -9:
-        raise MeasurementError(done.stderr[-2000:])
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
 
 
 def recovery(options: argparse.Namespace, goals: Goals) -> None:
@@ -253,7 +247,7 @@ def recovery(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def history(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures reading the past, and what history takes on disk."""
+    """Measures reads of the past, and the disk usage of history."""
     epochs = 5_000 if options.quick else 100_000
     columns = ("epochs  ", "retained", "rows(at=) ms", "worst ms", "open ms", "x update on disk")
     table = Table("History", *columns)
@@ -340,7 +334,7 @@ ALGORITHMS = ("pagerank", "connected", "labels", "core", "distances", "strong")
 
 
 def updates(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures updates of graph algorithms by their first run."""
+    """Measures updates of graph algorithms, relative to their first run."""
     columns = ("nodes ", "epochs", "first ms", "median", "longest", "x first", "longest x", "trend")
     title = "Loops: graph algorithms, one edge in, one out; networkx: all of it again"
     table = Table(title, "algorithm ", *columns, "kB logged", "networkx ms")
@@ -362,7 +356,7 @@ def updates(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def long(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures whether epochs, memory and descriptors stay as they are over many epochs."""
+    """Measures how epochs, memory and descriptors change over many epochs."""
     columns = ("epochs  ", "first ms", "last ms", "last/first", "means", "CPU", "RSS")
     table = Table(
         "For long: the last hundred epochs by the first",
@@ -397,7 +391,7 @@ def long(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def million(goals: Goals) -> None:
-    """Measures what a log of a million epochs takes, and to open and read it."""
+    """Measures the size of a log of a million epochs, and its opening and reads."""
     columns = ("files", "MB", "MB held", "at a tenth", "descriptors", "open ms", "past ms")
     table = Table("A log of a million epochs, one row in, one out", "epochs   ", *columns)
     found = run("-m", "bench.long", "bare", "--epochs", MILLION)
@@ -442,7 +436,7 @@ GROUPS = {
 
 
 def main() -> int:
-    """Runs the chosen sections; the exit code says whether all were measured, not how fast."""
+    """Runs the chosen sections; the exit code is 0 if all were measured, however fast."""
     parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer epochs")

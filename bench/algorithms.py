@@ -1,8 +1,9 @@
 """NoSync on graph algorithms, one edge in and one out an epoch; one line of JSON.
 
-Beside each update what the first run cost, and what `networkx` takes for all of it again. The first
-run of the stage is that of the commit that loads the edges; an update is measured from `insert` to
-the return of `commit()`. A run ends after `--epochs`, or `--seconds`, whichever comes first.
+Each update is shown beside the cost of the first run, and beside `networkx`, which recomputes the
+whole result. The first run of the stage is part of the commit that loads the edges. An update is
+measured from `insert` to the return of `commit()`. A run ends after `--epochs` or `--seconds`,
+whichever comes first.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ALGORITHMS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def peer(algorithm: str, edges: list[tuple[int, int]]) -> Callable[[], Any]:
-    """What computes all of it with networkx, on the graph as it is now."""
+    """Returns the function that recomputes the result with networkx, on the current graph."""
     import networkx as nx
     from networkx.algorithms.link_analysis.pagerank_alg import _pagerank_python  # without SciPy
 
@@ -57,7 +58,7 @@ def peer(algorithm: str, edges: list[tuple[int, int]]) -> Callable[[], Any]:
 
 
 def timed(run: Callable[[], Any]) -> float:
-    """Milliseconds of a call."""
+    """Returns the milliseconds of a call."""
     started = time.perf_counter()
     run()
     return 1000 * (time.perf_counter() - started)

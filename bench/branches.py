@@ -1,12 +1,13 @@
-"""What it costs to go on from an epoch of a long log: branches, rewinds, and the disk of updates.
+"""The cost of continuing from an epoch of a long log: branches, rewinds, and the disk of updates.
 
-A branch is made of hard links and a checkpoint, and a rewind is one frame beside a branch of now,
-so neither knows how much is held. Bytes are those that were written: times of epochs, and what had
-not been packed. Of an epoch near now what operators remember is had by what was changed since; of
-an older one they are run once over their inputs, before the first epoch there, as they were at
-first. Where a machine does other things too, times of threads say more than those of the clock;
-both are held against a first run that is made beside them. After a rewind another thread than the
-one that commits may be the first to run what is lacking: what all threads took is compared there.
+A branch consists of hard links and a checkpoint, and a rewind is one frame beside a branch of the
+current state, so neither depends on the number of rows. The bytes are those written: times of
+epochs, and rows that had not been packed. At an epoch near the last one, operator state is rebuilt
+by subtracting later changes; at an older one, operators run once over their inputs, before the
+first new epoch, as in the first run. Where a machine does other work too, the processor times of
+threads are more reliable than the clock. Both are compared to a first run, measured beside them.
+After a rewind, another thread than the committing one may rebuild missing state first, so the times
+of all threads are compared there.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ COLUMNS = (
 
 
 def branches(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures branches and rewinds at epochs of a log, and what its updates take."""
+    """Measures branches and rewinds at epochs of a log, and the disk usage of its updates."""
     epochs = options.epochs or (5_000 if options.quick else 100_000)
     edges = options.edges or (100_000 if options.quick else 10_000_000)
     base = options.logs or Path(tempfile.mkdtemp(prefix="nosync-bench-"))
@@ -64,7 +65,7 @@ def _folder(base: Path, retain: int) -> Path:
 
 
 def _made(base: Path, edges: int, epochs: int, retain: int) -> dict[str, Any]:
-    """A log and what making it took, made now if it is not there."""
+    """Returns a log with the cost of making it; makes it if it does not exist."""
     folder = _folder(base, retain)
     told = folder / "made.json"
     if told.exists():
@@ -78,14 +79,14 @@ def _made(base: Path, edges: int, epochs: int, retain: int) -> dict[str, Any]:
 
 
 def _first_run(folder: Path, edges: int) -> dict[str, Any]:
-    """What the first run takes now."""
+    """Returns the current cost of the first run."""
     told = run("-m", "bench.forks", "first", folder, "--edges", edges)
     print(f"the first run takes {told['ms']:,.0f} ms now, {told['all_ms']:,.0f} ms of its threads")
     return told
 
 
 def _forks(what: str, folder: Path, edges: int, epochs: int, goals: Goals) -> None:
-    """Goes on from some epochs, and tells what each took."""
+    """Continues from some epochs, and returns the cost of each."""
     last, first = epochs + 1, _first_run(folder, edges)
     ats = [last, last - 10, last - NEAR // 2, last - NEAR + 1, last // 2, last // 5, 2]
     table = Table({"branch": "Branches", "rewind": "Rewinds"}[what], *COLUMNS)
@@ -134,7 +135,7 @@ def _ratio(one: Mapping[str, float], other: Mapping[str, float], by: str) -> flo
 
 
 def _disk(base: Path, made: Mapping[int, Mapping[str, Any]], epochs: int, goals: Goals) -> None:
-    """What updates take on disk, with all of the past and with some, and opening then."""
+    """Measures the disk usage of updates with full and with limited history, and the opening."""
     columns = ("retained", "MB", "x update on disk", "open ms", "thread")
     table = Table(f"{epochs:,} epochs on disk", *columns)
     opened: dict[int, float] = {}

@@ -3,8 +3,9 @@
     python -m bench.expressions epochs   {"latencies_ms": [of each epoch of ten rows]}
     python -m bench.expressions rows     {"lines": [[expression, ours ms, Spark's warm ms], ...]}
 
-In `rows` each expression is evaluated over one table, here and by Spark, whose table is cached and
-whose code has run before; the best of three counts. What writes the result is left out of both.
+In `rows` each expression is evaluated over one table, in process and by Spark, whose table is
+cached and whose code has run before; the best of three counts. Writing the result is excluded from
+both.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def expressions(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def made(size: int, *, seed: int = 7) -> pa.Table:
-    """Rows of a shop: prices, names, documents and times."""
+    """Returns rows of a shop: prices, names, documents and times."""
     random = np.random.default_rng(seed)
     ids = np.arange(size)
     cents = pa.array(random.integers(1, 10_000_000, size)).cast(pa.decimal128(19, 0))
@@ -86,7 +87,7 @@ def made(size: int, *, seed: int = 7) -> pa.Table:
 
 
 def best(action: Callable[[], Any], tries: int = 3) -> float:
-    """The milliseconds of the quickest run."""
+    """Returns the milliseconds of the fastest run."""
     each = []
     for _ in range(tries):
         start = time.perf_counter()
@@ -96,7 +97,7 @@ def best(action: Callable[[], Any], tries: int = 3) -> float:
 
 
 def epochs(count: int) -> list[float]:
-    """The milliseconds of epochs of ten rows through a stage of the ten."""
+    """Returns the milliseconds of epochs of ten rows through a stage of the ten."""
     rows_of = made(BATCH * count)
     latencies = []
     with tempfile.TemporaryDirectory() as folder, nosync_nb.open(Path(folder) / "log") as session:
@@ -113,7 +114,7 @@ def epochs(count: int) -> list[float]:
 
 
 def beside_spark(size: int) -> list[tuple[str, float, float]]:
-    """Of each expression the milliseconds over all rows, here and in Spark."""
+    """Returns, for each expression, the milliseconds over all rows, in process and in Spark."""
     from nosync_nb.spark import launch
     from nosync_nb.spark.spark_session import frame_of
 

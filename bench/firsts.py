@@ -1,8 +1,8 @@
 """First runs by Spark: load, a join of three and a count, beside plain Spark; one line of JSON.
 
 All of them read lines, orders and customers from Parquet, join them and sum per segment. Plain
-Spark writes the result alone; beside it what also writes its inputs sorted by key, as who wants to
-look into them later has to. Each is run twice in turn, the first warms the JVM and its workers.
+Spark writes the result alone. A second variant of it also writes its inputs sorted by key, which
+lookups need. Each runs twice in turn; the first run warms the JVM and its workers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEYS = {"lines": "line_order", "orders": "order_id", "customers": "customer_id"}
 
 
 def tables(lines: int, seed: int) -> dict[str, pa.Table]:
-    """The inputs: four lines an order, ten orders a customer."""
+    """Returns the inputs: four lines an order, ten orders a customer."""
     random = np.random.default_rng(seed)
     orders, customers = max(lines // 4, 1), max(lines // 40, 1)
     statuses = np.array(["open", "filled", "pending"])[random.integers(0, 3, orders)]
@@ -66,7 +66,7 @@ def tables(lines: int, seed: int) -> dict[str, pa.Table]:
 
 
 def plain(spark: Any, folder: Path, *, inputs: bool) -> float:
-    """Lets Spark do it: join, count and write; with its inputs, sorted by key."""
+    """Lets Spark join, count and write, and write its inputs sorted by key."""
     started = time.perf_counter()
     frames = {name: spark.read.parquet(str(folder / f"{name}.parquet")) for name in SCHEMAS}
     if inputs:
@@ -126,7 +126,7 @@ def ours(spark: Any, folder: Path, lines: int) -> dict[str, Any]:
 
 
 def jobs(placement: str) -> int:
-    """How many Spark jobs a text names, such as `Spark job 3, Spark jobs 5-7`."""
+    """Counts the Spark jobs that a text names, such as `Spark job 3, Spark jobs 5-7`."""
     named = re.findall(r"Spark jobs? (\d+)(?:-(\d+))?", placement)
     return sum(int(last or first) - int(first) + 1 for first, last in named)
 

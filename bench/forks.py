@@ -1,14 +1,14 @@
-"""A long log of a large state, and what it costs to go on from its epochs; lines of JSON.
+"""A long log of a large state, and the cost of continuing from its epochs; lines of JSON.
 
-python -m bench.forks make FOLDER ...      makes the log FOLDER/log, and tells how that went
-python -m bench.forks first FOLDER ...     loads its rows once more, beside it, for the first run
+python -m bench.forks make FOLDER ...      makes the log FOLDER/log, and prints the cost
+python -m bench.forks first FOLDER ...     loads its rows again, beside it, for the first run
 python -m bench.forks open FOLDER          opens it, reads some epochs, closes it
-python -m bench.forks branch FOLDER ...    makes branches of it at some epochs
-python -m bench.forks rewind FOLDER ...    goes back to one epoch, in a copy of it
+python -m bench.forks branch FOLDER ...    forks branches of it at some epochs
+python -m bench.forks rewind FOLDER ...    rewinds a copy of it to one epoch
 
 The log is that of R1: `edges` and `nodes` are loaded, then the stage is defined, which is its first
-run, then each epoch changes ten rows. Rows are held to what they were before. Bytes written are
-those that this process gave to the system, whichever thread: not those of files that it names.
+run, then each epoch changes ten rows. Rows are compared to those before. Bytes written are those
+that this process, in any thread, passed to the system; files that it only links do not count.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ MORE = 10 * WARM
 
 
 class Spent:
-    """What was done meanwhile: ms by the clock, of this thread and of all, and bytes written.
+    """The cost of a block: ms by the clock, of this thread and of all, and bytes written.
 
-    `queued_ms` is how long this thread could have gone on and had no core, as others had them.
+    `queued_ms` is the time in which this thread could have run, but other threads had the cores.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Spent:
 
 @contextmanager
 def spent() -> Iterator[Spent]:
-    """Measures what is done in its block."""
+    """Measures the cost of its block."""
     figures, before, queued = Spent(), _bytes_written(), _queued_ms()
     started, worked, every = time.perf_counter(), time.thread_time(), time.process_time()
     yield figures
@@ -87,12 +87,12 @@ def commit(session: Any, change: Change) -> None:
 
 
 def changes_after(workload: Workload, epochs: int) -> Iterator[Change]:
-    """The epochs of R1 that follow those that a log was made of, up to `MORE`."""
+    """Yields the epochs of R1 after those that a log was made of, up to `MORE`."""
     return islice(workload.epochs(epochs + MORE), epochs, None)
 
 
 def first_run(session: Any, workload: Workload) -> Spent:
-    """Loads rows, and runs the stage over them for the first time: what that takes."""
+    """Loads rows, and runs the stage over them for the first time; returns the cost."""
     edges = session.input("edges", "src bigint, dst bigint")
     nodes = session.input("nodes", "node bigint, label bigint", key=None)
     nodes.insert(node_table(workload, strings=False))
@@ -106,7 +106,7 @@ def first_run(session: Any, workload: Workload) -> Spent:
 
 
 def first(options: argparse.Namespace) -> dict[str, Any]:
-    """The first run once more: the machine does something else than when the log was made."""
+    """Measures the first run again, because other work on the machine has changed."""
     path = options.folder / "first"
     shutil.rmtree(path, ignore_errors=True)
     with nosync_nb.open(path, spark_rows=IN_PROCESS) as session:
@@ -116,7 +116,7 @@ def first(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def make(options: argparse.Namespace) -> dict[str, Any]:
-    """Makes the log; the first run of its stage, and the disk that updates took."""
+    """Makes the log; measures the first run of its stage, and the disk usage of updates."""
     workload = Workload(options.edges)
     path = options.folder / "log"
     retain = options.retain or None
@@ -140,7 +140,7 @@ def make(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def opening(options: argparse.Namespace) -> dict[str, Any]:
-    """Opens the log to the rows of its stage, right after a checkpoint; the least of some tries."""
+    """Measures the opening to the rows of its stage, right after a checkpoint; the minimum."""
     with nosync_nb.open(options.folder / "log", spark_rows=IN_PROCESS) as session:
         checkpoint_now(session)
     tries = []
@@ -154,7 +154,7 @@ def opening(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def warmed(session: Any, changes: Iterator[Change]) -> dict[str, float]:
-    """Commits some epochs; the median of the later half."""
+    """Commits some epochs; returns the median of the later half."""
     figures = []
     for _ in range(WARM):
         with spent() as taken:
@@ -164,7 +164,7 @@ def warmed(session: Any, changes: Iterator[Change]) -> dict[str, float]:
 
 
 def gone_on(session: Any, change: Change) -> dict[str, Any]:
-    """Reads each stage of what has just come to be, and commits the first epoch there."""
+    """Reads each stage of a new branch or rewind, and commits the first epoch there."""
     with spent() as read:
         session["per_label"].rows()
     with spent() as counted:
@@ -177,7 +177,7 @@ def gone_on(session: Any, change: Change) -> dict[str, Any]:
 
 
 def seen(session: Any, epochs: list[int]) -> list[Any]:
-    """What readers get at some epochs."""
+    """Returns the rows at some epochs, as readers get them."""
     figures = []
     for at in epochs:
         rows = sorted((row.label, row.n) for row in session["per_label"].rows(at=at))
@@ -186,7 +186,7 @@ def seen(session: Any, epochs: list[int]) -> list[Any]:
 
 
 def digests(log: Path) -> dict[str, str]:
-    """The digests of all files of rows, and packs."""
+    """Returns the digests of all files of rows, and packs."""
     figures = {}
     for folder in sorted(set(FOLDERS.values())):
         for file in sorted((log / folder).iterdir()):
@@ -196,7 +196,7 @@ def digests(log: Path) -> dict[str, str]:
 
 
 def branch(options: argparse.Namespace) -> dict[str, Any]:
-    """Makes a branch at each epoch, goes on there, and drops it; the log stays what it was."""
+    """Forks a branch at each epoch, commits there, and drops it; the log does not change."""
     made = json.loads((options.folder / "made.json").read_text())
     workload = Workload(made["edges"])
     changes = changes_after(workload, made["epochs"])
@@ -222,7 +222,7 @@ def branch(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rewind(options: argparse.Namespace) -> dict[str, Any]:
-    """Goes back to an epoch, in a copy of the log, and on from there."""
+    """Rewinds a copy of the log to an epoch, and commits from there."""
     made = json.loads((options.folder / "made.json").read_text())
     changes = changes_after(Workload(made["edges"]), made["epochs"])
     path, (at,) = copied(options.folder), options.at
@@ -248,7 +248,7 @@ def rewind(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of a closed log, to be changed: files that nobody changes are hard links."""
+    """Copies a closed log, to be changed; immutable files are hard links."""
     path = folder / "copy"
     shutil.rmtree(path, ignore_errors=True)
 
@@ -262,7 +262,7 @@ def copied(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Does one of them, and prints what was measured."""
+    """Runs one of the commands, and prints the measurement."""
     parser = argparse.ArgumentParser()
     steps = {"make": make, "first": first, "open": opening, "branch": branch, "rewind": rewind}
     parser.add_argument("what", choices=steps)

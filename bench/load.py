@@ -1,8 +1,8 @@
 """Bulk load on Spark: NoSync beside plain Spark doing the same; one line of JSON.
 
-Both read edges and nodes from Parquet, join, count per label, and leave on disk the edges sorted
-by key and the result. Plain Spark overwrites nothing and keeps no history: it is the least that
-must be done.
+Both read edges and nodes from Parquet, join, count per label, and write the edges, sorted by key,
+and the result to disk. Plain Spark overwrites nothing and has no history: it does the least that
+is necessary.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """NoSync for long: many epochs over a state that does not grow; one line of JSON.
 
-    upserts   5000 rows of a keyed input anew each epoch, into a join, an aggregate, reduce and top
+    upserts   replaces 5000 rows of a keyed input in each epoch, for a join, an aggregate, reduce
+              and top
     single    one row in, one out: 100 000 epochs
     join      one row in, one out; the other side of the join changes every tenth epoch
-    bare      one row in, one out, and no stage: a million epochs, if they are asked for
+    bare      one row in, one out, and no stage: a million epochs, if requested
 
-Measured from `insert` to the return of `commit()`. Beside the time what the process holds: its
-own memory, descriptors, layers. Then the log is opened again, and some past epochs are read. It
-runs with at most 256 descriptors.
+Measured from `insert` to the return of `commit()`, with the resources of the process: its own
+memory, descriptors, layers. Then the log is opened again, and some past epochs are read. The
+process has at most 256 descriptors.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Change = Callable[[int], None]
 
 
 def upserts(session: Any, rng: Any) -> Change:
-    """Keyed rows that are replaced all the time."""
+    """Replaces keyed rows in every epoch."""
     events = session.input("events", "id bigint, k bigint, v bigint", key="id")
     names = session.input("names", "k bigint, name bigint")
     session.stage("joined", events.join(names, on="k"))
@@ -67,12 +68,12 @@ def single(session: Any, rng: Any) -> Change:
 
 
 def bare(session: Any, rng: Any) -> Change:
-    """One row in and one out of an input that nobody reads."""
+    """One row in and one out of an input that no stage reads."""
     return replacing(session.input("events", "k bigint, v bigint"))
 
 
 def replacing(events: Any) -> Change:
-    """Has an input hold some rows, of which each epoch replaces one: see `past`."""
+    """Fills an input with some rows, of which each epoch replaces one: see `past`."""
     held = [(number % HELD, number) for number in range(HELD)]
     events.insert(held)
 
@@ -86,7 +87,7 @@ def replacing(events: Any) -> Change:
 
 
 def past(session: Any, epochs: int) -> list[float]:
-    """Reads some past epochs of what `replacing` made; returns how long each took, in ms."""
+    """Reads some past epochs of the log of `replacing`; returns the milliseconds of each."""
     latencies = []
     for change in np.linspace(0, epochs - 1, SAMPLES).astype(int).tolist():
         started = time.perf_counter()
@@ -121,7 +122,7 @@ WORKLOADS = {"upserts": upserts, "single": single, "join": join, "bare": bare}
 
 
 def held(session: Any) -> dict[str, int]:
-    """What the process holds: memory of its own in KiB, descriptors, the most layers of a trace."""
+    """Returns the private memory in KiB, the descriptors, and the most layers of a trace."""
     gc.collect()
     # What was freed and malloc still has is no growth: the largest merge leaves it.
     ctypes.CDLL(None).malloc_trim(0)

@@ -1,7 +1,7 @@
 """NoSync on loops: breadth-first distances, one edge in and one out an epoch; one line of JSON.
 
-Measured from `insert` of an Arrow table to the return of `commit()`, as R1 is. Beside it what the
-same stage costs when it is computed anew over the same inputs: dropped and defined again.
+Measured from `insert` of an Arrow table to the return of `commit()`, as R1 is. Beside it the cost
+of computing the same stage from scratch over the same inputs: dropped and defined again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check(stage: Any, network: Network, changes: list[Change]) -> None:
 
 
 def measure(session: Any, network: Network, changes: list[Change]) -> dict[str, Any]:
-    """Loads, runs the epochs, then computes the stage anew some times."""
+    """Loads, runs the epochs, then computes the stage from scratch some times."""
     tables = [
         (edge_table(c.src, c.dst, strings=False), edge_table(c.gone_src, c.gone_dst, strings=False))
         for c in changes

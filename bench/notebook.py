@@ -1,11 +1,11 @@
-"""What a person at a notebook waits for: steps of views, the import, a kernel that died.
+"""The waits of a person at a notebook: steps of views, the import, a killed kernel.
 
     python -m bench.notebook steps       {what: [first ms, median of others, rows sent]}
     python -m bench.notebook imports     {"engine": [s, ...], "peers": [s, ...]}
     python -m bench.notebook restarts    {"plain": [s, ...], "NoSync": [s, ...]}
 
-A view is asked as its front end asks; its message is made, and goes nowhere. A kernel is killed and
-started again as a Jupyter server does it, but for the seconds in which the server notices.
+A view gets the requests of its front end; its message is built, and sent nowhere. A kernel is
+killed and started again as a Jupyter server does it, without the seconds until the server notices.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FIRST = {"plain": "print(20 * 49)", "NoSync": "print(large.count())"}
 
 
 def notebook(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures steps of views over a million rows, the import, and a kernel that died."""
+    """Measures steps of views over a million rows, the import, and a killed kernel."""
     rows = 100_000 if options.quick else 1_000_000
     table = Table(
         f"Views of a stage of {rows:,} rows", f"{'what':28}", "first ms", "ms", "rows sent"
@@ -74,7 +74,7 @@ def notebook(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def steps(n: int) -> dict[str, list[float]]:
-    """The milliseconds and rows of what views and cells are asked for."""
+    """Returns the milliseconds and rows of requests to views and cells."""
     random = np.random.default_rng(7)
     names = pa.array([f"name {i:08}" for i in random.permutation(n)])
     rows = pa.table({"id": np.arange(n), "name": names, "x": random.random(n)})
@@ -113,7 +113,7 @@ def steps(n: int) -> dict[str, list[float]]:
 
 
 def imports(runs: int) -> dict[str, list[float]]:
-    """The seconds of processes that import, in turns."""
+    """Returns the seconds of processes that import, in turns."""
     found: dict[str, list[float]] = {"engine": [], "peers": []}
     for _ in range(runs + 1):  # the first time files are read from the disk
         for name, source in (("engine", ENGINE), ("peers", PEERS)):
@@ -124,7 +124,7 @@ def imports(runs: int) -> dict[str, list[float]]:
 
 
 def restarts(runs: int) -> dict[str, list[float]]:
-    """The seconds from SIGKILL to the answer of the first cell of the next kernel, in turns."""
+    """Returns the seconds from SIGKILL to the reply of the next kernel's first cell, in turns."""
     with kernel("plain") as plain, kernel("NoSync") as ours:
         reply = answer(ours[1], SETUP)
         assert reply["status"] == "ok", reply
@@ -136,12 +136,12 @@ def restarts(runs: int) -> dict[str, list[float]]:
 
 
 def _compiled() -> dict[str, str]:
-    """The environment of processes that find modules compiled, whatever is set outside."""
+    """Returns the environment of processes that find compiled modules, whatever is set outside."""
     return {key: each for key, each in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _revived(manager: Any, client: Any, source: str) -> float:
-    """Kills a kernel; the seconds until the next one has answered a cell."""
+    """Kills a kernel; returns the seconds until the next one has answered a cell."""
     begun = time.perf_counter()
     os.kill(manager.provisioner.pid, signal.SIGKILL)
     manager.restart_kernel(now=True)
@@ -151,7 +151,7 @@ def _revived(manager: Any, client: Any, source: str) -> float:
 
 
 def answer(client: Any, source: str) -> dict[str, Any]:
-    """Runs a cell; the content of its reply."""
+    """Runs a cell; returns the content of its reply."""
     number = client.execute(source)
     while True:
         reply = client.get_shell_msg(timeout=120)
@@ -162,7 +162,7 @@ def answer(client: Any, source: str) -> dict[str, Any]:
 
 @contextmanager
 def kernel(name: str) -> Iterator[tuple[Any, Any]]:
-    """A kernel of that name with a client, in a folder of its own."""
+    """Starts a kernel of that name with a client, in a folder of its own."""
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_client.manager import KernelManager
 

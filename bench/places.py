@@ -1,9 +1,9 @@
-"""Where work runs: load and first runs in process, on Spark, and as chosen; one line of JSON.
+"""Placement: load and first runs in process, on Spark, and as chosen; one line of JSON.
 
-Spark is started before and has run each kind of query once. What is printed are the seconds of two
-things: rows are loaded (`insert` of an Arrow table, or of a DataFrame over Parquet, and `commit`),
-and a join and count of them is defined. Rows of a DataFrame are loaded by executors anyhow. The
-figures in `nosync_nb/spark/execution/cost_model.py` are such as are printed here.
+Spark is started before and has run each kind of query once. It prints the seconds of two steps:
+rows are loaded (`insert` of an Arrow table, or of a DataFrame over Parquet, and `commit`), and a
+join and count of them is defined. Executors load the rows of a DataFrame in any case. The figures
+in `nosync_nb/spark/execution/cost_model.py` were measured this way.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Loads:
 
 
 def kinds(session: Any) -> dict[str, Any]:
-    """A stage for each kind of kernel that `costs` has a rate of, but loops and what asks Spark."""
+    """Returns a stage for each kind of kernel that has a rate, except loops and Spark's own."""
     edges, nodes = session["edges"], session["nodes"]
     return {
         "row": edges.filter("src % 3 = 1").select("src", "dst + 1 AS next"),
@@ -102,7 +102,7 @@ def kinds(session: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints what each way took, the rates of kernels, and what Spark costs."""
+    """Prints the cost of each placement, the rates of kernels, and the costs of Spark."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--seed", type=int, default=1)

@@ -66,7 +66,7 @@ def check(stage: Any, workload: Workload, changes: list[Change], *, strings: boo
 
 
 def without_log(session: Any) -> None:
-    """Takes the log off the critical path, to measure what it costs there.
+    """Removes the log from the critical path, to measure its cost there.
 
     NOTE: users have no such switch; an epoch that is not in the log is not committed.
     """
@@ -80,7 +80,7 @@ def without_log(session: Any) -> None:
 
 
 def written(session: Any, options: Any) -> None:
-    """Commits as a policy does that writes first: each stage waits until all replicas have it.
+    """Commits as a write-first policy does: each stage waits until all replicas have it.
 
     The frame of each stage but one is an epoch without a change.
     """
@@ -89,7 +89,7 @@ def written(session: Any, options: Any) -> None:
 
 
 def measure(session: Any, workload: Workload, changes: list[Change], options: Any) -> Any:
-    """Loads, then runs the epochs; the seconds of loading and of each epoch."""
+    """Loads, then runs the epochs; returns the seconds of loading and of each epoch."""
     strings = options.strings
     tables = [
         (

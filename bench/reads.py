@@ -21,7 +21,7 @@ COMMITS = 200
 
 
 def times(read: Callable[[], Any], runs: int = 7) -> list[float]:
-    """Returns how long the first call takes, and the median of some more, in ms."""
+    """Returns the milliseconds of the first call, and the median of some more."""
     found = []
     for _ in range(1 + runs):
         started = time.perf_counter()
@@ -31,7 +31,7 @@ def times(read: Callable[[], Any], runs: int = 7) -> list[float]:
 
 
 def main() -> None:
-    """Loads, reads, and reads again after each of some commits that add and take away."""
+    """Loads, reads, and reads again after each of some commits that add and remove rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     n = parser.parse_args().rows

@@ -1,17 +1,15 @@
-"""Recovery after kill -9: how long from `open` to the rows of a small stage; lines of JSON.
+"""Recovery after kill -9: the time from `open` to the rows of a small stage; lines of JSON.
 
 python -m bench.recovery make FOLDER ...    makes a history, then kills itself
 python -m bench.recovery open FOLDER        opens it and reads; imports are not counted
-python -m bench.recovery again FOLDER ...   loads the inputs and computes everything anew
+python -m bench.recovery again FOLDER ...   loads the inputs and computes everything from scratch
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ from internals import log_of
 
 import nosync_nb
 from bench.r1 import IN_PROCESS, edge_table, load
+from bench.report import print_result
 from bench.workload import Workload
 from nosync_nb.store.replication.backends.folder import FolderReplica
 
@@ -37,7 +36,7 @@ def add_stages(session: Any, edges: Any, count: int) -> None:
 
 
 def make(options: argparse.Namespace) -> None:
-    """Makes a session with a history, tells its result, and dies."""
+    """Makes a session with a history, prints its result, and dies."""
     workload = Workload(options.edges, seed=options.seed)
     retain = options.retain or None
     session = nosync_nb.open(
@@ -52,7 +51,7 @@ def make(options: argparse.Namespace) -> None:
         session.commit()
     session.sync("replicas" if options.replicas else "disk")
     result = sorted((row.label, row.n) for row in stage.rows())
-    tell(
+    print_result(
         {
             "result": result,
             "now": session.now,
@@ -80,7 +79,7 @@ def reopen(options: argparse.Namespace) -> None:
         started = time.perf_counter()
         session["per_label"].rows(at=epoch)
         reads.append(1000 * (time.perf_counter() - started))
-    tell(
+    print_result(
         {
             "seconds": seconds,
             "cpu_seconds": cpu_seconds,
@@ -98,7 +97,7 @@ def reopen(options: argparse.Namespace) -> None:
 
 
 def promised(session: Any, urls: Sequence[str], started: float) -> float:
-    """After how many seconds more than half of some replicas obey this owner; 0 without any."""
+    """Returns the seconds until a majority of the replicas obey this owner; 0 without any."""
     log = log_of(session)
     copies = [FolderReplica(url.removeprefix("file://"), log.id) for url in urls]
     waiting = set(range(len(copies)))
@@ -112,7 +111,7 @@ def promised(session: Any, urls: Sequence[str], started: float) -> float:
 
 
 def again(options: argparse.Namespace) -> None:
-    """Computes all stages from the inputs: what recovery saves. They are in memory already."""
+    """Computes all stages from inputs in memory: the work that recovery saves."""
     workload = Workload(options.edges, seed=options.seed)
     session = nosync_nb.open(options.folder, spark_rows=IN_PROCESS)
     started, computed = time.perf_counter(), time.process_time()
@@ -120,7 +119,7 @@ def again(options: argparse.Namespace) -> None:
     add_stages(session, edges, options.stages)
     stage.rows()
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - computed
-    tell({"seconds": seconds, "cpu_seconds": cpu_seconds})
+    print_result({"seconds": seconds, "cpu_seconds": cpu_seconds})
     session.close()
 
 
@@ -128,12 +127,6 @@ def folder_bytes(folder: Path) -> int:
     """Returns the bytes on disk below a folder."""
     files = (path for path in Path(folder).rglob("*") if path.is_file())
     return sum(path.stat().st_blocks * 512 for path in files)
-
-
-def tell(found: dict[str, Any]) -> None:
-    """Prints what was found, at once: this process may be about to die."""
-    sys.stdout.write(json.dumps(found) + "\n")
-    sys.stdout.flush()
 
 
 def main() -> None:

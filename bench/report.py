@@ -1,9 +1,10 @@
-"""How measurements are run and shown: processes of their own, percentiles, tables with ratios."""
+"""Runs measurements in processes of their own, and prints them as tables with ratios."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ TIMEOUT_SECONDS = 3600
 
 
 class MeasurementError(Exception):
-    """A measurement did not end well; the message is the end of its output."""
+    """A measurement failed; the message is the end of its output."""
 
 
 def run(*arguments: str | int | Path, python: Path | None = None) -> dict[str, Any]:
@@ -40,6 +41,21 @@ def run(*arguments: str | int | Path, python: Path | None = None) -> dict[str, A
     return found
 
 
+def run_killed(*arguments: Any) -> dict[str, Any]:
+    """Runs a process that prints its result and then kills itself; returns the result."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
+    if done.returncode != -signal.SIGKILL:
+        raise MeasurementError(done.stderr[-2000:])
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def print_result(found: dict[str, Any]) -> None:
+    """Prints a result as one line, at once: the process may be about to kill itself."""
+    print(json.dumps(found), flush=True)
+
+
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """Returns median, p99, p99.9 and the greatest; the first tenth is warm-up and left out."""
     kept = np.asarray(values)[len(values) // 10 :]
@@ -56,9 +72,9 @@ def number(value: float) -> str:
 
 
 class Table:
-    """A table in Markdown that grows on the screen as figures come in.
+    """A table in Markdown that is printed as figures come in.
 
-    Columns are as wide as their titles ask: a row is printed at once, not kept for alignment.
+    Columns are as wide as their titles: a row is printed at once, not kept for alignment.
     """
 
     def __init__(self, title: str, *columns: str) -> None:
@@ -86,7 +102,7 @@ class Table:
 
 
 class Goals:
-    """What is promised, and whether this run kept it."""
+    """The promised figures, and those of this run."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[str, float, float]] = []

@@ -2,18 +2,18 @@
 
 python -m bench.snapshots MODE ...    runs R1 or a loop in one mode; one line of JSON
 
-    log         as users have it: each epoch is logged, merges and checkpoints go on beside it
+    log         the default: each epoch is logged, merges and checkpoints run beside it
     trouble     likewise, with two replicas, one of which is away for a third of the run; all files
-                are read over and over, and the keeper merges the layers that the base rows are in
-    floor       nothing but the epochs: what the machine itself makes long
-    aligned     a marker goes through the graph after each so many epochs, behind what is under
-                way; when it has passed, the state is encoded, written and synced, and then goes on
+                are read over and over, and the keeper merges the layers of the base rows
+    floor       the epochs alone: the longest ones are due to the machine
+    aligned     a marker passes through the graph after every so many epochs, behind the rows in
+                flight; after it the state is encoded, written and synced, before epochs continue
     copied      likewise, but the state is only copied meanwhile; another thread writes the copy
-    unaligned   as `copied`, but the marker overtakes what is under way, which is kept with the copy
+    unaligned   as `copied`, but the marker overtakes rows in flight, which go into the copy
 
-The three snapshots have the state of the same operators in the same form (Chandy and Lamport's,
-as stream processors have it since), without a log. Their state is one that operators change in
-place: what is written later has to be copied first. Layers that are never changed need neither.
+The three snapshots have the state of the same operators in the same form (that of Chandy and
+Lamport, as in current stream processors), without a log. Operators change their state in place, so
+it has to be copied if it is written later. Immutable layers need neither.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ LONG_MS, LOOK_EPOCHS = 8.0, 20
 
 
 class Snapshots:
-    """Takes snapshots of all that the operators of a session hold.
+    """Takes snapshots of the state of all operators of a session.
 
     Attributes:
-        stalls_ms: how long the epochs waited for each, beyond what was under way.
+        stalls_ms: the wait of epochs for each, beyond the rows in flight.
         size_bytes: of the last one.
     """
 
@@ -105,7 +105,7 @@ class Snapshots:
 
 
 class Host:
-    """What the host of a virtual machine takes of its processors: epochs wait, nobody runs."""
+    """The processor time that the host of a virtual machine takes away from all processes."""
 
     def __init__(self) -> None:
         self._before, self._left = self._taken_ms(), 0

@@ -3,11 +3,11 @@
     python -m bench.views pages     {what: [first ms, median of others]}
     python -m bench.views r1        {which: {"open": [ms of each block], "closed": [...]}}
 
-In `r1` blocks of epochs with a grid open and closed take turns in one session, so that what the
-machine does meanwhile is the same for both of a pair. Of each block the mean milliseconds of an
-epoch are told, of the clock, of all threads of the process, and of those that read what the grid
-shows: only a median over pairs says something on a machine that does other work. What opening a
-grid costs once is left out.
+In `r1` blocks of epochs with a grid open and closed take turns in one session, so that other work
+of the machine affects both of a pair equally. Of each block the mean milliseconds of an epoch are
+printed: of the clock, of all threads of the process, and of those that read for the grid. On a
+machine with other work only a median over pairs is meaningful. The cost of opening a grid is
+excluded.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def views(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def _paired(blocks: dict[str, list[list[float]]], which: int) -> tuple[float, float, float]:
-    """Medians of blocks with the grid closed and open, and of what each pair's differ by."""
+    """Returns medians of blocks with the grid closed and open, and of the differences of pairs."""
     closed, opened = (np.array([each[which] for each in blocks[k]]) for k in ("closed", "open"))
     ratio = float(np.median(opened / closed))
     return float(np.median(closed)), float(np.median(opened)), ratio
 
 
 def pages(rows: int) -> dict[str, list[float]]:
-    """The milliseconds of what a grid is asked for, the message to the browser included."""
+    """Returns the milliseconds of requests to a grid, the message to the browser included."""
     random = np.random.default_rng(7)
     kinds = pa.array([f"kind {i:02}" for i in range(16)]).take(
         pa.array(random.integers(0, 16, rows))
@@ -116,9 +116,9 @@ def _summaries(session: Any) -> None:
 
 
 def r1(edges: int, epochs: int, blocks: int) -> dict[str, dict[str, list[list[float]]]]:
-    """What an epoch takes in each block, with a grid open on a stage or an input.
+    """Returns the time of an epoch in each block, with a grid open on a stage or an input.
 
-    Of `open` blocks the third figure is what the grid's own threads took.
+    Of `open` blocks the third figure is the time of the grid's own threads.
     """
     workload = Workload(edges, seed=1)
     found: dict[str, dict[str, list[list[float]]]] = {}
@@ -148,7 +148,7 @@ def r1(edges: int, epochs: int, blocks: int) -> dict[str, dict[str, list[list[fl
 
 
 def _block(session: Any, edges: Any, changes: Iterator[Any], epochs: int) -> list[float]:
-    """The mean milliseconds of some epochs, of the clock and of all threads."""
+    """Returns the mean milliseconds of some epochs, of the clock and of all threads."""
     tables = [
         (
             edge_table(c.src, c.dst, strings=False),

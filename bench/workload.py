@@ -23,7 +23,7 @@ Values = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Change:
-    """One epoch: edges that appear and edges that go; `ids` number every edge that ever was."""
+    """One epoch: the edges that appear and those that go; `ids` number all edges."""
 
     src: Values
     dst: Values
@@ -95,10 +95,10 @@ def label_names(values: Values) -> list[str]:
 
 
 class Network:
-    """The workload of loops: a random graph whose edges change one by one, and a node to begin at.
+    """The workload of loops: a random graph whose edges change one by one, and a start node.
 
-    An epoch brings one new random edge and takes an old one away; no edge is removed twice. Asked
-    is how many edges away each node is.
+    An epoch inserts one new random edge and removes an old one; no edge is removed twice. The
+    result is the distance of each node, in edges.
     """
 
     def __init__(self, nodes_count: int, edges_count: int, *, seed: int = 1) -> None:

@@ -1,7 +1,7 @@
-"""The peer DuckDB on TPC-H: all queries computed anew after each refresh; one line of JSON.
+"""The peer DuckDB on TPC-H: all queries recomputed after each refresh; one line of JSON.
 
-It is the judge, too: what others gave after each epoch (`--results`) is held against its own. Of
-peers (`--peers`) it is counted how often they gave something else.
+It also checks the others: the results of NoSync after each epoch (`--results`) are compared to its
+own. For peers (`--peers`) it counts the differing results.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOLERANCE = 1e-9
 
 
 def take(base: Any, inserts: Tables, removals: Tables) -> None:
-    """Applies a refresh; equal orders do not occur, so keys tell rows."""
+    """Applies a refresh; orders are distinct, so keys identify rows."""
     for name, table in inserts.items():
         base.register("coming", table)
         base.execute(f"insert into {name} select * from coming")
@@ -35,17 +35,17 @@ def take(base: Any, inserts: Tables, removals: Tables) -> None:
 
 
 def close(ours: Any, theirs: Any) -> bool:
-    """Whether two values are equal, or doubles nearly so."""
+    """Returns True if two values are equal, or doubles nearly so."""
     if isinstance(ours, float) and isinstance(theirs, float):
         return math.isclose(ours, theirs, rel_tol=TOLERANCE)
     return bool(ours == theirs)
 
 
 def check(epoch: int, name: str, ours: list[Any], theirs: list[Any]) -> None:
-    """Holds the rows of a query against DuckDB's.
+    """Compares the rows of a query to DuckDB's.
 
     Raises:
-        MeasurementError: says where the first difference is.
+        MeasurementError: it names the first difference.
     """
 
     def order(row: list[Any]) -> list[str]:
@@ -62,7 +62,7 @@ def check(epoch: int, name: str, ours: list[Any], theirs: list[Any]) -> None:
 def measure(
     refreshes: Refreshes, others: list[list[dict[str, Any]]], peers: list[list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """Loads and runs the epochs, and holds each against what others and peers gave."""
+    """Loads and runs the epochs, and compares each to the results of NoSync and of peers."""
     base = duckdb.connect()
     base.execute("set threads to 2")
     clock = time.perf_counter
@@ -105,7 +105,7 @@ def measure(
 
 
 def main() -> None:
-    """Runs the load and the epochs, and prints what they took."""
+    """Runs the load and the epochs, and prints their times."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--sf", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=20)

@@ -1,8 +1,8 @@
-"""Libraries that know one graph at a time, on the workload of loops; one line of JSON.
+"""Graph libraries without incremental updates, on the workload of loops; one line of JSON.
 
-networkx keeps a graph that is changed in place and searches all of it after each change. SciPy
-keeps the edges as arrays and builds its matrix from them each time, as it must: a matrix in its
-form does not take a new edge. Measured from the change to the distances of all nodes.
+networkx keeps a graph that is changed in place, and searches all of it after each change. SciPy
+stores the edges as arrays and builds its matrix from them each time, because a matrix in its form
+does not accept a new edge. Measured from the change to the distances of all nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Search = Callable[[Change], Any]
 
 
 def with_networkx(network: Network) -> Search:
-    """Returns what takes a change and gives the distances."""
+    """Returns the function that applies a change and returns the distances."""
     import networkx as nx
 
     graph = nx.MultiDiGraph()
@@ -43,7 +43,7 @@ def with_networkx(network: Network) -> Search:
 
 
 def with_scipy(network: Network) -> Search:
-    """Returns what takes a change and gives the distances."""
+    """Returns the function that applies a change and returns the distances."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 

@@ -1,8 +1,8 @@
-"""The limit on R1: its three kernels in bare numpy, with nothing around them.
+"""The limit on R1: its three kernels in bare numpy, and nothing else.
 
-What is written here for one query and one type only: a join by hash, a count per label, layers
-that are merged. No log, no epochs that can be read again, no strings, no nulls, no collisions of
-hashes, no other query. What an engine of numpy costs beyond this is the price of those.
+This module is written for one query and one type: a hash join, a count per label, merged layers. It
+has no log, no readable past, no strings, no nulls, no hash collisions, and no other query. The
+difference to an engine of numpy is the price of those.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Layer(NamedTuple):
 
 
 def hashed(values: Any) -> Any:
-    """One number per value, the same for equal ones."""
+    """Returns one number per value; equal values have equal numbers."""
     mixed = values.astype(np.uint64)
     mixed ^= mixed >> _MIX[0]
     mixed *= _MIX[1]
@@ -37,7 +37,7 @@ def hashed(values: Any) -> Any:
 
 
 def append(layers: list[Layer], hashes: Any, columns: tuple[Any, ...], diff: Any) -> None:
-    """Adds a layer, merged with those before it that are not twice as large."""
+    """Adds a layer, merged with earlier layers that are not twice as large."""
     order = np.argsort(hashes, kind="stable")
     layers.append(Layer(hashes[order], tuple(c[order] for c in columns), diff[order]))
     while len(layers) > 1 and 2 * len(layers[-1].diff) >= len(layers[-2].diff):
@@ -51,7 +51,7 @@ def append(layers: list[Layer], hashes: Any, columns: tuple[Any, ...], diff: Any
 
 
 def matches(layers: list[Layer], hashes: Any) -> tuple[Any, list[Any], Any]:
-    """The rows of all layers with these hashes: numbers of the probes, columns, diffs."""
+    """Returns the rows of all layers with these hashes: probe numbers, columns, diffs."""
     probes, columns, diffs = [], [], []
     for layer in layers:
         low = layer.hashes.searchsorted(hashes)
@@ -66,7 +66,7 @@ def matches(layers: list[Layer], hashes: Any) -> tuple[Any, list[Any], Any]:
 
 
 def epoch(edges: list[Layer], nodes: list[Layer], counts: list[Layer], change: Any) -> None:
-    """One epoch: joins the change with the nodes, adds it to the counts, keeps it."""
+    """Runs one epoch: joins the change with the nodes, adds it to the counts, stores it."""
     src, dst, diff = change
     hashes = hashed(dst)
     probe, (node, label), times = matches(nodes, hashes)

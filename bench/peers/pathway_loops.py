@@ -1,9 +1,9 @@
 """The peer Pathway on the workload of loops: run by its own Python, prints one line of JSON.
 
-Distances are the fixpoint of `pw.iterate`, written as ours: what is found so far, one edge on, and
-the least of each node. Measured as in peer_pathway.py, from the first row handed over until
-`on_time_end` of the time. Most changes leave all distances as they are, and then nothing would be
-said; so an epoch has one more row, its number, that goes past the loop to the same output.
+Distances are the fixpoint of `pw.iterate`, written as ours: the nodes found so far, one edge on,
+and the minimum of each node. Measured as in pathway_r1.py, from the first row passed to it until
+`on_time_end` of the time. Most changes leave all distances as they are, and then no output would
+follow. So an epoch has one more row, its number, that bypasses the loop to the same output.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Edges(pw.io.python.ConnectorSubject):
             del self.found[node]
 
     def closed(self, moment: int) -> None:
-        """Reports a time that is over (callback of the subscription)."""
+        """Reports a completed time (callback of the subscription)."""
         self.ended.put((self.latest, time.perf_counter()))
 
     def _end(self, epoch: int) -> float:
-        """Commits an epoch and waits until all that follows from it is in the result."""
+        """Commits an epoch, and waits until all of its effects are in the result."""
         self.next(edge=-1 - epoch, src=MARK, dst=epoch)
         self.commit()
         while True:

@@ -1,9 +1,10 @@
 """The peer Pathway on R1: run by its own Python, prints one line of JSON.
 
-Measured from the first row handed to the connector until `on_time_end` of the time that changed
-the result, which is when a user of Pathway can see it. Rows enter as Python values (its way in);
-commits are explicit, so that no timer adds to the latency. By itself Pathway keeps everything in
-memory alone; with `--persisted` it writes each commit to files, as NoSync always does.
+Measured from the first row passed to the connector until `on_time_end` of the time that changed
+the result, which is when a user of Pathway can see it. Rows enter as Python values, as Pathway
+requires; commits are explicit, so that no timer adds to the latency. By default Pathway keeps
+everything in memory alone; with `--persisted` it writes each commit to files, as NoSync always
+does.
 """
 
 from __future__ import annotations

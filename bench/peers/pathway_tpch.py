@@ -1,10 +1,10 @@
-"""The peer Pathway on TPC-H: eight queries kept up over refreshes; run by its own Python.
+"""The peer Pathway on TPC-H: eight queries maintained over refreshes; run by its own Python.
 
-It prints one line of JSON. Measured from the first row handed to a connector until the last change
-of a query that comes of orders and lines. All is kept in memory alone. Days are
-numbers, as its dates are times; the ends of queries 3, 10 and 18, an order and a limit, are left to
-who reads the groups, as Pathway has no such operator. What each query gives after each epoch goes
-to a file, one line an epoch, for `bench.peers.duckdb_tpch` to hold against its own.
+It prints one line of JSON. Measured from the first row passed to a connector until the last change
+of a query that orders and lines cause. Everything is in memory alone. Days are numbers, because
+Pathway's dates are times. The order and limit at the end of queries 3, 10 and 18 are left to the
+reader of the groups, as Pathway has no such operator. The result of each query after each epoch is
+written to a file, one line an epoch, which `bench.peers.duckdb_tpch` compares to its own.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _SILENT_S, _SILENT_LOAD_S = 0.2, 3.0
 
 
 def day(text: str) -> int:
-    """A date as its number of days."""
+    """Returns a date as its number of days."""
     return (date.fromisoformat(text) - date(1970, 1, 1)).days
 
 
 def as_text(days: int) -> str:
-    """A number of days as a date."""
+    """Returns a number of days as the text of a date."""
     return str(date.fromordinal(days + date(1970, 1, 1).toordinal()))
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """The rows of a table as a connector takes them; no more are made than are handed on."""
+    """Yields the rows of a table as a connector takes them, made one by one."""
     dates = [i for i, field in enumerate(table.schema) if field.type == pa.date32()]
     for place in dates:
         field = table.schema.field(place)
@@ -63,7 +63,7 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 class Feed(pw.io.python.ConnectorSubject):
-    """The rows of a table, handed on by whoever drives."""
+    """The rows of a table, which the driver passes on."""
 
     _deletions_enabled = True  # it finds out by the text of `run` if that is not said
 
@@ -93,7 +93,7 @@ class Feed(pw.io.python.ConnectorSubject):
 
 
 def inputs(load: Tables, feeds: dict[str, Feed]) -> dict[str, Any]:
-    """The tables of Pathway, each fed by a connector of its own."""
+    """Returns the tables of Pathway, each fed by a connector of its own."""
     of = {}
     for name, table in load.items():
         keys = _KEYS.get(name, table.schema.names[:1])
@@ -109,7 +109,7 @@ def inputs(load: Tables, feeds: dict[str, Feed]) -> dict[str, Any]:
 
 
 def _joined(of: dict[str, Any]) -> Any:
-    """Customers with their orders and the lines of these: the columns that queries read."""
+    """Joins customers, their orders and the lines of these: the columns that queries read."""
     customer, orders, lineitem = of["customer"], of["orders"], of["lineitem"]
     some = customer.join(orders, customer.c_custkey == orders.o_custkey).select(
         *(pw.left[name] for name in customer.column_names()),
@@ -126,14 +126,14 @@ def _revenue(table: Any) -> Any:
 
 
 def _grouped(table: Any, keys: list[str], **reduced: Any) -> Any:
-    """Some rows by keys, with numbers of them."""
+    """Aggregates rows by keys."""
     return table.groupby(*(table[key] for key in keys)).reduce(
         *(pw.this[key] for key in keys), **reduced
     )
 
 
 def queries(of: dict[str, Any]) -> dict[str, Any]:
-    """The queries, with columns as DuckDB's have them; filters stand where they are cheapest."""
+    """Returns the queries, with DuckDB's columns; filters are where they are cheapest."""
     sum_, count, avg = pw.reducers.sum, pw.reducers.count, pw.reducers.avg
     lines, orders = of["lineitem"], of["orders"]
     shipped = lines.filter(lines.l_shipdate <= day("1998-09-02"))
@@ -242,9 +242,9 @@ _DATES = {"q3": 1, "q18": 3}
 
 
 class Results:
-    """What the queries have, and when the last of it came.
+    """The results of the queries, and the time of the last change.
 
-    What came of an input is told by the sum of its keys, which is another one after each refresh.
+    The arrived part of an input is identified by the sum of its keys, which each refresh changes.
     """
 
     def __init__(self) -> None:
@@ -308,12 +308,12 @@ class Results:
 
 
 def _keys_sum(table: pa.Table) -> int:
-    """The sum of the first column, the key of its orders."""
+    """Returns the sum of the first column, the key of its orders."""
     return int(pc.sum(table.column(0)).as_py() or 0)
 
 
 class Driver:
-    """Loads, then runs the epochs, each when the one before is there."""
+    """Loads, then runs the epochs, each after the result of the one before."""
 
     def __init__(self, refreshes: Refreshes, results: Results, path: Path) -> None:
         self._refreshes, self._results, self._path = refreshes, results, path
@@ -365,7 +365,7 @@ class Driver:
 
 
 def main() -> None:
-    """Runs the load and the epochs, and prints what they took."""
+    """Runs the load and the epochs, and prints their times."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--sf", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=20)

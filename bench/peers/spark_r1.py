@@ -67,7 +67,7 @@ def change_table(changes: list[Change]) -> pa.Table:
 
 
 def read_parquet(spark: SparkSession, folder: Path, name: str, table: pa.Table) -> DataFrame:
-    """Hands a large table to Spark by a file, the fastest way there is."""
+    """Passes a large table to Spark by a file, the fastest way."""
     pq.write_table(table, folder / f"{name}.parquet", row_group_size=250_000)
     return spark.read.parquet(str(folder / f"{name}.parquet"))
 
@@ -79,7 +79,7 @@ def counts(edges: DataFrame, nodes: DataFrame) -> DataFrame:
 
 
 def recompute(spark: SparkSession, folder: Path, workload: Workload, changes: list[Change]) -> Any:
-    """Measures recomputation from cache; the seconds of loading, then of each epoch."""
+    """Measures recomputation from cache; returns the seconds of loading and of each epoch."""
     edge_table, node_table = base_tables(workload)
     started = time.perf_counter()
     edges = read_parquet(spark, folder, "edges", edge_table).cache()

@@ -1,4 +1,4 @@
-"""What the loss of a disk costs: from an empty folder and two of three replicas to the rows.
+"""The cost of losing a disk: from an empty folder and two of three replicas to the rows.
 
 python -m bench.replicas.faults lose FOLDER ...  loads R1, waits for the replicas, kills itself
 python -m bench.replicas.faults find FOLDER ...  opens the log from its replicas, reads a stage
@@ -7,32 +7,28 @@ python -m bench.replicas.faults find FOLDER ...  opens the log from its replicas
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from internals import services_of
 
 from bench.replicas.servers import places
-from bench.report import TOP, Goals, MeasurementError, Table, run
+from bench.report import Goals, MeasurementError, Table, print_result, run, run_killed
 
 COUNT, QUORUM = 3, 2
 
 
 def urls(folder: Path) -> list[str]:
-    """Where the replicas of a measurement are."""
+    """Returns the URLs of the replicas of a measurement."""
     return [f"file://{folder}/replica-{number}" for number in range(COUNT)]
 
 
 def lost(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures how long it takes from an empty folder and two of three replicas to the rows."""
+    """Measures the time from an empty folder and two of three replicas to the rows."""
     columns = (
         "disk and a replica lost",
         "     edges",
@@ -49,7 +45,7 @@ def lost(options: argparse.Namespace, goals: Goals) -> None:
         try:
             with places(options.kind, base, COUNT) as copies:
                 command = ("--edges", edges, "--replicas", *copies.urls)
-                made = run_lost("-m", "bench.replicas.faults", "lose", base, *command)
+                made = run_killed("-m", "bench.replicas.faults", "lose", base, *command)
                 shutil.rmtree(base / "x.nosync")
                 copies.lose(1)
                 found = run("-m", "bench.replicas.faults", "find", base, *command)
@@ -64,18 +60,8 @@ def lost(options: argparse.Namespace, goals: Goals) -> None:
         goals.add(f"lost disk to rows, {edges:,} edges, s", found["seconds"], 0.3)
 
 
-def run_lost(*arguments: Any) -> dict[str, Any]:
-    """Runs a process that tells what it made and kills itself."""
-    command = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
-    if done.returncode != -signal.SIGKILL:
-        raise MeasurementError(done.stderr[-2000:])
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
-
-
 def lose(options: argparse.Namespace) -> None:
-    """Loads R1, commits some epochs that the replicas have, tells the result, and dies."""
+    """Loads R1, commits some epochs that the replicas have, prints the result, and dies."""
     import nosync_nb
     from bench.r1 import IN_PROCESS, edge_table, load
     from bench.workload import Workload
@@ -96,12 +82,12 @@ def lose(options: argparse.Namespace) -> None:
     replication = services_of(session).replication
     with replication.heard:  # which of them is lost is not known: the last one has it as well
         replication.heard.wait_for(lambda: replication.safe(COUNT - 1) == session.now)
-    tell({"now": session.now, "result": sorted(map(list, stage.rows()))})
+    print_result({"now": session.now, "result": sorted(map(list, stage.rows()))})
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def find(options: argparse.Namespace) -> None:
-    """Opens the log that is not there any more, and reads a small stage."""
+    """Opens the log that is lost on this disk, and reads a small stage."""
     import nosync_nb
     from nosync_nb.store.replication.file_layout import is_frames
 
@@ -114,7 +100,7 @@ def find(options: argparse.Namespace) -> None:
     frames = [p for p in (options.folder / "x.nosync").iterdir() if is_frames(p.name)]
     size += sum(p.stat().st_size for p in frames)
     copies = (p for p in (options.folder / "replica-0").rglob("*") if p.is_file())
-    tell(
+    print_result(
         {
             "now": session.now,
             "result": result,
@@ -129,13 +115,8 @@ def find(options: argparse.Namespace) -> None:
     session.close()
 
 
-def tell(told: dict[str, Any]) -> None:
-    """Prints what was measured, in a line."""
-    print(json.dumps(told), flush=True)
-
-
 def main() -> None:
-    """Plays one of the two parts."""
+    """Runs one of the two commands."""
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=["lose", "find"])
     parser.add_argument("folder", type=Path)

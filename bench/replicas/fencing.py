@@ -1,8 +1,8 @@
-"""Recovery on an intact disk beside replicas after a kill: to the rows, and to the fence.
+"""Recovery on an intact disk with replicas after a kill: to the rows, and to the fence.
 
-The fence on the disk is in the first figure: whoever opens a log promises there before he reads.
-The second one ends when a quorum of replicas has promised too, which nobody waits for: until then
-the session works, and nothing of it is said to be on replicas.
+The fence on the disk is in the first figure: a new owner fences the log before it reads it. The
+second figure ends when a quorum of replicas is fenced too. No caller waits for that: until then the
+session works, and reports no epoch as safe on replicas.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.replicas.faults import run_lost, urls
-from bench.report import Goals, MeasurementError, Table, run
+from bench.replicas.faults import urls
+from bench.report import Goals, MeasurementError, Table, run, run_killed
 
 TRIES, ANEW = 5, 3
 SMALL, STAGES = 100_000, 4
 
 
 def fenced(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures opening after kill -9 beside three replicas, over the state and the graph."""
+    """Measures opening after kill -9 with three replicas, over the state and the graph."""
     columns = (
         "three replicas, disk intact",
         "     edges",
@@ -61,7 +61,7 @@ def fenced(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def computed_anew(edges: int) -> dict[str, float]:
-    """What the first run of it all takes: medians."""
+    """Returns the median times of a first run of all stages."""
     found: list[dict[str, Any]] = []
     for _ in range(ANEW):
         with tempfile.TemporaryDirectory(prefix="nosync-bench-") as base:
@@ -70,7 +70,7 @@ def computed_anew(edges: int) -> dict[str, float]:
 
 
 def recovered(cases: dict[str, tuple[int, int]], epochs: int) -> dict[str, dict[str, float]]:
-    """Makes histories that replicas have; opens them in turn, each time after a kill: medians."""
+    """Makes histories that replicas have; opens them in turn after kills; returns medians."""
     found: dict[str, list[dict[str, Any]]] = {title: [] for title in cases}
     with ExitStack() as given_back:
         made = {}
@@ -79,10 +79,10 @@ def recovered(cases: dict[str, tuple[int, int]], epochs: int) -> dict[str, dict[
             given_back.callback(shutil.rmtree, base, ignore_errors=True)
             common: tuple[Any, ...] = (base / "x.nosync", "--replicas", *urls(base))
             sizes = ("--edges", edges, "--stages", stages, "--epochs", epochs)
-            made[title] = common, run_lost("-m", "bench.recovery", "make", *common, *sizes)
+            made[title] = common, run_killed("-m", "bench.recovery", "make", *common, *sizes)
         for _ in range(TRIES):
             for title, (common, wanted) in made.items():
-                each = run_lost("-m", "bench.recovery", "open", *common)
+                each = run_killed("-m", "bench.recovery", "open", *common)
                 if (each["result"], each["now"]) != (wanted["result"], wanted["now"]):
                     raise MeasurementError("recovery gave another result")
                 if each["lost"] or each["recomputed"]:

@@ -1,10 +1,10 @@
-"""What a kill costs those who go on: epochs from 5 s before to 10 s after, a hundred a second.
+"""The cost of a kill for the survivors: epochs from 5 s before to 10 s after, a hundred a second.
 
 python -m bench.replicas.kills FOLDER STARTS ...  commits epochs until it ends, writes down each
 
 The kernel, its keeper, or a replica (its disk goes away) is killed in the middle. The curves have
-the median and the longest epoch of each 100 ms; "normal" is when medians are below twice the one
-before for good.
+the median and the longest epoch of each 100 ms; "normal" is the time from which on medians stay
+below twice the one before the kill.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 class Epoch(NamedTuple):
-    """When an epoch was begun, on the machine's clock, and how long it took."""
+    """The begin of an epoch, on the machine's clock, and its duration."""
 
     begun_s: float
     took_ms: float
@@ -71,7 +71,7 @@ def kills(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def killed(victim: str, edges: int) -> tuple[float, list[Epoch]]:
-    """Runs a session and kills a part of it; when that was, and its epochs."""
+    """Runs a session and kills a part of it; returns the time of the kill, and the epochs."""
     base = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
     said = base / "epochs"
     said.touch()
@@ -105,13 +105,13 @@ def started(base: Path, edges: int) -> subprocess.Popen[bytes]:
 
 
 def read(said: Path) -> list[Epoch]:
-    """The epochs that were written down; half a line is of one that was killed."""
+    """Reads the recorded epochs; skips the half line of a killed process."""
     lines = [line.split() for line in said.read_text().splitlines()]
     return [Epoch(float(line[0]), float(line[1])) for line in lines if len(line) == 3]
 
 
 def wait_for(said: Path, count: int, process: subprocess.Popen[bytes]) -> None:
-    """Waits until so many epochs were written down by a process that lives."""
+    """Waits until a living process has recorded so many epochs."""
     until = time.monotonic() + 600
     while len(read(said)) < count:
         if time.monotonic() > until:
@@ -120,10 +120,10 @@ def wait_for(said: Path, count: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def pause(process: subprocess.Popen[bytes]) -> None:
-    """Waits a moment for a process to go on.
+    """Waits a moment for a process to continue.
 
     Raises:
-        MeasurementError: at once if it has ended: nobody else will do what is waited for.
+        MeasurementError: at once if the process has ended, because then the wait cannot succeed.
     """
     with suppress(subprocess.TimeoutExpired):
         ended = process.wait(BIN_S)
@@ -131,7 +131,7 @@ def pause(process: subprocess.Popen[bytes]) -> None:
 
 
 def binned(epochs: list[Epoch], killed_s: float) -> dict[int, list[float]]:
-    """The milliseconds of epochs by the number of the 100 ms that they were begun in."""
+    """Returns the milliseconds of epochs by the number of the 100 ms in which they began."""
     bins: dict[int, list[float]] = {}
     for each in epochs:
         bins.setdefault(int((each.begun_s - killed_s + BEFORE_S) // BIN_S), []).append(each.took_ms)
@@ -139,7 +139,7 @@ def binned(epochs: list[Epoch], killed_s: float) -> dict[int, list[float]]:
 
 
 def normal(after: list[Epoch], killed_s: float, most_ms: float) -> float:
-    """Seconds after the kill from which on no 100 ms has a median above `most_ms`."""
+    """Returns the seconds after the kill from which on no median exceeds `most_ms`."""
     bins = binned(after, killed_s)
     first = round(BEFORE_S / BIN_S)
     late = [number for number, took in bins.items() if median(took) > most_ms]
@@ -148,7 +148,7 @@ def normal(after: list[Epoch], killed_s: float, most_ms: float) -> float:
 
 
 def curve(epochs: list[Epoch], killed_s: float, of: Callable[[list[float]], float]) -> str:
-    """One epoch of each 100 ms as bars, each double the one before; a dot is none."""
+    """Draws one epoch of each 100 ms as a bar, each step double the one before; a dot is none."""
     bins = binned(epochs, killed_s)
     line = []
     for number in range(round((BEFORE_S + AFTER_S) / BIN_S)):
@@ -186,7 +186,7 @@ def commit(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Is the kernel."""
+    """Runs the kernel."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--edges", type=int, default=100_000)

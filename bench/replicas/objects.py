@@ -1,7 +1,7 @@
-"""What a lost disk costs if the copies are in an object store: requests, bytes, the first rows.
+"""The cost of a lost disk with replicas in an object store: requests, bytes, the first rows.
 
-The store is moto's server on loopback, one process of Python that takes some milliseconds for a
-request: what is printed beside the time is what another store is asked as well.
+The store is moto's server on loopback, one Python process that takes some milliseconds for a
+request. So the requests and bytes are printed beside the time; another store gets the same ones.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bench.replicas.faults import COUNT, run_lost
-from bench.report import Goals, MeasurementError, Table, run
+from bench.replicas.faults import COUNT
+from bench.report import Goals, MeasurementError, Table, run, run_killed
 
 
 def objects(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures it from an empty folder and two of three replicas to the rows."""
+    """Measures the time from an empty folder and two of three replicas to the rows."""
     if find_spec("moto") is None or find_spec("obstore") is None:
         print("\nObject store: not run, its server is not installed")
         return
@@ -55,10 +55,11 @@ def objects(options: argparse.Namespace, goals: Goals) -> None:
 def measured(
     base: Path, edges: int, requests: list[tuple[str, str]]
 ) -> tuple[dict[str, Any], dict[str, Any], tuple[int, int, int]]:
-    """Loses a disk and a replica; what was there, what is found, and how much was asked for it.
+    """Loses a disk and a replica; returns the figures before and after, and the requests.
 
     Returns:
-        the last: requests while shipping, those that made something, and those while recovering.
+        the last: requests while shipping, those of them that created an object, and those while
+        recovering.
     """
     from obstore.store import S3Store
 
@@ -66,7 +67,7 @@ def measured(
     bucket = S3Store("bucket", **plain)
     replicas = [f"s3://bucket/replica-{number}" for number in range(COUNT)]
     part = (base, "--edges", edges, "--replicas", *replicas)
-    made = run_lost("-m", "bench.replicas.faults", "lose", *part)
+    made = run_killed("-m", "bench.replicas.faults", "lose", *part)
     shipped, puts = len(requests), sum(method == "PUT" for method, _ in requests)
     shutil.rmtree(base / "x.nosync")
     bucket.delete([each["path"] for each in bucket.list("replica-1").collect()])

@@ -1,8 +1,8 @@
-"""What replicas cost an epoch: R1 with them and with the disk alone, in turn, also in trouble.
+"""The cost of replicas for an epoch: R1 with them and with the disk alone, in turn.
 
-Beside it a policy that writes first: what a stage gives is on all replicas before the next stage
-runs (`bench.r1 --write-first STAGES`). It goes the way of every epoch (log, keeper, replicas), and
-waits once for each stage; the frame of each stage is an epoch of its own.
+One comparison is a write-first policy: all replicas have the result of a stage before the next
+stage runs (`bench.r1 --write-first STAGES`). It takes the path of every epoch (log, keeper,
+replicas), and waits once for each stage; the frame of each stage is an epoch of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STAGES = (1, 2, 4)
 
 
 class Found(NamedTuple):
-    """The epochs of a run in ms, and what was computed elsewhere for each, in ms of CPU."""
+    """The epochs of a run in ms, and the CPU ms of other processes for each."""
 
     epochs: dict[str, float]
     keeper: float
@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 
 def pairs(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures epochs with and without replicas in turn, and those of who writes first."""
+    """Measures epochs with and without replicas in turn, and those of the write-first policy."""
     count = options.pairs or (3 if options.quick else PAIRS)
     columns = (
         "R1 with 3 replicas, 2 of them safe       ",
@@ -66,14 +66,14 @@ def pairs(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def r1(options: argparse.Namespace, hertz: int) -> tuple[Any, ...]:
-    """The command of a run."""
+    """Returns the command of a run."""
     sizes = (options.edges, options.epochs) if options.edges else (100_000, 0)
     epochs = sizes[1] or (400 if hertz else 1000 if options.quick else 2500)
     return ("-m", "bench.r1", "--edges", sizes[0], "--hertz", hertz, "--epochs", epochs)
 
 
 def first(options: argparse.Namespace) -> None:
-    """Measures who writes first, beside who does not, by how late a replica is."""
+    """Measures the write-first policy beside the default, by the delay of a replica."""
     columns = (
         "all 3 replicas have it first  ",
         "stages",

@@ -1,16 +1,15 @@
-"""What it costs to keep a stage in memory, on disk or on replicas, by layers that nobody merged.
+"""The cost of a stage in memory, on disk or on replicas, by the number of unmerged layers.
 
-Layers of less than a thousand rows are merged by the commit itself, hence the column that counts
-what is there; none of the others is merged until the log is opened again.
+The commit itself merges layers of less than a thousand rows, hence the column that counts the
+existing ones; no other layer is merged until the log is opened again.
 
 python -m bench.replicas.persist make FOLDER LEVEL ...  commits layers, then some epochs; dies
-python -m bench.replicas.persist open FOLDER ...        opens the log, reads what is small and large
+python -m bench.replicas.persist open FOLDER ...        opens the log, reads two stages
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -25,9 +24,16 @@ from internals import services_of
 
 import nosync_nb
 from bench.r1 import IN_PROCESS, edge_table, node_table
-from bench.replicas.faults import run_lost
 from bench.replicas.servers import places
-from bench.report import Goals, MeasurementError, Table, percentiles, run
+from bench.report import (
+    Goals,
+    MeasurementError,
+    Table,
+    percentiles,
+    print_result,
+    run,
+    run_killed,
+)
 from bench.workload import Workload
 from nosync_nb.session.durability.levels import LEVELS
 
@@ -37,7 +43,7 @@ COUNT, QUORUM = 3, 2
 
 
 def persist(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures each level by each number of layers; what is on replicas has lost its disk."""
+    """Measures each level by the number of layers; with replicas the disk is lost."""
     columns = (
         "kept     ",
         "layers",
@@ -69,7 +75,7 @@ def one(level: str, layers: int, edges: int, kind: str) -> dict[str, float]:
         with places(kind, base, COUNT if level == "replicas" else 0) as copies:
             common: tuple[Any, ...] = ("--replicas", *copies.urls)
             sizes = ("--edges", edges, "--layers", layers, "--level", level)
-            made = run_lost("-m", "bench.replicas.persist", "make", base, *sizes, *common)
+            made = run_killed("-m", "bench.replicas.persist", "make", base, *sizes, *common)
             if level == "replicas":
                 shutil.rmtree(base / "x.nosync")
             found = run("-m", "bench.replicas.persist", "open", base, *common)
@@ -85,7 +91,7 @@ def one(level: str, layers: int, edges: int, kind: str) -> dict[str, float]:
 
 
 def make(options: argparse.Namespace) -> None:
-    """Loads a stage in so many epochs, commits some small ones, tells of them, and dies."""
+    """Loads a stage in so many epochs, commits some small ones, prints the figures, and dies."""
     workload = Workload(options.edges, seed=1)
     session: Any = nosync_nb.open(
         options.folder / "x.nosync",
@@ -115,7 +121,7 @@ def make(options: argparse.Namespace) -> None:
             latencies.append(1000 * (time.perf_counter() - started))
     session.sync("replicas" if options.replicas else "disk")
     files = (path for path in (options.folder / "x.nosync").rglob("*") if path.is_file())
-    tell(
+    print_result(
         {
             "latencies_ms": latencies,
             "layers": layers,
@@ -127,7 +133,7 @@ def make(options: argparse.Namespace) -> None:
 
 
 def reopen(options: argparse.Namespace) -> None:
-    """Opens what is left, and reads."""
+    """Opens the remaining log, and reads."""
     started = time.perf_counter()
     session: Any = nosync_nb.open(
         options.folder / "x.nosync",
@@ -137,25 +143,20 @@ def reopen(options: argparse.Namespace) -> None:
     )
     result = state(session)
     seconds = time.perf_counter() - started
-    tell(
+    print_result(
         {"seconds": seconds, "result": result, "recomputed": session.recovery.recomputed},
     )
     session.close()
 
 
 def state(session: Any) -> list[Any]:
-    """The rows of the small stage, and how many the large one has."""
+    """Returns the rows of the small stage, and the row count of the large one."""
     rows = sorted(map(list, session["per_label"].rows()))
     return [rows, session["joined"].count()]
 
 
-def tell(told: dict[str, Any]) -> None:
-    """Prints what was measured, in a line."""
-    print(json.dumps(told), flush=True)
-
-
 def main() -> None:
-    """Plays one of the two parts."""
+    """Runs one of the two commands."""
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=["make", "open"])
     parser.add_argument("folder", type=Path)

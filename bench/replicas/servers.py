@@ -1,6 +1,6 @@
-"""Where the replicas of a measurement are: folders, or servers, processes that end with it.
+"""The replicas of a measurement: folders, or servers, which are processes that end with it.
 
-A server may be reached late, by a way on which every byte takes some time longer, or be stopped.
+A server may be delayed, by a proxy on which every byte takes some time longer, or be stopped.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Places:
 
 
 def computed(pid: int) -> float:
-    """The seconds that a process has computed until now."""
+    """Returns the CPU seconds of a process until now."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def keepers(path: str) -> list[int]:
-    """The processes that ship a log."""
+    """Returns the processes that ship a log."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -71,7 +71,9 @@ def keepers(path: str) -> list[int]:
 
 
 class LateWay:
-    """A port of this machine that leads to another, each way with a delay; ends with the process.
+    """A port of this machine that forwards to another, each way with a delay.
+
+    It ends with the process.
 
     Attributes:
         port: of it.
@@ -126,10 +128,10 @@ class LateWay:
 
 @contextmanager
 def places(kind: str, folder: Path, count: int, *, late_s: float = 0.0) -> Iterator[Places]:
-    """Replicas of a kind, as long as the block runs.
+    """Provides replicas of a kind, as long as the block runs.
 
     Args:
-        late_s: how late the first of them hears and is heard.
+        late_s: the delay of the first of them, each way.
     """
     folders = [folder / f"replica-{number}" for number in range(count)]
     if kind == "folder":

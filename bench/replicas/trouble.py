@@ -1,9 +1,9 @@
-"""Trouble beside epochs: a replica goes away and comes back, and all of a log is read meanwhile.
+"""Faults during epochs: a replica goes away and comes back, while all of a log is read.
 
-python -m bench.replicas.trouble FOLDER GENERATION    scrubs a log and its replicas over and over
+python -m bench.replicas.trouble FOLDER GENERATION  scrubs a log and its replicas over and over
 
-The keeper scrubs at its own pace, once in some hours; here it is done without a rest, in a process
-of its own as nice as a keeper, so that a run of a minute is all in it.
+The keeper scrubs at its own pace, once in some hours. Here scrubbing is done without a rest, in a
+process with the low priority of a keeper, so that it fills a run of a minute.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ COUNT = 2
 
 
 def urls(folder: Path) -> list[str]:
-    """Where the replicas are."""
+    """Returns the URLs of the replicas."""
     return [f"file://{folder}/replica-{number}" for number in range(COUNT)]
 
 
 class Away:
-    """A replica whose disk is not there for the middle third of a run."""
+    """A replica whose disk is missing for the middle third of a run."""
 
     def __init__(self, folder: Path, epochs: int) -> None:
         self._folder, self._moves = folder / "replica-1", (epochs // 3, 2 * epochs // 3)
@@ -51,7 +51,7 @@ class Away:
 
 @contextmanager
 def scrubbed(session: Any) -> Iterator[None]:
-    """A block during which the log is scrubbed without a rest."""
+    """Scrubs the log without a rest during the block."""
     generation = log_of(session).generation
     command = [sys.executable, "-m", "bench.replicas.trouble", session.path, str(generation)]
     with subprocess.Popen(

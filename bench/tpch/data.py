@@ -1,8 +1,8 @@
 """The tables of TPC-H as `tpchgen-cli` makes them, and refreshes of them.
 
-A refresh takes orders in with their lines, and others out. Those that come are the last ones of the
-generated tables, which the load lacks; those that go are drawn. Decimals, of 15 digits with 2
-places, are read as doubles unless they are asked for.
+A refresh inserts orders with their lines, and removes others. New orders are the last ones of the
+generated tables, which the load lacks; removed ones are drawn at random. Decimals, of 15 digits
+with 2 places, are read as doubles unless decimals are requested.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tables = dict[str, pa.Table]
 
 
 class Refresh(NamedTuple):
-    """One epoch: about so many rows, those that come and those that go, by table."""
+    """One epoch: the rows that are inserted and removed, by table."""
 
     rows: int
     inserts: Tables
@@ -39,7 +39,7 @@ class Refresh(NamedTuple):
 
 
 def generated(scale: float) -> Path:
-    """The folder with the tables, generated once.
+    """Returns the folder with the tables, which are generated once.
 
     Raises:
         MeasurementError: if `tpchgen-cli` is not installed, or fails.
@@ -58,12 +58,12 @@ def generated(scale: float) -> Path:
 
 
 def read(folder: Path, *, decimals: bool = False) -> Tables:
-    """The tables of a folder, with decimals as they are, or doubles for them."""
+    """Reads the tables of a folder, with decimals or with doubles for them."""
     return {name: _plain(pq.read_table(folder / f"{name}.parquet"), decimals) for name in TABLES}
 
 
 def _plain(table: pa.Table, decimals: bool) -> pa.Table:
-    """A table with plain strings, and doubles for decimals unless these are kept."""
+    """Converts a table to plain strings, and decimals to doubles unless they stay."""
     fields = []
     for field in table.schema:
         exact = decimals or not pa.types.is_decimal(field.type)
@@ -107,7 +107,7 @@ class Refreshes:
 
 
 def _of_orders(tables: Tables, keys: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Tables:
-    """Some orders and their lines."""
+    """Returns some orders and their lines."""
     wanted = pa.array(keys)
     return {
         name: tables[name].filter(pc.is_in(tables[name][key], value_set=wanted)).combine_chunks()

@@ -1,7 +1,8 @@
-"""NoSync on TPC-H: eight queries kept up over refreshes, in process; one line of JSON.
+"""NoSync on TPC-H: eight queries maintained over refreshes, in process; one line of JSON.
 
-Measured from `insert` of Arrow tables to the return of `commit()`. What each query gives after each
-epoch goes to a file, one line an epoch, for `bench.peers.duckdb_tpch` to hold against its own.
+Measured from `insert` of Arrow tables to the return of `commit()`. The result of each query after
+each epoch is written to a file, one line an epoch, which `bench.peers.duckdb_tpch` compares to its
+own.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _DDL = {
 
 
 class Times:
-    """What was measured, in seconds of the clock and of the processor (all threads)."""
+    """The measured seconds of the clock and of the processor (all threads)."""
 
     def __init__(self) -> None:
         self.wall: list[float] = []
@@ -49,7 +50,7 @@ class Times:
 
 
 def declare(session: Any, tables: Tables) -> dict[str, Any]:
-    """Makes the tables inputs."""
+    """Declares the tables as inputs."""
     of = {}
     for name, table in tables.items():
         columns = ", ".join(f"{field.name} {_DDL[field.type]}" for field in table.schema)
@@ -64,20 +65,20 @@ def define(session: Any, tables: Tables) -> dict[str, Any]:
 
 
 def write(results: TextIO, queries: dict[str, Any]) -> None:
-    """Writes what the queries give now as a line of JSON."""
+    """Writes the current results of the queries as a line of JSON."""
     found = {name: [*map(list, stage.rows())] for name, stage in queries.items()}
     print(json.dumps(found, default=str), file=results, flush=True)
 
 
 def forget_peak() -> None:
-    """Has memory that reading the tables took counted no more."""
+    """Resets the peak of memory, so that reading the tables does not count."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def memory(what: str) -> int:
-    """What this process has of memory, in KiB; see proc(5)."""
+    """Returns the memory of this process in KiB; see proc(5)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(f"{what}:")).split()[1])
 
@@ -115,7 +116,7 @@ def measure(session: Any, refreshes: Refreshes, results: TextIO) -> dict[str, An
 
 
 def main() -> None:
-    """Runs the load and the epochs, and prints what they took."""
+    """Runs the load and the epochs, and prints their times."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--sf", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=20)

@@ -1,4 +1,4 @@
-"""Plans: eight queries of TPC-H kept up over refreshes, beside who computes them anew."""
+"""Plans: eight queries of TPC-H maintained over refreshes, beside engines that recompute them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE_SF = 1.0
 
 
 def by_rows(found: dict[str, Any], figure: str) -> dict[int, float]:
-    """The median of a figure over the epochs of each size; the first of each is warm-up."""
+    """Returns the median of a figure over the epochs of each size, without the first of each."""
     each: dict[int, list[float]] = {}
     for rows, value in zip(found["rows"], found[figure], strict=True):
         each.setdefault(rows, []).append(value)
@@ -30,7 +30,7 @@ def by_rows(found: dict[str, Any], figure: str) -> dict[int, float]:
 
 
 def tpch(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures TPC-H; DuckDB holds each result of each epoch against its own."""
+    """Measures TPC-H; DuckDB checks each result of each epoch."""
     epochs = QUICK_EPOCHS if options.quick else EPOCHS
     flags = ("--sf", options.sf, "--epochs", epochs)
     if options.decimals:
@@ -41,7 +41,7 @@ def tpch(options: argparse.Namespace, goals: Goals) -> None:
 
 
 def decimals(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
-    """Runs the queries with decimals and with doubles, and shows what the first cost more.
+    """Runs the queries with decimals and with doubles, and shows the additional cost.
 
     Raises:
         MeasurementError: if the two do not give the same rows.
@@ -75,7 +75,7 @@ def decimals(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
 
 
 def _check(what: str, near: list[Any], exact: list[Any]) -> None:
-    """Holds rows of decimals against those of doubles; averages of decimals have six places."""
+    """Compares rows of decimals to those of doubles; averages of decimals have six places."""
     floats = [
         any(isinstance(row[i], float) for row in near) for i in range(len(near[0] if near else ()))
     ]
@@ -117,7 +117,7 @@ def private(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
 
 
 def measured(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
-    """Runs everybody on the same tables, and shows the figures."""
+    """Runs all engines on the same tables, and shows the figures."""
     sizes = [str(each) for each in flags]
     with tempfile.TemporaryDirectory(prefix="nosync-bench-") as folder:
         results = Path(folder) / "results.json"

@@ -1,11 +1,10 @@
-"""What a query of TPC-H keeps for itself, as it is written and as it is planned; a line of JSON.
+"""The private rows of a query of TPC-H, as written and as planned; a line of JSON.
 
-Private are the rows of its parts, of what its operators remember and of its result; an aggregate
-remembers several numbers of each group as so many rows, which `by groups` counts as one, without
-the rows of the result, which is what was asked for. Shared are
-those of the inputs, by every key that they are looked up by: other queries look them up, too. They
-are told of each query in a session of its own, and of all in one session, where a query looks up
-what others keep.
+Private are the rows of its parts, of its operator state and of its result. An aggregate stores
+several numbers of each group as so many rows, which `by groups` counts as one; rows of the result
+are not counted there, because they were requested. Shared are the rows of the inputs, arranged by
+every key of a lookup: other queries look them up, too. Both are shown for each query in a session
+of its own, and for all in one session, where a query looks up what others have arranged.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from nosync_nb.dataflow import compiler
 
 
 def as_written(tree: Definition, *_: object) -> Definition:
-    """The plan of who has none."""
+    """Returns the plan without optimisation."""
     return tree
 
 
 def kept(session: Any, name: str) -> dict[str, int]:
-    """The rows that are private to a query, also by groups, and those that inputs share."""
+    """Returns the private rows of a query, also by groups, and those that inputs share."""
     snapshot = snapshot_of(session)
     own, rows = snapshot.graph.only_of({name}), {"private": 0, "by groups": 0, "shared": 0}
     for node in snapshot.graph:
@@ -57,7 +56,7 @@ def kept(session: Any, name: str) -> dict[str, int]:
 def loaded(
     names: Sequence[str], tables: Tables, folder: str, *, planned: bool
 ) -> dict[str, dict[str, int]]:
-    """What queries keep after the load of all tables in one session."""
+    """Returns the private rows of queries after the load of all tables in one session."""
     switch: Any = mock.patch.object(compiler, "plan_definition", as_written)
     with (
         nullcontext() if planned else switch,
@@ -73,7 +72,7 @@ def loaded(
 
 
 def main() -> None:
-    """Loads each query three times, and prints what it keeps."""
+    """Loads each query three times, and prints its rows."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--sf", type=float, default=0.1)
     parser.add_argument("--folder", type=Path, help="of the tables, instead of generated ones")

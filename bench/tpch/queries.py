@@ -1,8 +1,8 @@
-"""Eight queries of TPC-H, each as SQL and as stages of NoSync, written as its FROM and WHERE stand.
+"""Eight queries of TPC-H, each as SQL and as stages of NoSync, in the order of FROM and WHERE.
 
-Joins come in the order of the FROM clause and the filter after them, as people copy a query: how it
-is best run is for the engine to find out. Parameters are those of TPC-H's validation. `order by`
-and `limit` are ended by keys, so that a result is one set of rows.
+Joins come in the order of the FROM clause and the filter after them, as people copy a query: the
+engine has to find the best order. Parameters are those of TPC-H's validation. Keys complete `order
+by` before a `limit`, so that a result is one set of rows.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SQL = {
 
 
 def stages(of: Mapping[str, Any]) -> dict[str, Any]:
-    """The queries over collections of TPC-H's tables, by name."""
+    """Returns the queries over collections of TPC-H's tables, by name."""
     joined = _joined(of)
     return {
         "q1": _q1(of),
@@ -124,7 +124,7 @@ def stages(of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined(of: Mapping[str, Any]) -> Any:
-    """Customers with their orders and the lines of these, from which four queries begin."""
+    """Joins customers, their orders and the lines of these, from which four queries begin."""
     orders = of["customer"].join(of["orders"], on={"c_custkey": "o_custkey"})
     return orders.join(of["lineitem"], on={"o_orderkey": "l_orderkey"})
 
