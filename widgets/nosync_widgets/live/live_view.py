@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from importlib.resources import files
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -312,15 +313,15 @@ class StageView(AnsweringWidget):
         return formats.visible(str(self._session[stage].stale or ""))
 
 
-def column_fields(schema: Schema) -> list[dict[str, Any]]:
-    """Returns the data to draw the heads of columns."""
+def column_fields(schema: Schema, most: int | None = None) -> list[dict[str, Any]]:
+    """Returns the data to draw the heads of the first columns."""
     return [
         {
             "name": formats.one_line(name),
             "type": formats.one_line(kind),
             "right": formats.is_numeric(kind),
         }
-        for name, kind in zip(schema.names, schema.types, strict=True)
+        for name, kind in islice(zip(schema.names, schema.types, strict=True), most)
     ]
 
 

@@ -87,7 +87,7 @@ class FrontierView(SelectingView):
         return {
             **page,
             "error": "",
-            "columns": column_fields(shown.schema)[:_COLUMNS],
+            "columns": column_fields(shown.schema, _COLUMNS),
             "rows": [[formats.value(item) for item in row] for row in rows[:_ROWS]],
             "more": len(rows) > _ROWS,
         }
@@ -178,7 +178,7 @@ def _node(each: StageOutline, names: set[str]) -> dict[str, Any]:
         "kind": "input" if each.is_input else "stage",
         "version": each.version,
         "reads": [name for name in dict.fromkeys(each.reads) if name in names],
-        "columns": column_fields(each.schema)[:_COLUMNS],
+        "columns": column_fields(each.schema, _COLUMNS),
         "detail": _detail(each),
         "ran": _run_text(each),
         "levels": _levels(each),
