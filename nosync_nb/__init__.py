@@ -28,7 +28,7 @@ from nosync_nb.session.opening import open
 from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.session import Session
 from nosync_nb.session.writes.input import Input
-from nosync_nb.store.durability.recovery_frontier import Frontier
+from nosync_nb.store.durability import Frontier
 
 __version__ = "0.1.0"
 

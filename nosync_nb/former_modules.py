@@ -35,7 +35,7 @@ FORMER: Mapping[str, Mapping[str, str]] = {
         "watch": "session.feeds.folder_watch.watch",
     },
     "spark.source": {"NosyncSource": "spark.views.data_source.NosyncSource"},
-    "store.frontier": {"Frontier": "store.durability.recovery_frontier.Frontier"},
+    "store.frontier": {"Frontier": "store.durability.Frontier"},
     "store.ledger": {
         "Epoch": "store.catalog.epoch_index.EpochInfo",
         "Epochs": "store.catalog.epoch_index.EpochSequence",

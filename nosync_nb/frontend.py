@@ -36,10 +36,10 @@ from nosync_nb.spark import is_session as is_spark_session
 from nosync_nb.spark import require_session as start_spark
 from nosync_nb.spark.spark_session import restart_conf
 from nosync_nb.spark.staging.location import checked_url as check_staging_url
-from nosync_nb.store.background_thread import SingleThread
 from nosync_nb.store.catalog.epoch_index import EpochInfo
-from nosync_nb.store.durability.recovery_frontier import FailureName
+from nosync_nb.store.durability import FailureName
 from nosync_nb.store.retention_policy import Retention, parse_budget
+from nosync_nb.store.threads import SingleThread
 from nosync_nb.store.timetravel.branches import BranchInfo
 from nosync_nb.store.verification.report import (
     DamagedRange,

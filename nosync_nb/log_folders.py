@@ -25,11 +25,10 @@ from nosync_nb.errors import DurabilityError, NosyncError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.opening import open as open_log
 from nosync_nb.session.timetravel.remote_branches import remote_branch_list
-from nosync_nb.store import relocate
 from nosync_nb.store.catalog.signature import export_user_key, import_user_key
 from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.log.owner import read_owner
-from nosync_nb.store.replication import registry
+from nosync_nb.store.replication import config
 from nosync_nb.store.timetravel import branches
 from nosync_nb.store.timetravel.branches import FOLDER as BRANCHES
 from nosync_nb.store.timetravel.branches import BranchInfo, open_by
@@ -156,7 +155,7 @@ class LogFolder:
             >>> LogFolder("flights.nosync").move("moved.nosync", lambda paths: None)
             True
         """
-        return relocate.move(self._files, self.path, os.fspath(target), prepare)
+        return branches.move_log(self._files, self.path, os.fspath(target), prepare)
 
     # -- branches ----------------------------------------------------------------------------
 
@@ -189,7 +188,7 @@ class LogFolder:
             yield name
             below = self._branches_below(branches.branch_folder(log, name))
             yield from (f"{name}/{each}" for each in below)
-        yield from registry.logs_below(self._files, log)
+        yield from config.logs_below(self._files, log)
 
     def list_branches(self) -> dict[str, BranchInfo]:
         """Returns the direct branches by name, also those that are only at replicas.
@@ -240,7 +239,7 @@ class LogFolder:
         """
         log = self._registered_path
         for part in name.split("/"):
-            replicas = registry.logs_below(self._files, log).get(part)
+            replicas = config.logs_below(self._files, log).get(part)
             log = branches.branch_folder(log, part)
             if replicas is not None:
                 open_log(log, replicas=replicas[0], quorum=replicas[1]).close()
@@ -282,7 +281,7 @@ class LogFolder:
             >>> LogFolder("flights.nosync").replicas is None
             True
         """
-        return registry.registered_replicas(self._files, self._registered_path)
+        return config.registered_replicas(self._files, self._registered_path)
 
     def forget_replicas(self) -> None:
         """Removes the log's replicas from the user's registry; the copies stay where they are.
@@ -292,7 +291,7 @@ class LogFolder:
             >>> session.close()
             >>> LogFolder("flights.nosync").forget_replicas()
         """
-        registry.unregister_replicas(self._files, self._registered_path)
+        config.unregister_replicas(self._files, self._registered_path)
 
     def record_move(self, old: str | os.PathLike[str]) -> None:
         """Records in the user's registry that the folder `old` was renamed to this one.
@@ -300,7 +299,7 @@ class LogFolder:
         Examples:
             >>> LogFolder("new.nosync").record_move("old.nosync")
         """
-        registry.record_move(self._files, os.fspath(old), self.path)
+        config.record_move(self._files, os.fspath(old), self.path)
 
 
 def lost_logs(parent: str | os.PathLike[str]) -> list[str]:
@@ -311,7 +310,7 @@ def lost_logs(parent: str | os.PathLike[str]) -> list[str]:
         >>> lost_logs(".")
         []
     """
-    return registry.is_log_gone(Files(), os.fspath(parent))
+    return config.is_log_gone(Files(), os.fspath(parent))
 
 
 def admit_folder(folder: str | os.PathLike[str], *, write: bool) -> None:

@@ -32,7 +32,7 @@ from mutants import Mutant, Span
 
 TOP = mutate.TOP
 PLACES = ("nosync_nb/files/filesystem.py", "nosync_nb/store/log", "nosync_nb/store/replication")
-SYNCS = {"sync", "sync_folder", "_settle", "fsync", "fdatasync", "note_durable"}
+SYNCS = {"sync", "sync_folder", "_sync_leftovers", "fsync", "fdatasync", "note_durable"}
 CHECKS = {
     "check",
     "_check",

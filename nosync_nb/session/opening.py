@@ -41,11 +41,11 @@ from nosync_nb.spark.session_protocol import SparkOptions
 from nosync_nb.spark.staging import location
 from nosync_nb.store import retention_policy
 from nosync_nb.store.log import Log
-from nosync_nb.store.records.replay import rewind_target
-from nosync_nb.store.replication import config, registry
+from nosync_nb.store.records.payloads import rewind_target
+from nosync_nb.store.replication import config
 from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.replication.endpoints import is_prepared, prepare_copy
-from nosync_nb.store.replication.restore import catch_up, restore
+from nosync_nb.store.replication.restore import restore
 from nosync_nb.store.replication.restore.lazy_fetch import FetchingFiles
 from nosync_nb.store.replication.restore.restore import QuorumUnavailableError, RestoreResult
 from nosync_nb.store.store import Store
@@ -196,7 +196,7 @@ def _open_new(request: _OpenRequest, *, gap: bool) -> Session:
     where, mode, requested = request.where, request.mode, request.replicas
     restoration = restore.restore_log(where, requested, gap=gap) if requested is not None else None
     files = FetchingFiles() if mode == "w" else None
-    copies = catch_up.replicas_to_ask(files or Files(), where, requested)
+    copies = restore.replicas_to_ask(files or Files(), where, requested)
     opened = partial(Log.open, further=copies)
     branches.check_branch_exists(files or Files(), where)
     store = Store.open(where, mode=mode, takeover=request.takeover, files=files, opened=opened)
@@ -225,7 +225,7 @@ def _open_new(request: _OpenRequest, *, gap: bool) -> Session:
         if mode == "w":
             _register(where, session)
             with suppress(NosyncError):  # opening must succeed even if the home is read-only
-                registry.register_replicas(store.files, where, store.log.id, replicas)
+                config.register_replicas(store.files, where, store.log.id, replicas)
         store.log.start()
         owners.replication.start()
         owners.fetching.start()

@@ -18,7 +18,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.rows import Schema
 from nosync_nb.session.durability.replication_lag import ReplicaStatus
 from nosync_nb.session.feeds.folder_watch import WatchStatus
-from nosync_nb.store.durability.recovery_frontier import FailureClass, Frontier
+from nosync_nb.store.durability import FailureClass, Frontier
 from nosync_nb.trace import stats
 
 if TYPE_CHECKING:

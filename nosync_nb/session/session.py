@@ -41,7 +41,7 @@ from nosync_nb.session.writes.epoch_block import EpochBlock
 from nosync_nb.session.writes.input import Input
 from nosync_nb.spark.session_protocol import SparkOptions
 from nosync_nb.store.catalog.epoch_index import EpochSequence
-from nosync_nb.store.durability.recovery_frontier import FailureName, Frontier
+from nosync_nb.store.durability import FailureName, Frontier
 from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.store import Store
 from nosync_nb.store.timetravel.branches import BranchInfo

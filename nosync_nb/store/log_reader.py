@@ -17,14 +17,13 @@ from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.snapshot import Snapshot, hidden_columns, named_logs, visible_columns
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError
+from nosync_nb.store import durability as defined
 from nosync_nb.store.catalog import signature as signing
 from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochRecord, RewindMark
 from nosync_nb.store.catalog.validation import check_catalog, check_text, check_texts
-from nosync_nb.store.durability import frame_offsets as defined
-from nosync_nb.store.durability.frame_offsets import DefinitionOffset
+from nosync_nb.store.durability import DefinitionOffset
 from nosync_nb.store.records import payloads
-from nosync_nb.store.records.payloads import Payload
-from nosync_nb.store.records.replay import FrameContent
+from nosync_nb.store.records.payloads import FrameContent, Payload
 from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.store import Store
 

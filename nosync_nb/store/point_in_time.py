@@ -31,8 +31,7 @@ from nosync_nb.store.lazy_layer import HistoryLayer, LazyLayer, files_needed
 from nosync_nb.store.log import Frame, Log, batch_codec
 from nosync_nb.store.log.frame_index import first_retained, retained_frames
 from nosync_nb.store.records import payloads
-from nosync_nb.store.records.payloads import PayloadEntry
-from nosync_nb.store.records.replay import FrameContent
+from nosync_nb.store.records.payloads import FrameContent, PayloadEntry
 from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
@@ -56,9 +55,6 @@ class LaterChanges(NamedTuple):
 
     since: Since
     last: int | None = None
-
-
-NO_CHANGES = LaterChanges(())
 
 
 class LogHistory(NamedTuple):

@@ -18,7 +18,8 @@ from typing import Any, Literal
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runtime.delta import ArrangedChange
 from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
-from nosync_nb.errors import CorruptLogError
+from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.files import memory_map
 from nosync_nb.files.filesystem import Files
 from nosync_nb.files.safe_names import (
     PACK,
@@ -27,19 +28,17 @@ from nosync_nb.files.safe_names import (
     checked_path_within,
     is_safe_file_name,
 )
-from nosync_nb.store import point_in_time, trace_recovery
+from nosync_nb.store import point_in_time, provenance, trace_recovery
 from nosync_nb.store.lazy_layer import HistoryLayer
 from nosync_nb.store.log import Frame, Log, Position, folder
 from nosync_nb.store.ownership_history import OwnershipHistory
-from nosync_nb.store.provenance import writer
-from nosync_nb.store.records import file_references, nonnegative_layers, payloads, replay
+from nosync_nb.store.records import file_references, payloads
 from nosync_nb.store.records.json_text import CheckpointText
-from nosync_nb.store.records.payloads import PayloadEntry
-from nosync_nb.store.records.replay import FrameContent, FrameReplay, rewind_target
+from nosync_nb.store.records.payloads import FrameContent, FrameReplay, PayloadEntry, rewind_target
 from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.trace_recovery import Changes
 from nosync_nb.trace import Layer, Trace
-from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, size_bytes
+from nosync_nb.trace.batch import UNORDERED, Batch, Layout, Updates, arrange, size_bytes
 from nosync_nb.trace.history.history import History
 from nosync_nb.trace.parts.part_file import PartRef, open_part, write_and_release, write_part
 
@@ -115,11 +114,11 @@ class Store:
         self.position = frames[-1].position if frames else None
         self._replay = FrameReplay()
         self.tail = self.decoded(frames)
-        self.changes = replay.frame_changes(self.tail)
+        self.changes = payloads.frame_changes(self.tail)
         back = rewind_target(self.tail)
         self.back = back if back is not None and back < self.epoch else None
         log.forget()
-        self.clocks = writer.ClockWriter(log, self.meta, self.tail)
+        self.clocks = provenance.ClockWriter(log, self.meta, self.tail)
         self.succession = OwnershipHistory(log.heads, self.meta, log.checkpoint_seq, frames)
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
@@ -323,7 +322,7 @@ class Store:
             **branch,
             **meta,
             "layers": layers,
-            nonnegative_layers.KEY: nonnegative,
+            trace_recovery.NONNEGATIVE_KEY: nonnegative,
             "history": past,
         }
         text = self._checkpoint_text.encode(meta.pop("catalog", None), meta)
@@ -383,7 +382,10 @@ class Store:
 
     def restored(self, graph: Graph) -> dict[int, Trace]:
         """Returns the traces after the last frame. Cost: the same for any number of rows."""
-        layers, nonnegative = self.meta.get("layers", {}), self.meta.get(nonnegative_layers.KEY, {})
+        layers, nonnegative = (
+            self.meta.get("layers", {}),
+            self.meta.get(trace_recovery.NONNEGATIVE_KEY, {}),
+        )
         nonnegative = {} if self.foreign else nonnegative
         inline, history = self._inline, self._checkpoint_history
         traces = trace_recovery.of_checkpoint(
@@ -444,3 +446,83 @@ class Store:
     def close(self) -> None:
         """Syncs the log and records that it was closed properly."""
         self.log.close()
+
+
+REST_BYTES = 1 << 26
+"""An operator that has read more bytes of files than this leaves none of their pages in memory."""
+
+
+class RunFiles:
+    """The large results of one run at a time, in files while later operators still compute.
+
+    Otherwise a run over many rows would keep the output of all its operators in memory until the
+    frame is written. Instead each batch that the frame would only reference is written at once and
+    memory-mapped from then on. So the run needs memory for one operator at a time.
+
+    The files of a run are not referenced until a frame names them. Files that one operator writes
+    for the next are deleted at the end of the run. If the run fails, all its files are deleted.
+
+    The caller holds the writer's lock, unless the run computes off-lock.
+
+    Args:
+        store: the store whose folder they are in.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._temporary: list[PartRef] = []
+        self._final: list[PartRef] = []
+
+    def lend(self, refs: Iterable[PartRef]) -> None:
+        """Notes files that only later operators of the run read."""
+        self._temporary += refs
+
+    def keep(self, refs: Iterable[PartRef]) -> None:
+        """Notes files that the run's frame will name."""
+        self._final += refs
+
+    def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
+        """Returns the batch of a log or a trace: in files if it is large, else unchanged.
+
+        Raises:
+            DurabilityError: the disk refuses. The files that were written are deleted with the run.
+        """
+        store, (batch,) = self._store, held.parts
+        if batch.layout is UNORDERED or not store.large(batch):
+            return held
+        held = store.spill([batch], batch.layout, f"run{number}-{epoch}")
+        self.keep(held.refs)
+        return held
+
+    def release_pages(self, size_bytes: int) -> None:
+        """Returns the mapped pages to the system if so many bytes of files were read."""
+        if size_bytes > REST_BYTES:
+            memory_map.drop_mapped_pages()
+
+    def arranged(
+        self, traces: Mapping[Layout, int], updates: Updates, epoch: int
+    ) -> dict[Layout, ArrangedChange]:
+        """Returns rows in each requested order, in files, or in memory if the disk refuses.
+
+        Whatever the number of rows, they are in memory once, and one column for each core twice, if
+        one order is requested. For several orders they are in memory twice.
+
+        Args:
+            traces: the orders, with the number of the trace of each.
+            updates: must not be used afterwards.
+        """
+        arranged: dict[Layout, ArrangedChange] = {}
+        for at, (layout, number) in enumerate(traces.items(), 1):
+            batch = arrange(layout, updates, consumed=at == len(traces))
+            try:
+                arranged[layout] = self.spilled(number, ArrangedChange((batch,)), epoch)
+            except DurabilityError:  # the commit will fail in the same way, and reports the error
+                arranged[layout] = ArrangedChange((batch,))
+        return arranged
+
+    def end(self, *, failed: bool) -> None:
+        """Deletes the files that are not needed any more; after a failure all of them."""
+        if self._temporary or self._final:
+            useless = (*self._temporary, *(self._final if failed else ()))
+            self._store.remove(ref.path for ref in useless)
+            self._temporary, self._final = [], []

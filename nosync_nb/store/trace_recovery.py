@@ -5,6 +5,17 @@ number of rows, and makes the rows when a reader accesses them. Hence opening a 
 same for any amount of state, and an unused stage costs nothing.
 
 The earlier state is a checkpoint's, at opening, or a version's, when a reader follows a log.
+
+A checkpoint also records the non-negative layers: those at whose end every row has a multiplicity
+of 0 or more. A reader that counts the rows of a collection, or reads the first ones, needs this
+fact (`trace/stats.py`). Where it is not recorded, the reader looks up the rows that were removed
+since it was last known. So the fact is stored with the log: a reader after a restart, or on a
+branch, checks only the changes since then and not all changes.
+
+For a merged layer the fact is known if it was known for the last of the merged layers. A layer that
+only adds rows, after others that only add, needs no check.
+
+The records of a log that this user has not signed are not trusted.
 """
 
 from __future__ import annotations
@@ -24,9 +35,9 @@ from nosync_nb.store.point_in_time import (
     trace_from_history,
     trace_from_layers,
 )
-from nosync_nb.store.records import nonnegative_layers, payloads
+from nosync_nb.store.records import payloads
 from nosync_nb.store.records.payloads import PayloadEntry
-from nosync_nb.trace import Layer, Trace, empty_batch
+from nosync_nb.trace import Layer, Trace, empty_batch, stats
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.epoch_ranges import Interval
 from nosync_nb.trace.history.history import History
@@ -73,12 +84,12 @@ def listed_layers(
     Returns:
         by trace: log, layout, and for each layer its interval and its files. Instead of the files
         it is None for an inline layer, and an object for a layer of the history; by trace the
-        positions of the non-negative layers, see `nonnegative_layers`; the inline layers.
+        positions of the non-negative layers, see `nonnegative_layer_positions`; the inline layers.
     """
     layers: dict[str, Any] = {}
     nonnegative: dict[str, list[int]] = {}
     entries = []
-    log_of, of_readers = trace_logs(graph), nonnegative_layers.nonnegative_text(graph)
+    log_of, of_readers = trace_logs(graph), nonnegative_text(graph)
     for number, trace in version.traces.items():
         if number not in log_of:
             continue
@@ -98,8 +109,8 @@ def listed_layers(
             written.append(layer)
         layers[str(number)] = [log_of[number], trace.layout, listed]
         if number in of_readers:
-            nonnegative_layers.mark_nonnegative(trace)
-            nonnegative[str(number)] = nonnegative_layers.nonnegative_layer_positions(written)
+            mark_nonnegative(trace)
+            nonnegative[str(number)] = nonnegative_layer_positions(written)
     return layers, nonnegative, entries
 
 
@@ -138,7 +149,7 @@ def of_checkpoint(
             else:
                 refs = refs_from_json(files)
                 restored.append(_layer_in_files(lower, upper, refs, layout, open_part))
-        nonnegative_layers.trust_nonnegative(restored, sound, number)
+        trust_nonnegative(restored, sound, number)
         traces[int(number)] = RecoveredTrace(log, Trace(layout, tuple(restored)))
     return traces
 
@@ -407,3 +418,48 @@ def _rearranged(layer: LazyLayer, current: Layout, layout: Layout) -> LazyLayer:
         return (arrange(layout, updates),)
 
     return LazyLayer(layer.lower, layer.upper, layer.rows_count, read_rows, needs=layer.needs)
+
+
+NONNEGATIVE_KEY = "sound"
+"""The key in a checkpoint: by trace, the positions of these layers in its list, from 0."""
+
+
+def nonnegative_text(graph: Graph) -> frozenset[int]:
+    """Returns one trace of each named collection, the one of readers; see `Snapshot.contents`."""
+    return frozenset(next(iter(node.traces.values())) for node in graph.named.values())
+
+
+def mark_nonnegative(trace: Trace) -> None:
+    """Marks the first layers of a trace as non-negative while they only add rows.
+
+    Cost: a pass over the counts of a layer, once; rows that were not accessed are not read.
+    """
+    for layer in trace.layers:
+        if not layer.facts().sound:
+            if (isinstance(layer, LazyLayer) and not layer.is_made) or not stats.add_only(layer):
+                return
+            layer.facts().sum_up()
+
+
+def nonnegative_layer_positions(listed: Sequence[Layer]) -> list[int]:
+    """Returns the positions of the layers that are marked."""
+    return [i for i, layer in enumerate(listed) if layer.facts().sound]
+
+
+def trust_nonnegative(listed: Sequence[Layer], said: Mapping[str, Any], number: str) -> None:
+    """Marks the layers of a trace that a checkpoint records as non-negative.
+
+    Args:
+        said: the records of the checkpoint, by trace.
+
+    Raises:
+        CorruptLogError: a record names no layer.
+    """
+    for position in said.get(number, ()):
+        if type(position) is not int or not 0 <= position < len(listed):
+            raise CorruptLogError(
+                f"the checkpoint names layer {position!r:.20} of trace {number}, which has"
+                f" {len(listed)}",
+                hint="restore the log from a copy",
+            )
+        listed[position].facts().sum_up()

@@ -14,7 +14,7 @@ from internals import graph_of, traces_of
 
 from nosync_nb import Session
 from nosync_nb.session.writes import ingest
-from nosync_nb.store import spill_files
+from nosync_nb.store import store as stores
 from nosync_nb.trace.parts import part_file
 
 ROWS = 80_000
@@ -112,7 +112,7 @@ def resident(folder: Path) -> int:
 def test_what_was_read_of_files_stays_in_memory_if_it_is_little(
     session: Session, monkeypatch: pytest.MonkeyPatch, *, large: bool
 ) -> None:
-    monkeypatch.setattr(spill_files, "REST_BYTES", 1 << 20 if large else 1 << 40)
+    monkeypatch.setattr(stores, "REST_BYTES", 1 << 20 if large else 1 << 40)
     expected = waiting(session, joined=True)
     session.commit()
     left = resident(Path(session.path))

@@ -20,7 +20,7 @@ from internals import checkpoint_now, kernel_identities, services_of, settle_bac
 import nosync_nb
 from nosync_nb.collections.functions import closure
 from nosync_nb.store import store
-from nosync_nb.store.durability.frame_offsets import EpochOffsets
+from nosync_nb.store.durability import EpochOffsets
 from nosync_nb.store.log import batch_codec
 from nosync_nb.trace import compaction
 from nosync_nb.trace.compaction import LAYERS_MAX

@@ -16,8 +16,8 @@ from faults.every_opcode import Struck, count, strike
 from faults.faults import FakeMachine, HastyFiles
 
 from nosync_nb.session.state.worker import BackgroundWorker
-from nosync_nb.store.background_thread import SingleThread
 from nosync_nb.store.log import Log
+from nosync_nb.store.threads import SingleThread
 
 PATIENCE_S = 60
 
@@ -240,7 +240,7 @@ def test_a_thread_that_dies_before_it_starts_the_other_is_replaced(
         died.append(1)
         return real(lambda: None, ())
 
-    monkeypatch.setattr("nosync_nb.store.background_thread.AGAIN_S", 0.01)
+    monkeypatch.setattr("nosync_nb.store.threads.AGAIN_S", 0.01)
     monkeypatch.setattr(_thread, "start_new_thread", dies)
     begun.single.start(begun.run)
     assert begun.begun.wait(PATIENCE_S)

@@ -12,7 +12,7 @@ from internals import checkpoint_now
 import nosync_nb
 from nosync_nb import DurabilityError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.relocate import move
+from nosync_nb.store.timetravel.branches import move_log
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def moved(log: Path, target: Path) -> bool:
-    return move(Files(), str(log), str(target), lambda _: None)
+    return move_log(Files(), str(log), str(target), lambda _: None)
 
 
 def test_a_move_names_the_old_and_new_path_of_a_log_and_its_branches(log: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_move_names_the_old_and_new_path_of_a_log_and_its_branches(log: Path) 
         assert log.exists()
         named.extend(paths)
 
-    assert move(Files(), str(log), str(target), prepare)
+    assert move_log(Files(), str(log), str(target), prepare)
     inner = ("", "/branches/outer", "/branches/outer/branches/inner")
     assert named == [(f"{log}{each}", f"{target}{each}") for each in inner]
     assert not log.exists()

@@ -84,7 +84,7 @@ class BulkExecutor(Protocol):
 
 
 class SpillTarget(Protocol):
-    """Writes large results to files as they are produced; see `nosync_nb.store.spill_files`."""
+    """Writes large results to files as they are produced; see `nosync_nb.store.store`."""
 
     def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
         """Returns a batch of a log or a trace: in files if it is large, else unchanged."""

@@ -54,7 +54,7 @@ from nosync_nb.session.backfill.plan import (
 )
 from nosync_nb.session.report import EXTEND, READ, RECOMPUTE, STALE, counted_noun
 from nosync_nb.store import lazy_layer
-from nosync_nb.store.provenance.check import ClockContradiction
+from nosync_nb.store.provenance import ClockContradiction
 from nosync_nb.trace.epoch_ranges import EpochRanges
 from nosync_nb.trace.history.history import MissingHistory
 

@@ -55,7 +55,7 @@ from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.placement import Placement
 from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.store.retention_policy import Retention
-from nosync_nb.store.spill_files import RunFiles
+from nosync_nb.store.store import RunFiles
 from nosync_nb.trace import Layer, Trace, adopt_merged, plan_merges
 from nosync_nb.trace.batch import Batch, Layout, arrange
 from nosync_nb.trace.compaction import merge_ranges

@@ -20,9 +20,10 @@ from nosync_nb.errors import StageError
 from nosync_nb.session.durability.lazy_files import LazyFiles
 from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.store.durability.frame_offsets import NOWHERE, DefinitionOffset
-from nosync_nb.store.durability.recovery_frontier import (
+from nosync_nb.store.durability import (
+    NOWHERE,
     UNBOUNDED,
+    DefinitionOffset,
     FailureClass,
     Frontier,
     FrontierNode,

@@ -32,15 +32,15 @@ from nosync_nb.session.durability.replication_lag import (
 )
 from nosync_nb.session.maintenance.offloaded_merges import OffloadedMerges
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.store import interruptible_wait
-from nosync_nb.store.background_thread import SingleThread
-from nosync_nb.store.replication import config, registry
+from nosync_nb.store import threads
+from nosync_nb.store.replication import config
 from nosync_nb.store.replication.agent.offloaded_merges import MergeProposal
 from nosync_nb.store.replication.agent.progress import ReplicaProgress, Told, parse_progress
 from nosync_nb.store.replication.agent.scrub import ScrubReport
 from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.replication.endpoints import prepare_copy
 from nosync_nb.store.replication.remote_call import Backoff
+from nosync_nb.store.threads import SingleThread
 
 _RETRY_S, _RETRY_S_MAX = 0.5, 30.0
 _LOST = ("fenced", "ahead")
@@ -115,7 +115,7 @@ class ReplicationService:
             self._switch(self._under_settings(self.settings.changed(settings, self._log.head.seq)))
             self.heard.notify_all()
         with suppress(NosyncError):
-            registry.register_replicas(
+            config.register_replicas(
                 self._store.files, self._store.path, self._log.id, self.settings
             )
         self._start_thread()
@@ -248,7 +248,7 @@ class ReplicationService:
                 activity.rename(f"waits: {self._shortfall_text(seq, epoch, None)}")
                 if backlog := self.backlog():
                     activity.left(backlog.owed)
-                interruptible_wait.wait_event(self.heard, left)
+                threads.wait_event(self.heard, left)
 
     def _shortfall_text(self, seq: int, epoch: int, timeout: float | None) -> str:
         """Returns a message that lists the state of the replicas for an epoch; with the lock."""

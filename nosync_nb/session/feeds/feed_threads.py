@@ -11,7 +11,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from nosync_nb.store import interruptible_wait
+from nosync_nb.store import threads
 
 if TYPE_CHECKING:
     from typing import Self
@@ -64,7 +64,7 @@ class Feeder:
         self._unsubscribe()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            interruptible_wait.join_thread(thread)
+            threads.join_thread(thread)
         self.report_failures()
 
     def report_failures(self) -> None:

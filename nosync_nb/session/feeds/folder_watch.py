@@ -39,7 +39,7 @@ from nosync_nb.rows.ingest import file_formats
 from nosync_nb.session.feeds.feed_threads import Feeder, FeedRegistry, feeding
 from nosync_nb.session.report import listed_names
 from nosync_nb.session.writes.input import Input, folder_watches_of, idempotency_mark
-from nosync_nb.store import interruptible_wait
+from nosync_nb.store import threads
 
 if TYPE_CHECKING:
     from nosync_nb.dataflow.runtime.activity import ActivityMonitor
@@ -225,7 +225,7 @@ class FolderWatch(Feeder):
         now, looks = time.time(), self._listings
         due = min(self._every - now + mark.changed_ns / 1e9 for mark in unsettled.values())
         seconds = max(due, 0.01) if left is None else min(max(due, 0.01), left)
-        interruptible_wait.wait_until(
+        threads.wait_until(
             self._after_listing, lambda: self._listings != looks or self._ended.is_set(), seconds
         )
 

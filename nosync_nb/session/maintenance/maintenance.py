@@ -33,9 +33,9 @@ from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.store import trace_recovery
 from nosync_nb.store.records import file_references
-from nosync_nb.store.records.nonnegative_layers import nonnegative_text
 from nosync_nb.store.retention_policy import Retention
 from nosync_nb.store.store import SPILL_ROWS
+from nosync_nb.store.trace_recovery import nonnegative_text
 from nosync_nb.trace import Layer, adopt_merged, place_merged, stats
 from nosync_nb.trace import plan_merges as plan
 from nosync_nb.trace.batch import Layout

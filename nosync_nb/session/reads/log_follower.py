@@ -11,11 +11,12 @@ from nosync_nb.session.recovery.repair_and_retry import RepairService
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.session.state.writer_lock import WriterLock
-from nosync_nb.store import log_reader, relocate
+from nosync_nb.store import log_reader
 from nosync_nb.store.log_reader import RecoveredState
-from nosync_nb.store.records.replay import rewind_target
+from nosync_nb.store.records.payloads import rewind_target
 from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.store import Store
+from nosync_nb.store.timetravel import branches
 
 Read = TypeVar("Read")
 
@@ -116,7 +117,7 @@ class LogFollower:
         """Reloads the log from the newest checkpoint, also if its folder was renamed."""
         self._unpublished = True
         before = self._publisher.store
-        store = Store.open(relocate.current_folder(before.files, before.log.place), mode="r")
+        store = Store.open(branches.current_folder(before.files, before.log.place), mode="r")
         try:
             recovered = log_reader.recover_state(store)
             store.release()

@@ -30,9 +30,8 @@ from nosync_nb.store.replication.remote_call import Beat, call_remote
 from nosync_nb.store.replication.restore import repair
 from nosync_nb.store.replication.restore.repair import RepairedFile
 from nosync_nb.store.store import Store
-from nosync_nb.store.verification.inventory import ImmutableFile, immutable_files
 from nosync_nb.store.verification.survey import survey_log
-from nosync_nb.store.verification.verify import completed_report
+from nosync_nb.store.verification.verify import ImmutableFile, completed_report, immutable_files
 
 Result = TypeVar("Result")
 

@@ -36,11 +36,11 @@ from nosync_nb.session.state.metrics import WorkMetrics
 from nosync_nb.session.state.redo_records import DefinitionRedo, EpochRedo, RewindRedo
 from nosync_nb.session.state.transactions import Transaction
 from nosync_nb.session.state.writer_lock import WriterLock
+from nosync_nb.store import durability as defined
 from nosync_nb.store import retention_policy
 from nosync_nb.store.catalog import signature
 from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochRecord, last_epoch_note
-from nosync_nb.store.durability import frame_offsets as defined
-from nosync_nb.store.durability.frame_offsets import DefinitionOffset
+from nosync_nb.store.durability import DefinitionOffset
 from nosync_nb.store.log import Position
 from nosync_nb.store.log_reader import RecoveredState
 from nosync_nb.store.retention_policy import Retention

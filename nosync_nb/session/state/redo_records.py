@@ -16,7 +16,7 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.session.state.transactions import Transaction
 from nosync_nb.session.state.writer_lock import DefinitionOutcome
 from nosync_nb.store.catalog.epoch_index import RewindMark
-from nosync_nb.store.durability.frame_offsets import DefinitionOffset
+from nosync_nb.store.durability import DefinitionOffset
 from nosync_nb.store.log import Position
 from nosync_nb.trace.history.history import History
 

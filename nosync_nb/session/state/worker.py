@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from nosync_nb.rows import parallel
 from nosync_nb.session.state.background_errors import Failures
-from nosync_nb.store import interruptible_wait
-from nosync_nb.store.background_thread import SingleThread
+from nosync_nb.store import threads
+from nosync_nb.store.threads import SingleThread
 
 SWITCH_S = 0.00002
 """The switch interval of the interpreter while a task runs. A loop that commits releases the
@@ -140,14 +140,14 @@ class BackgroundWorker:
             self._drains += 1
             try:
                 self._changed.notify_all()
-                interruptible_wait.wait_until(self._changed, lambda: not self._tasks, seconds)
+                threads.wait_until(self._changed, lambda: not self._tasks, seconds)
             finally:
                 self._drains -= 1
 
     def catch_up(self, seconds: float) -> None:
         """Waits until only deferred tasks are left, or for `seconds`."""
         with self._lock:
-            interruptible_wait.wait_until(
+            threads.wait_until(
                 self._changed, lambda: len(self._tasks) == len(self._deferred), seconds
             )
 

@@ -1,6 +1,6 @@
 """Lists and drops the copies of branches at replicas.
 
-The list comes from the file beside the user's key (`store/replication/registry.py`), so no replica
+The list comes from the file beside the user's key (`store/replication/config.py`), so no replica
 is contacted. That file may be lost with the log's own disk. Hence restoring a log lists the
 branches at its replicas, and records them in the file again.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, TrustError, warn
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication import config, registry
+from nosync_nb.store.replication import config
 from nosync_nb.store.replication.address import ReplicaAddress, parse_address
 from nosync_nb.store.replication.config import ReplicaConfig
 from nosync_nb.store.replication.remote_branches import RemoteBranch, drop_copies, remote_branches
@@ -34,7 +34,7 @@ class BranchCopies(NamedTuple):
 
 def remote_branch_list(files: Files, log: str) -> dict[str, BranchInfo]:
     """Returns the branches of a log that are only at replicas, by name."""
-    registered = registry.logs_below(files, log)
+    registered = config.logs_below(files, log)
     return {
         name: BranchInfo(name, branches.branch_folder(log, name), 0, 0, None, replicas=tuple(urls))
         for name, (urls, _) in registered.items()
@@ -48,7 +48,7 @@ def branch_copies(files: Files, log: str, name: str) -> BranchCopies:
     if is_local:
         with suppress(CorruptLogError, DurabilityError, TrustError):  # then the registry is used
             return _copies_in_log(files, path)
-    registered = registry.registered_replicas(files, path)
+    registered = config.registered_replicas(files, path)
     addresses = [parse_address(url) for url in registered[0]] if registered is not None else []
     return BranchCopies(path, addresses[0].log_id if addresses else None, addresses, is_local)
 
@@ -80,12 +80,12 @@ def drop_remote_copies(files: Files, copies: BranchCopies, generation: int | Non
         )
         remaining = tuple(each for each in copies.replicas if each.url in left)
         with suppress(NosyncError):
-            registry.register_replicas(
+            config.register_replicas(
                 files, copies.path, copies.log_id, ReplicaConfig(remaining, len(remaining))
             )
     else:
         with suppress(NosyncError):
-            registry.unregister_replicas(files, copies.path)
+            config.unregister_replicas(files, copies.path)
     if left:
         name = os.path.basename(copies.path)
         reasons = "; ".join(f"{url}: {why}" for url, why in left.items())
@@ -118,4 +118,4 @@ def _register(files: Files, path: str, branch: RemoteBranch) -> None:
     (log_id,) = {address.log_id for address in checked.replicas}
     assert log_id is not None
     with suppress(NosyncError):  # the home folder is read-only: the message is enough
-        registry.register_replicas(files, path, log_id, checked)
+        config.register_replicas(files, path, log_id, checked)

@@ -24,7 +24,7 @@ from nosync_nb.session.state.transactions import Transactions
 from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.cost_model import FEW_ROWS
-from nosync_nb.store.spill_files import RunFiles
+from nosync_nb.store.store import RunFiles
 from nosync_nb.trace.batch import Updates, row_text
 
 LOAD_BYTES = 32 << 20

@@ -39,8 +39,7 @@ from nosync_nb.spark.execution.cost_model import (
 )
 from nosync_nb.spark.session_protocol import SparkSessionProtocol
 from nosync_nb.spark.staging.staging import StagingService
-from nosync_nb.store.spill_files import RunFiles
-from nosync_nb.store.store import Store
+from nosync_nb.store.store import RunFiles, Store
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates
 from nosync_nb.trace.parts.part_file import FRAME, open_updates

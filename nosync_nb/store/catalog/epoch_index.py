@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, overload
 
 from nosync_nb.errors import CorruptLogError, TimeError, likely
 from nosync_nb.store.catalog.validation import check_count, check_marks, check_pairs, check_texts
-from nosync_nb.store.durability.frame_offsets import EpochOffsets
+from nosync_nb.store.durability import EpochOffsets
 
 REWINDS_MAX = 64
 """The number of rewinds for which it is known which epochs a copy has that lacks them."""

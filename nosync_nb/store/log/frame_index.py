@@ -20,7 +20,7 @@ from typing import TypeVar
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.best_effort import close_all
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.store.log import checkpoint, frames, segments, tail
+from nosync_nb.store.log import checkpoint, frames, recovery, segments
 from nosync_nb.store.log.checkpoint import HEADER_BYTES
 from nosync_nb.store.log.frames import Frame, Mark, Position, check_frame
 from nosync_nb.store.log.segments import Chain, Segment
@@ -136,7 +136,7 @@ def _read_segments(
     upto, after = head.offset, None
     for segment in reversed(retained):
         piece = chain._replace(live=[segment], detached=[] if after else chain.detached)
-        more = tail.read_tail(files, folder, piece, segment.start, upto=upto).frames
+        more = recovery.read_tail(files, folder, piece, segment.start, upto=upto).frames
         if after is not None and (more[-1].end if more else segment.start) != after:
             raise CorruptLogError(
                 f"'{os.path.join(folder, segment.name)}' does not end where the next one begins",

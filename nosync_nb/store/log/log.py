@@ -22,15 +22,14 @@ from typing import Literal, Self
 
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.log import checkpoint, folder, recovery, segments, tail
+from nosync_nb.store.log import checkpoint, folder, recovery, segments
 from nosync_nb.store.log import fencing as generation
 from nosync_nb.store.log import owner as owners
-from nosync_nb.store.log.catch_up import Ask, catch_up_tail
 from nosync_nb.store.log.fencing import ControlBlock, WriterLease
 from nosync_nb.store.log.frame_index import FrameReader
 from nosync_nb.store.log.frames import Frame, Mark, Position
 from nosync_nb.store.log.owner import HostIdentity, LogLocation, LogOwner
-from nosync_nb.store.log.recovery import RecoveredLog
+from nosync_nb.store.log.recovery import Ask, RecoveredLog, catch_up_tail
 from nosync_nb.store.log.writer import Writer
 
 _NO_MARK = Mark(0, 0, b"")
@@ -326,13 +325,13 @@ class Log:
         names = self._files.names(self.path)
         chain = segments.linked_segments(self._files, self.path, names, since=self._end.offset)
         start = self._end if self._end.chain or not chain.live else chain.live[0].start
-        if not tail.tail_holds(self._files, self.path, chain, start):
+        if not recovery.tail_holds(self._files, self.path, chain, start):
             raise DurabilityError(
                 f"'{self.path}' was rolled back behind frame {self._end.seq}, which this"
                 " session has read",
                 hint="open it again",
             )
-        rest = tail.read_tail(self._files, self.path, chain, start, upto=upto)
+        rest = recovery.read_tail(self._files, self.path, chain, start, upto=upto)
         self._end, self._live = rest.end, chain.live
         return rest.frames
 
@@ -358,7 +357,7 @@ class Log:
             stop = min([head, *(one.start for one in following)], key=lambda one: one.offset)
             if stop.offset > mark.offset:
                 part = chain._replace(live=[segment])
-                mark = tail.read_tail(
+                mark = recovery.read_tail(
                     self._files, self.path, part, mark, upto=stop.offset, known=stop.seq
                 ).end
         return mark.seq

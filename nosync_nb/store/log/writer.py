@@ -23,12 +23,12 @@ from collections.abc import Callable, Sequence
 from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.files.best_effort import close_all
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.store import interruptible_wait
-from nosync_nb.store.background_thread import SingleThread
+from nosync_nb.store import threads
 from nosync_nb.store.log import frames, segments
 from nosync_nb.store.log.fencing import HEARTBEAT_S, WriterLease
 from nosync_nb.store.log.frames import Mark, Position
 from nosync_nb.store.log.segments import NEAR_FRAMES, SEGMENT_BYTES_MAX, Segment
+from nosync_nb.store.threads import SingleThread
 
 _logger = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class Writer:
                     self._idle = False
                     self._wake_up.notify()
                     try:
-                        interruptible_wait.wait_event(self._progress)
+                        threads.wait_event(self._progress)
                     finally:
                         self._waiting -= 1
 

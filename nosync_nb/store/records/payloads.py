@@ -3,6 +3,10 @@
 A payload is a fixed head (epoch, time), an optional JSON text, and entries. An entry names a log or
 a trace by number, and contains its change inline or as references to part files. Absent means
 empty: an epoch that changes no row is some 60 bytes.
+
+Recovery decodes frames in their order (`FrameReplay`). A replayed epoch counts with the definition
+that it was written for. After a rewind the log continues from the epoch that the rewind names, as
+if no later epoch had been committed.
 """
 
 from __future__ import annotations
@@ -17,10 +21,10 @@ from nosync_nb.collections.functions.closure import CapturedFunction, Function, 
 from nosync_nb.dataflow.graph import NO_LAYOUT, Graph, Node
 from nosync_nb.dataflow.runtime.delta import ArrangedChange
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.errors import TrustError
+from nosync_nb.errors import CorruptLogError, TrustError
 from nosync_nb.store import retention_policy
-from nosync_nb.store.log import batch_codec
-from nosync_nb.store.records import format_features, json_text
+from nosync_nb.store.log import Frame, batch_codec
+from nosync_nb.store.records import json_text
 from nosync_nb.store.records.json_text import JsonPieceList
 from nosync_nb.store.safe_decoding import CRAFTED, damage_error, guarded_decoding
 from nosync_nb.trace import Layer
@@ -81,7 +85,7 @@ def encode_payload(
     for number, kind, data in entries:
         pieces += _ENTRY.pack(number, kind, len(data)), data
         if kind and kind != CLOCKS and not needs:
-            needs = format_features.required_features_of_json(bytes(data))
+            needs = json_text.required_features_of_json(bytes(data))
     head = (
         meta
         if isinstance(meta, bytes)
@@ -105,8 +109,8 @@ def decode_payload(data: bytes | memoryview) -> Payload:
         epoch, utc, length = _HEAD.unpack_from(view)
         at = _HEAD.size + length
         meta = json.loads(bytes(view[_HEAD.size : at])) if length else {}
-        if format_features.NEEDS in meta:
-            format_features.check_features(meta[format_features.NEEDS])
+        if json_text.NEEDS in meta:
+            json_text.check_features(meta[json_text.NEEDS])
         entries = []
         is_valid = isinstance(meta, dict)
         while at < end:
@@ -116,7 +120,7 @@ def decode_payload(data: bytes | memoryview) -> Payload:
             if at > end:
                 raise ValueError("an entry is truncated")
             if kind > UNDONE:
-                raise format_features.unknown_feature_error(f"an entry of kind {kind}")
+                raise json_text.unknown_feature_error(f"an entry of kind {kind}")
             if number >= NUMBERS_MAX or (kind == CLEAR and size):
                 is_valid = False
             entries.append(new(PayloadEntry, (number, kind, view[start:at])))
@@ -409,3 +413,86 @@ def restored_nodes(data: Mapping[str, Any]) -> Iterable[Node]:
             plan=n["plan"],
             stopped=n["stopped"],
         )
+
+
+Changes = dict[int, list[tuple[int, PayloadEntry]]]
+"""Entries by log or trace, each with its epoch, oldest first."""
+
+
+class FrameContent(NamedTuple):
+    """The decoded content of a frame."""
+
+    seq: int
+    kind: int
+    payload: Payload
+
+
+class FrameReplay:
+    """Decodes frames in their order; each call continues after the previous one."""
+
+    def __init__(self) -> None:
+        self._pending: list[FrameContent] = []
+
+    def contents_of(self, frames: Iterable[Frame]) -> list[FrameContent]:
+        """Returns the contents of frames, in order.
+
+        Replayed epochs are returned with the definition that they were written for. Those of a
+        failed definition are dropped. If the frames end before the definition, the next call
+        returns them.
+
+        Raises:
+            CorruptLogError: a frame makes no sense.
+        """
+        contents: list[FrameContent] = []
+        unpack, new, plain = decode_payload, tuple.__new__, EPOCH
+        for (seq, _), kind, data, _, _ in frames:  # runs for each frame of the log at every opening
+            each = new(FrameContent, (seq, kind, unpack(data)))
+            if kind == plain and not self._pending:
+                contents.append(each)
+                continue
+            if each.kind not in KINDS:
+                raise json_text.unknown_feature_error(f"a frame of kind {each.kind}")
+            if each.kind == REPLAY:
+                self._pending.append(each)
+                continue
+            count = each.payload.meta.get("replays", 0) if each.kind in DEFINES else 0
+            if type(count) is not int or not 0 <= count <= len(self._pending):
+                raise CorruptLogError(
+                    f"frame {each.seq} defines stages with {count!r} replayed epochs, of which "
+                    f"{len(self._pending)} precede it",
+                    hint="restore the log from a copy",
+                )
+            contents += [*self._pending[len(self._pending) - count :], each]
+            self._pending.clear()
+        return contents
+
+
+def rewind_target(tail: Iterable[FrameContent]) -> int | None:
+    """Returns the earliest epoch that frames rewind to; None if there is no rewind."""
+    return min((each.payload.epoch for each in tail if each.kind == REWIND), default=None)
+
+
+def frame_changes(tail: Iterable[FrameContent]) -> Changes:
+    """Returns the entries of frames, by log or trace, without those that a rewind has undone."""
+    changes: Changes = {}
+    run: list[Payload] = []
+    for each in tail:
+        if each.kind == REWIND:
+            changes = _join_changes(changes, entries_by_log(run), each.payload.epoch)
+            run = []
+        run.append(each.payload)
+    return _join_changes(changes, entries_by_log(run)) if changes else entries_by_log(run)
+
+
+def _join_changes(one: Changes, other: Changes, upto: int | None = None) -> Changes:
+    """Returns changes and those that followed them, up to an epoch."""
+    changes = {
+        number: [*one.get(number, ()), *other.get(number, ())] for number in {**one, **other}
+    }
+    if upto is None:
+        return changes
+    remaining = (
+        (number, [each for each in entries if each[0] <= upto])
+        for number, entries in changes.items()
+    )
+    return {number: entries for number, entries in remaining if entries}

@@ -1,10 +1,10 @@
 """Copies of a log on other disks or machines, and how they are kept up to date.
 
-    protocol          what every kind of replica can do
+    protocol          what every kind of replica can do; the record by which a copy accepts only
+                      one owner term
     address           a replica's URL; `endpoints`: the site that it names
-    config            the replicas and the quorum of a log, signed
-    registry          the replicas of this user's logs, for logs whose folder is lost
-    fencing_grant     the record by which a copy accepts only one owner term
+    config            the replicas and the quorum of a log, signed; the registry of the replicas of
+                      this user's logs, for logs whose folder is lost
     file_layout       where a file of a log lies in its folder
     consistency       how much of a copy can be read back
     comparison        what each replica holds, compared with the log

@@ -23,7 +23,6 @@ from nosync_nb.store.replication.backends.folder import digest
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import Replica
 from nosync_nb.store.replication.remote_call import Beat, call_remote
-from nosync_nb.store.verification.inventory import immutable_files
 from nosync_nb.store.verification.report import (
     CopyState,
     DamagedRange,
@@ -36,6 +35,7 @@ from nosync_nb.store.verification.verify import (
     ReadTally,
     admitted_files,
     completed_report,
+    immutable_files,
     verified_state,
 )
 

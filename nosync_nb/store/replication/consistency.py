@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.log import checkpoint, segments, tail
+from nosync_nb.store.log import checkpoint, recovery, segments
 from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.frames import DIGEST_BYTES, TRAILER_BYTES, Frame, Mark
 from nosync_nb.store.log.segments import HEADER_BYTES, Chain, Segment
@@ -244,7 +244,7 @@ def _is_usable(
     """Returns True if a checkpoint belongs to a chain, and every file that it requires exists."""
     if state.mark.offset < chain.live[0].start.offset:
         return False
-    if not tail.tail_holds(files, folder, chain, state.mark):
+    if not recovery.tail_holds(files, folder, chain, state.mark):
         return False
     return _NamedFiles(holdings, state).complete
 

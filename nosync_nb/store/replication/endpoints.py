@@ -15,8 +15,7 @@ from nosync_nb.store.replication.backends.flight_client import FlightSite
 from nosync_nb.store.replication.backends.folder import FolderSite
 from nosync_nb.store.replication.backends.object_requests import ObjectStoreClient
 from nosync_nb.store.replication.backends.object_store import ObjectSite
-from nosync_nb.store.replication.fencing_grant import FencingGrant
-from nosync_nb.store.replication.protocol import Replica
+from nosync_nb.store.replication.protocol import FencingGrant, Replica
 from nosync_nb.store.replication.remote_call import Beat, RemoteTimeoutError, call_all
 
 

@@ -30,9 +30,8 @@ from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.backends.object_requests import ObjectStoreClient
 from nosync_nb.store.replication.config import config_signer
 from nosync_nb.store.replication.endpoints import connect_site
-from nosync_nb.store.replication.fencing_grant import FencingGrant
 from nosync_nb.store.replication.file_layout import BRANCHES
-from nosync_nb.store.replication.protocol import LogName, OwnerTerm, Replica
+from nosync_nb.store.replication.protocol import FencingGrant, LogName, OwnerTerm, Replica
 from nosync_nb.store.replication.remote_call import call_all
 
 

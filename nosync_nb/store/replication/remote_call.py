@@ -25,7 +25,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, warn
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store import interruptible_wait
+from nosync_nb.store import threads
 from nosync_nb.store.replication.protocol import ReadableCopy
 
 _HANGING_S = 60.0
@@ -233,9 +233,7 @@ class RemoteCall(Generic[Answer]):
     def has_ended(self, wait_s: float) -> bool:
         """Waits for the end of the call; returns True if it has ended."""
         with self._progress.news:
-            return interruptible_wait.wait_until(
-                self._progress.news, lambda: self._ended, max(0.0, wait_s)
-            )
+            return threads.wait_until(self._progress.news, lambda: self._ended, max(0.0, wait_s))
 
     def wait(self) -> Answer:
         """Waits for the result as long as there is progress.
@@ -254,7 +252,7 @@ class RemoteCall(Generic[Answer]):
                         if self._thread is not None:
                             _abandoned.add(self.what, self._thread)
                         raise self._silent_error(f"has not answered for {silent_s:g} s")
-                    interruptible_wait.wait_event(news, left)
+                    threads.wait_event(news, left)
         finally:
             self._left = not self._ended
         if self._left or isinstance(self._error, AbandonedCallError):

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.store.log import checkpoint, owner, recovery, segments, tail
+from nosync_nb.store.log import checkpoint, owner, recovery, segments
 from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.fencing import ControlBlock
 from nosync_nb.store.log.frames import Frame, Mark
 from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.log.segments import Chain, Segment
-from nosync_nb.store.provenance.check import ClockContradiction, LabelHistory
+from nosync_nb.store.provenance import ClockContradiction, LabelHistory
 from nosync_nb.store.records import file_references as owed
 from nosync_nb.store.records import payloads
 from nosync_nb.store.records.file_references import (
@@ -214,7 +214,9 @@ class _Surveyor:
         if not path or state.mark.offset < path[0].start.offset:
             return True  # its segment is damaged, too
         try:
-            return tail.tail_holds(self._files, self._folder, Chain([*path], [], None), state.mark)
+            return recovery.tail_holds(
+                self._files, self._folder, Chain([*path], [], None), state.mark
+            )
         except DurabilityError:
             return True  # the segment is checked in any case
 
@@ -403,7 +405,7 @@ class _Surveyor:
             return True
         rest = Chain([last], chain.detached, chain.missing)
         try:
-            read = tail.read_tail(self._files, self._folder, rest, last.start, known=known)
+            read = recovery.read_tail(self._files, self._folder, rest, last.start, known=known)
             self._notes += read.notes
         except CorruptLogError as error:
             if chain.missing is None:

@@ -35,9 +35,8 @@ from nosync_nb.store.replication.consistency import examine_copy
 from nosync_nb.store.replication.protocol import LogName
 from nosync_nb.store.replication.restore import repair, restore
 from nosync_nb.store.replication.restore.lazy_fetch import fetch_file
-from nosync_nb.store.verification.inventory import ImmutableFile, immutable_files
 from nosync_nb.store.verification.survey import survey_log
-from nosync_nb.store.verification.verify import completed_report
+from nosync_nb.store.verification.verify import ImmutableFile, completed_report, immutable_files
 
 NAME = LogName("/logs/x.nosync", "me")
 EPOCHS = tried(5, 60)

@@ -15,10 +15,15 @@ from nosync_nb.collections.functions import signing
 from nosync_nb.errors import TrustError
 from nosync_nb.session.backfill.execute import BackfillExecutor
 from nosync_nb.session.backfill.plan import CURRENT, BackfillPlan
+from nosync_nb.store import provenance
 from nosync_nb.store.log import batch_codec
-from nosync_nb.store.provenance import check
-from nosync_nb.store.provenance.clocks import LABEL, LABEL_BYTES, SIZE_BYTES, clocks_in_entries
-from nosync_nb.store.provenance.writer import ClockWriter
+from nosync_nb.store.provenance import (
+    LABEL,
+    LABEL_BYTES,
+    SIZE_BYTES,
+    ClockWriter,
+    clocks_in_entries,
+)
 from nosync_nb.store.records.payloads import CLOCKS, PayloadEntry
 from nosync_nb.store.store import Store
 from nosync_nb.store.verification.verify import verify
@@ -315,7 +320,7 @@ def test_targets_of_a_lost_log_come_from_its_readers(
     store = Store.open(str(tmp_path / "log"), mode="r")
     frames = [each.payload for each in store.tail]
     store.close()
-    target = check.restore_targets(number, frames)
+    target = provenance.restore_targets(number, frames)
     assert target.last is not None
     assert target.last == target.steps[-1].own == target.seen[reader]
     assert (target.last.upper, len(target.steps)) == (7, 6)
@@ -324,8 +329,8 @@ def test_targets_of_a_lost_log_come_from_its_readers(
     without = [
         frame._replace(entries=[e for e in frame.entries if not own(e, number)]) for frame in frames
     ]
-    assert check.restore_targets(number, without).steps == ()
-    assert check.restore_targets(number, frames[:1]).last is None
+    assert provenance.restore_targets(number, without).steps == ()
+    assert provenance.restore_targets(number, frames[:1]).last is None
 
 
 def own(entry: PayloadEntry, number: int) -> bool:

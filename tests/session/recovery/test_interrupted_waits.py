@@ -19,7 +19,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.files.filesystem import File
 from nosync_nb.session.state.worker import BackgroundWorker
-from nosync_nb.store import interruptible_wait
+from nosync_nb.store import threads
 
 WAIT_S = 60.0
 
@@ -122,10 +122,10 @@ def test_who_waits_is_told_whether_it_came() -> None:
             news.notify_all()
 
     with news:
-        assert not interruptible_wait.wait_until(news, lambda: bool(came), 0.01)
+        assert not threads.wait_until(news, lambda: bool(came), 0.01)
         thread = threading.Thread(target=come)
         thread.start()
-        assert interruptible_wait.wait_until(news, lambda: bool(came), WAIT_S)
-        assert interruptible_wait.wait_until(news, lambda: bool(came), 0.0)
-    interruptible_wait.join_thread(thread)
+        assert threads.wait_until(news, lambda: bool(came), WAIT_S)
+        assert threads.wait_until(news, lambda: bool(came), 0.0)
+    threads.join_thread(thread)
     assert not thread.is_alive()

@@ -12,12 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nosync_nb.errors import TimeError
-from nosync_nb.store.durability.recovery_frontier import (
-    UNBOUNDED,
-    Frontier,
-    FrontierNode,
-    exact_uppers,
-)
+from nosync_nb.store.durability import UNBOUNDED, Frontier, FrontierNode, exact_uppers
 from nosync_nb.trace.epoch_ranges import EpochRanges, Interval, check_readable, inclusive
 
 LAST = 5  # epochs of the simulated worlds

@@ -11,14 +11,8 @@ from internals import checkpoint_now, log_of, services_of
 import nosync_nb
 from nosync_nb import CorruptLogError, Session
 from nosync_nb.errors import DurabilityError
-from nosync_nb.store.provenance import clocks
-from nosync_nb.store.provenance.clocks import (
-    LABEL_BYTES,
-    NO_DIGEST,
-    SIZE_BYTES,
-    BatchClock,
-    BatchLabel,
-)
+from nosync_nb.store import provenance
+from nosync_nb.store.provenance import LABEL_BYTES, NO_DIGEST, SIZE_BYTES, BatchClock, BatchLabel
 from nosync_nb.store.records import payloads as journal
 from nosync_nb.store.records.payloads import Payload
 from nosync_nb.store.store import Store
@@ -37,7 +31,7 @@ def told(session: Session) -> list[dict[str, BatchClock]]:
     """The clocks of each frame after the checkpoint, by the names of now."""
     session.sync()
     names = services_of(session).publisher.logs
-    frames = [clocks.clocks_in_entries(p.entries) for p in payloads(Path(session.path))]
+    frames = [provenance.clocks_in_entries(p.entries) for p in payloads(Path(session.path))]
     return [{names[c.own.log]: c for c in frame if c.own.log in names} for frame in frames]
 
 
@@ -70,7 +64,7 @@ def test_a_clock_names_the_batch_it_adds_and_the_last_ones_it_was_made_from(
     (frame,) = payloads(Path(session.path))[-1:]
     entries = {e.number: e.data for e in frame.entries}
     for clock in second.values():
-        assert clock.own.digest == clocks.batch_digest(entries[clock.own.log])
+        assert clock.own.digest == provenance.batch_digest(entries[clock.own.log])
 
 
 def test_what_has_no_batch_yet_is_named_as_that(tmp_path: Path) -> None:
@@ -145,7 +139,7 @@ def test_a_clock_takes_as_many_bytes_whatever_else_there_is(tmp_path: Path, stag
         session.sync()
         frame = payloads(Path(session.path))[-1]
         (entry,) = [e for e in frame.entries if e.kind == journal.CLOCKS]
-        assert len(clocks.read_clocks(entry.data)) == stages + 2
+        assert len(provenance.read_clocks(entry.data)) == stages + 2
         each = SIZE_BYTES + 2 * LABEL_BYTES
         assert len(entry.data) == stages * each + 2 * SIZE_BYTES
 
@@ -156,11 +150,11 @@ def test_what_fits_no_clock_is_damage_and_room_for_determinants_is_passed_over(
     frame = payloads(Path(session.path))[-1]
     (entry,) = [e for e in frame.entries if e.kind == journal.CLOCKS]
     data = bytes(entry.data)
-    whole = clocks.read_clocks(data)
+    whole = provenance.read_clocks(data)
     sizes = [SIZE_BYTES + LABEL_BYTES * len(each.inputs) for each in whole]
     for cut in {*range(len(data))} - {0, *accumulate(sizes)}:
         with pytest.raises(CorruptLogError, match="the clocks of a frame"):
-            clocks.read_clocks(data[:cut])
+            provenance.read_clocks(data[:cut])
     at = LABEL_BYTES + 2
     roomy = data[:at] + (5).to_bytes(2, "little") + data[at + 2 : SIZE_BYTES] + b"seeds"
-    assert clocks.read_clocks(roomy + data[SIZE_BYTES:]) == whole
+    assert provenance.read_clocks(roomy + data[SIZE_BYTES:]) == whole

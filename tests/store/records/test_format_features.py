@@ -17,7 +17,7 @@ import nosync_nb
 from nosync_nb import CorruptLogError
 from nosync_nb.store import store
 from nosync_nb.store.log import Log, checkpoint, frames, segments
-from nosync_nb.store.records import format_features, json_text, payloads
+from nosync_nb.store.records import json_text, payloads
 from nosync_nb.trace.parts import part_file
 
 
@@ -65,7 +65,7 @@ def test_a_key_that_is_not_needed_is_passed_over(path: Path) -> None:
 @pytest.mark.fault(45)
 @pytest.mark.parametrize("kind", payloads.KINDS)
 def test_a_key_that_is_needed_is_refused(path: Path, kind: int) -> None:
-    added(path, kind, epoch({"hue": 1, format_features.NEEDS: ["hue"]}))
+    added(path, kind, epoch({"hue": 1, json_text.NEEDS: ["hue"]}))
     told = "the log has 'hue', which this program does not know"
     assert list(left_as_it_is(path)) == [told, told]
 
@@ -74,8 +74,8 @@ def test_a_key_that_is_needed_is_refused(path: Path, kind: int) -> None:
 def test_a_key_that_is_needed_and_known_is_read(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(format_features, "KNOWN", frozenset({"hue"}))
-    added(path, payloads.EPOCH, epoch({"hue": 1, format_features.NEEDS: ["hue"]}))
+    monkeypatch.setattr(json_text, "KNOWN", frozenset({"hue"}))
+    added(path, payloads.EPOCH, epoch({"hue": 1, json_text.NEEDS: ["hue"]}))
     with nosync_nb.open(path) as session:
         assert session.now == 2
 
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_needs_something_is_refused(
     text = json_text.header_text
 
     def later(meta: Any, needs: Any = ()) -> bytes:
-        return text({**meta, format_features.NEEDS: ["hue"]} if "layers" in meta else meta, needs)
+        return text({**meta, json_text.NEEDS: ["hue"]} if "layers" in meta else meta, needs)
 
     with monkeypatch.context() as patch, nosync_nb.open(path) as session:
         patch.setattr(json_text, "header_text", later)
@@ -107,7 +107,7 @@ def test_a_log_needs_intervals_only_while_a_column_holds_some(
         )
         checkpoint_now(session)
     with monkeypatch.context() as patch:
-        patch.setattr(format_features, "KNOWN", frozenset())
+        patch.setattr(json_text, "KNOWN", frozenset())
         nosync_nb.open(path).close()
     with nosync_nb.open(path) as session:
         session.stage("gaps", session["rows"].select("array(k * interval 1 day) AS g"))
@@ -115,7 +115,7 @@ def test_a_log_needs_intervals_only_while_a_column_holds_some(
     told = "the log has 'intervals', which this program does not know"
     for _ in range(2):  # by the frame of the definition, then by the checkpoint
         with monkeypatch.context() as patch:
-            patch.setattr(format_features, "KNOWN", frozenset())
+            patch.setattr(json_text, "KNOWN", frozenset())
             for mode in ("r", "w"):
                 with pytest.raises(CorruptLogError, match=told):
                     nosync_nb.open(path, mode=mode)
@@ -126,7 +126,7 @@ def test_a_log_needs_intervals_only_while_a_column_holds_some(
         session.drop("gaps")
         checkpoint_now(session)
         checkpoint_now(session)
-    monkeypatch.setattr(format_features, "KNOWN", frozenset())
+    monkeypatch.setattr(json_text, "KNOWN", frozenset())
     nosync_nb.open(path).close()
 
 
@@ -144,7 +144,7 @@ def test_a_log_needs_coded_columns_if_a_file_has_some(
         told = f"the log has '{needed}', which this program does not know"
         for _ in range(2):  # by the frame of the epoch, then by the checkpoint
             with monkeypatch.context() as patch:
-                patch.setattr(format_features, "KNOWN", format_features.KNOWN - {needed})
+                patch.setattr(json_text, "KNOWN", json_text.KNOWN - {needed})
                 for mode in ("r", "w"):
                     with pytest.raises(CorruptLogError, match=told):
                         nosync_nb.open(path, mode=mode)

@@ -7,12 +7,12 @@ from faults.faults import Crash, FakeMachine
 from machines.replica_world import World
 
 from nosync_nb.store.log import Log, segments
-from nosync_nb.store.log.catch_up import CaughtUpFrames
 from nosync_nb.store.log.frames import Mark
+from nosync_nb.store.log.recovery import CaughtUpFrames
 from nosync_nb.store.log.segments import Segment
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm
-from nosync_nb.store.replication.restore import catch_up
+from nosync_nb.store.replication.restore import restore
 
 SEED = 1
 
@@ -39,7 +39,7 @@ def asked(world: World, machine: FakeMachine) -> tuple[Log, list[Mark]]:
 
     def ask(head: Segment, end: Mark) -> CaughtUpFrames | None:
         marks.append(end)
-        return catch_up.furthest_replica(world.quiet, world.replicas.replicas, head, end)
+        return restore.furthest_replica(world.quiet, world.replicas.replicas, head, end)
 
     log = Log.open(world.path, files=world.files, machine=machine, background=False, further=ask)
     return log, marks

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication import config, registry
+from nosync_nb.store.replication import config
 
 LOG_ID = bytes(range(16))
 
@@ -28,7 +28,7 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def note(folder: str) -> None:
     asked = config.checked_config([f"file://{folder}-copy"], None, log=folder)
-    registry.register_replicas(Files(), folder, LOG_ID, asked)
+    config.register_replicas(Files(), folder, LOG_ID, asked)
 
 
 def calls(run: Any) -> int:
@@ -51,11 +51,11 @@ def test_a_log_without_replicas_costs_the_same_whatever_others_have(
     others: list[str], tmp_path: Path
 ) -> None:
     def opened() -> None:
-        registry.register_replicas(Files(), str(tmp_path / "plain"), LOG_ID, config.ReplicaConfig())
+        config.register_replicas(Files(), str(tmp_path / "plain"), LOG_ID, config.ReplicaConfig())
 
     many = calls(opened)
     for folder in others[1:]:
-        assert registry.unregister_replicas(Files(), folder)
+        assert config.unregister_replicas(Files(), folder)
     assert calls(opened) == many
 
 
@@ -65,20 +65,20 @@ def test_a_log_with_replicas_costs_the_same_whatever_others_have(
     asked = config.checked_config([f"file://{others[0]}-copy"], None, log=others[0])
 
     def opened() -> None:
-        registry.register_replicas(Files(), others[0], LOG_ID, asked)
+        config.register_replicas(Files(), others[0], LOG_ID, asked)
 
     many = calls(opened)
     for folder in others[1:]:
-        assert registry.unregister_replicas(Files(), folder)
+        assert config.unregister_replicas(Files(), folder)
     assert calls(opened) == many
-    assert registry.registered_replicas(Files(), others[0]) == (
+    assert config.registered_replicas(Files(), others[0]) == (
         [asked.replicas[0].url + f"#{LOG_ID.hex()}"],
         1,
     )
 
 
 def test_what_makes_no_sense_is_said_of_one_log_alone(others: list[str]) -> None:
-    path = Path(registry.registry_path())
+    path = Path(config.registry_path())
     known = json.loads(path.read_text())
     said: Any
     for number, said in enumerate(
@@ -87,43 +87,43 @@ def test_what_makes_no_sense_is_said_of_one_log_alone(others: list[str]) -> None
         known[others[number]] = said
     path.write_text(json.dumps(known))
     parent = os.path.dirname(others[0])
-    asked = [registry.registered_replicas(Files(), folder) for folder in others]
+    asked = [config.registered_replicas(Files(), folder) for folder in others]
     assert [each is None for each in asked] == [True] * 8 + [False] * 22
-    assert registry.is_log_gone(Files(), parent) == others[8:]
+    assert config.is_log_gone(Files(), parent) == others[8:]
     note(others[0])
-    assert registry.registered_replicas(Files(), others[0]) is not None
+    assert config.registered_replicas(Files(), others[0]) is not None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "[" * 10_000])
 def test_a_file_that_makes_no_sense_says_nothing_and_is_written_anew(
     others: list[str], text: str
 ) -> None:
-    Path(registry.registry_path()).write_text(text)
-    assert registry.registered_replicas(Files(), others[0]) is None
-    assert not registry.is_log_gone(Files(), os.path.dirname(others[0]))
+    Path(config.registry_path()).write_text(text)
+    assert config.registered_replicas(Files(), others[0]) is None
+    assert not config.is_log_gone(Files(), os.path.dirname(others[0]))
     note(others[1])
-    assert registry.registered_replicas(Files(), others[0]) is None
-    assert registry.registered_replicas(Files(), others[1]) is not None
+    assert config.registered_replicas(Files(), others[0]) is None
+    assert config.registered_replicas(Files(), others[1]) is not None
 
 
 def test_a_file_that_was_cut_is_written_anew_though_the_log_stands_in_it(others: list[str]) -> None:
-    path = Path(registry.registry_path())
+    path = Path(config.registry_path())
     path.write_bytes(path.read_bytes()[:-20])
     note(others[0])
-    assert registry.registered_replicas(Files(), others[0]) is not None
+    assert config.registered_replicas(Files(), others[0]) is not None
 
 
 def test_a_log_is_forgotten_and_no_other_whose_name_begins_alike(others: list[str]) -> None:
     note(f"{others[0]}/inner")
-    assert registry.unregister_replicas(Files(), others[0])
-    assert not registry.unregister_replicas(Files(), others[0])
-    assert registry.registered_replicas(Files(), others[0]) is None
-    kept = registry.registered_replicas(Files(), f"{others[0]}/inner")
+    assert config.unregister_replicas(Files(), others[0])
+    assert not config.unregister_replicas(Files(), others[0])
+    assert config.registered_replicas(Files(), others[0]) is None
+    kept = config.registered_replicas(Files(), f"{others[0]}/inner")
     assert kept is not None
     assert kept[1] == 1
 
 
 def test_a_file_that_others_can_write_says_nothing(others: list[str]) -> None:
-    os.chmod(registry.registry_path(), 0o622)
-    assert not registry.unregister_replicas(Files(), others[0])
-    assert registry.registered_replicas(Files(), others[0]) is None
+    os.chmod(config.registry_path(), 0o622)
+    assert not config.unregister_replicas(Files(), others[0])
+    assert config.registered_replicas(Files(), others[0]) is None

@@ -17,7 +17,7 @@ from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm
 from nosync_nb.store.replication.restore import lazy_fetch, repair
 from nosync_nb.store.replication.restore.repair import RepairedFile
-from nosync_nb.store.verification.inventory import ImmutableFile
+from nosync_nb.store.verification.verify import ImmutableFile
 
 ID = bytes(range(16))
 TERM, NAME = OwnerTerm(1, "me"), LogName("/logs/x.nosync", "me")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.log import segments, tail
+from nosync_nb.store.log import recovery, segments
 
 
 def everything(path: str) -> list[bytes]:
@@ -13,5 +13,6 @@ def everything(path: str) -> list[bytes]:
     if not chain.live:
         return []
     return [
-        frame.payload for frame in tail.read_tail(files, path, chain, chain.live[0].start).frames
+        frame.payload
+        for frame in recovery.read_tail(files, path, chain, chain.live[0].start).frames
     ]

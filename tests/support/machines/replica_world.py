@@ -23,8 +23,8 @@ from machines.lossy_channel import Message, Wire, arrives
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import Log
-from nosync_nb.store.log.catch_up import CaughtUpFrames
 from nosync_nb.store.log.frames import Frame, Mark, scan_buffer
+from nosync_nb.store.log.recovery import CaughtUpFrames
 from nosync_nb.store.log.segments import Segment
 from nosync_nb.store.ownership_history import OwnershipHistory
 from nosync_nb.store.records import file_references, payloads
@@ -41,7 +41,7 @@ from nosync_nb.store.replication.agent.takeover import (
 from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.config import ReplicaConfig, checked_config, quorum_index
 from nosync_nb.store.replication.protocol import LogName
-from nosync_nb.store.replication.restore import catch_up, lazy_fetch, restore
+from nosync_nb.store.replication.restore import lazy_fetch, restore
 from nosync_nb.trace.parts.arrow_file import MAGIC, TAIL
 
 COUNT, QUORUM = 3, 2
@@ -192,7 +192,7 @@ class World:
     def further(self, head: Segment, end: Mark) -> CaughtUpFrames | None:
         """What the replicas that answer have of the last owner, and his disk has lost."""
         there = [one for n, one in enumerate(self.replicas.replicas) if n not in self.away]
-        found = catch_up.furthest_replica(self.quiet, there, head, end)
+        found = restore.furthest_replica(self.quiet, there, head, end)
         if found is not None:
             self.did["caught up"] += 1
             self.complete(scan_buffer(found.data, end.offset, end)[0])

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nosync_nb.errors import CorruptLogError, FencedError
 from nosync_nb.files.filesystem import File, Files, suppress_missing
 from nosync_nb.store import ownership_history
-from nosync_nb.store.log import checkpoint, frames, owner, recovery, segments, tail
+from nosync_nb.store.log import checkpoint, frames, owner, recovery, segments
 from nosync_nb.store.log.fencing import ControlBlock
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.owner import LogOwner
@@ -240,7 +240,7 @@ class LogSource:
         end = self._frames[-1].end if self._frames else self._state.mark if self._state else None
         if end is None or mark.offset >= end.offset:
             return mark == end or (end is None and mark == self._chain[0].start)
-        return tail.tail_holds(self._files, self.folder, Chain(self._chain, [], None), mark)
+        return recovery.tail_holds(self._files, self.folder, Chain(self._chain, [], None), mark)
 
     def _retains(self, mark: Mark) -> bool:
         """Returns True if a mark is in retained segments that precede the current ones."""
@@ -250,7 +250,9 @@ class LogSource:
         older = Chain(
             segments.previous_segments(self._files, self.folder, before, mark.offset)[0], [], None
         )
-        return all(tail.tail_holds(self._files, self.folder, older, each) for each in (mark, start))
+        return all(
+            recovery.tail_holds(self._files, self.folder, older, each) for each in (mark, start)
+        )
 
     def mark(self, segment: Segment, size: int) -> Mark:
         """Returns the last known mark in the first bytes of a segment."""

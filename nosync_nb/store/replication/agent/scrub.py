@@ -24,9 +24,8 @@ from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.comparison import LocalFiles, compare_replicas
 from nosync_nb.store.replication.restore import repair
-from nosync_nb.store.verification.inventory import ImmutableFile, immutable_files
 from nosync_nb.store.verification.survey import LogSurvey, survey_log
-from nosync_nb.store.verification.verify import completed_report
+from nosync_nb.store.verification.verify import ImmutableFile, completed_report, immutable_files
 
 BYTES_PER_S = 8 << 20
 FIRST_S = 60.0

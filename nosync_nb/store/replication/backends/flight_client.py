@@ -17,7 +17,7 @@ from typing import Any
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.store.replication import fencing_grant, remote_call
+from nosync_nb.store.replication import protocol, remote_call
 from nosync_nb.store.replication.address import ReplicaAddress, is_loopback
 from nosync_nb.store.replication.backends import flight_protocol
 from nosync_nb.store.replication.backends.flight_protocol import (
@@ -26,8 +26,7 @@ from nosync_nb.store.replication.backends.flight_protocol import (
     UnauthenticatedError,
     joined_bytes,
 )
-from nosync_nb.store.replication.fencing_grant import FencingGrant
-from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHoldings
+from nosync_nb.store.replication.protocol import FencingGrant, LogName, OwnerTerm, ReplicaHoldings
 from nosync_nb.store.replication.remote_call import Beat
 
 _NAMES_BYTES = 1 << 20
@@ -172,7 +171,7 @@ class FlightSite:
             line.close()
         try:
             return {
-                bytes.fromhex(log_id): fencing_grant.decode_grant(text.encode(), self._address.url)
+                bytes.fromhex(log_id): protocol.decode_grant(text.encode(), self._address.url)
                 for log_id, text in logs.items()
             }
         except (ValueError, AttributeError, TypeError) as error:
@@ -205,12 +204,12 @@ class FlightReplica:
     def promised(self) -> OwnerTerm | None:
         """Returns the term that the copy accepts writes from; None if it has no grant."""
         reply = self._call("promised")
-        return fencing_grant.decode_grant(reply, self._url).term if reply else None
+        return protocol.decode_grant(reply, self._url).term if reply else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
         """Rejects all writes of earlier terms from now on, durably."""
         self._buffered = None
-        grant = fencing_grant.encode_grant(FencingGrant(term, "", name))
+        grant = protocol.encode_grant(FencingGrant(term, "", name))
         # The answer lists the files that it holds.
         return self._holdings(self._call("promise", grant, more_bytes=_NAMES_BYTES))
 

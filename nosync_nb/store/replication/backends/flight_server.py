@@ -21,6 +21,11 @@ failure.
 
 Failure: Flight accepts a message of any length before its sender is authenticated. So a process
 that has grown beyond the needs of all its calls restarts itself, as after a kill.
+
+Failure: 1. A client without the token opens a thousand connections and sends nothing. 2. The server
+has no descriptors left, and accepts no client. 3. Replication stops. Hence, if there are many
+connections, those without a signed call are shut down after a second. A client needs less for its
+first call.
 """
 
 from __future__ import annotations
@@ -31,12 +36,15 @@ import os
 import resource
 import select
 import signal
+import socket
+import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -45,10 +53,9 @@ from nosync_nb.errors import DurabilityError, NosyncError, SchemaError
 from nosync_nb.files import secret_files
 from nosync_nb.files.filesystem import Files, Lock
 from nosync_nb.store.log import folder as log_folder
-from nosync_nb.store.replication import fencing_grant
+from nosync_nb.store.replication import protocol
 from nosync_nb.store.replication.address import is_loopback
 from nosync_nb.store.replication.backends import flight_protocol
-from nosync_nb.store.replication.backends.flight_connections import Connections
 from nosync_nb.store.replication.backends.flight_protocol import (
     CALL_BYTES_MAX,
     NONCE_BYTES,
@@ -58,8 +65,7 @@ from nosync_nb.store.replication.backends.flight_protocol import (
     check_answer,
 )
 from nosync_nb.store.replication.backends.folder import FolderReplica, FolderSite
-from nosync_nb.store.replication.fencing_grant import FencingGrant
-from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHoldings
+from nosync_nb.store.replication.protocol import FencingGrant, LogName, OwnerTerm, ReplicaHoldings
 
 LOGS_MAX = 1024
 SESSIONS_MAX = 256
@@ -69,7 +75,7 @@ IDLE_S = 900.0
 _SILENT_S = 60.0
 """The same in seconds, if there are too many sessions."""
 
-_PROMISE_BYTES_MAX = fencing_grant.BYTES_MAX // 2
+_PROMISE_BYTES_MAX = protocol.GRANT_BYTES_MAX // 2
 _BUSY_S = 4.0
 _LOCKS = 64
 _ID_HEX = 32
@@ -138,10 +144,8 @@ class ServerCopies:
             try:
                 if "term" in header:  # the error tells an earlier owner about its successor
                     accepted = replica.promised()
-                    if accepted is not None and fencing_grant.conflicts(
-                        accepted, _term_field(header)
-                    ):
-                        raise fencing_grant.grant_conflict_error(replica.folder, accepted)
+                    if accepted is not None and protocol.conflicts(accepted, _term_field(header)):
+                        raise protocol.grant_conflict_error(replica.folder, accepted)
                 return call(replica, header, data)
             finally:
                 replica.close()
@@ -174,7 +178,7 @@ class ServerCopies:
     def _list_logs(self) -> bytes:
         grants = FolderSite(self._folder, self._files).logs()
         encoded = {
-            log_id.hex(): fencing_grant.encode_grant(one).decode() for log_id, one in grants.items()
+            log_id.hex(): protocol.encode_grant(one).decode() for log_id, one in grants.items()
         }
         return json.dumps(encoded).encode()
 
@@ -183,7 +187,7 @@ class ServerCopies:
         if len(data) > _PROMISE_BYTES_MAX:  # a longer grant could not be read back
             raise _malformed_call("name")
         self._check_limits(log_id)
-        grant = fencing_grant.decode_grant(data, "the call")
+        grant = protocol.decode_grant(data, "the call")
         replica = self._replica(log_id)
         try:
             holdings = replica.promise(grant.term, grant.name)
@@ -229,9 +233,7 @@ class ServerCopies:
 
 def _promised(replica: FolderReplica, _header: dict[str, Any], _data: bytes) -> bytes:
     term = replica.promised()
-    return (
-        b"" if term is None else fencing_grant.encode_grant(FencingGrant(term, "", LogName("", "")))
-    )
+    return b"" if term is None else protocol.encode_grant(FencingGrant(term, "", LogName("", "")))
 
 
 def _holdings(replica: FolderReplica, _header: dict[str, Any], _data: bytes) -> bytes:
@@ -523,3 +525,115 @@ def _restart(port: int) -> None:
     sys.stderr.write("nosync replica: a message was larger than allowed; the server restarts\n")
     sys.stderr.flush()
     os.execv(sys.executable, [*sys.orig_argv, "--port", str(port)])
+
+
+UNPROVED_MAX = 64
+"""So many connections without a signed call may stay open."""
+
+PROOF_S = 1.0
+"""Seconds within which a connection must make its first signed call if there are more."""
+
+_FEW_DESCRIPTORS = 128
+"""With so few descriptors in use, connections are not checked."""
+_PEERS_MAX = 4096
+_MAPPED_PREFIX = "::ffff:"
+
+
+class Connections:
+    """The connections to one port of this process. Any thread may call.
+
+    Flight accepts every connection and has no option for idle ones. It does not tell which
+    descriptor belongs to which client, so the descriptors of the process are compared with the
+    peers of calls.
+
+    Owns, under `_lock`, the peers that have made a signed call, and the first sighting of the
+    others.
+    """
+
+    def __init__(self, port: int, files: Files | None = None) -> None:
+        self._port, self._files = port, files or Files()
+        self._lock = threading.Lock()
+        self._proved: set[str] = set()
+        self._first_seen: dict[str, float] = {}
+
+    def prove(self, peer: str) -> None:
+        """Records that a client has made a signed call.
+
+        Args:
+            peer: in Flight's form: `ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`.
+        """
+        _, _, address = unquote(peer).partition(":")
+        with self._lock:
+            self._proved.add(address.replace("[", "").replace("]", ""))
+
+    def limit(self, now: float | None = None) -> int:
+        """Shuts unproved connections down if there are many; returns their number.
+
+        Args:
+            now: the time in seconds, by default the clock's.
+
+        Cost: some 20 us while there are few.
+        """
+        descriptors = self._descriptors()
+        if len(descriptors) <= _FEW_DESCRIPTORS and len(self._proved) <= _PEERS_MAX:
+            return 0
+        peers = _peers(descriptors, self._port)
+        now = time.monotonic() if now is None else now
+        with self._lock:
+            self._proved.intersection_update(peers)
+            unproved = [peer for peer in peers if peer not in self._proved]
+            self._first_seen = {peer: self._first_seen.get(peer, now) for peer in unproved}
+            if len(unproved) <= UNPROVED_MAX:
+                return 0
+            old = [peer for peer in unproved if now - self._first_seen[peer] >= PROOF_S]
+        for peer in old:
+            _shut_down(peers[peer], peer)
+        return len(old)
+
+    def _descriptors(self) -> range | list[int]:
+        """Returns the descriptors in use; all possible ones if none is left to list them."""
+        try:
+            return [int(name) for name in self._files.names(f"/proc/{os.getpid()}/fd")]
+        except DurabilityError:
+            return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _peers(descriptors: Iterable[int], port: int) -> Mapping[str, int]:
+    """Returns the descriptors of the connections to a port, by the address of the client."""
+    peers = {}
+    for fd in descriptors:
+        with suppress(OSError):  # closed meanwhile, or a listening socket
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                peer = _peer(fd, port)
+                if peer is not None:
+                    peers[peer] = fd
+    return peers
+
+
+def _peer(fd: int, port: int) -> str | None:
+    """Returns the address of the client of a connection; None if it is not to the port."""
+    connection = socket.socket(fileno=fd)
+    try:
+        if (
+            connection.family not in (socket.AF_INET, socket.AF_INET6)
+            or connection.getsockname()[1] != port
+        ):
+            return None
+        host, number = connection.getpeername()[:2]
+        return f"{host.removeprefix(_MAPPED_PREFIX)}:{number}"
+    finally:
+        connection.detach()
+
+
+def _shut_down(fd: int, peer: str) -> None:
+    """Ends a connection as its client would; the owner of the descriptor closes it."""
+    with suppress(OSError):
+        connection = socket.socket(fileno=fd)
+        try:
+            host, number = connection.getpeername()[:2]
+            if (
+                f"{host.removeprefix(_MAPPED_PREFIX)}:{number}" == peer
+            ):  # else it was closed meanwhile
+                connection.shutdown(socket.SHUT_RDWR)
+        finally:
+            connection.detach()

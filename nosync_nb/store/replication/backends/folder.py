@@ -40,9 +40,8 @@ from contextlib import suppress
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import File, Files, suppress_missing
 from nosync_nb.store.log import folder as log_folder
-from nosync_nb.store.replication import fencing_grant, file_layout
-from nosync_nb.store.replication.fencing_grant import FencingGrant
-from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHoldings
+from nosync_nb.store.replication import file_layout, protocol
+from nosync_nb.store.replication.protocol import FencingGrant, LogName, OwnerTerm, ReplicaHoldings
 from nosync_nb.store.replication.remote_call import Beat
 
 _LOCK_WAIT_S = 10.0
@@ -138,12 +137,12 @@ class FolderReplica:
         try:
             grant = read_promise(self._files, self._folder)
             grant = grant or FencingGrant(OwnerTerm(0, ""), secrets.token_hex(8), name)
-            if fencing_grant.conflicts(grant.term, term):
-                raise fencing_grant.grant_conflict_error(self._folder, grant.term)
+            if protocol.conflicts(grant.term, term):
+                raise protocol.grant_conflict_error(self._folder, grant.term)
             if (grant.term, grant.name) != (term, name):
                 new_grant = FencingGrant(term, grant.incarnation, name)
                 self._files.replace(
-                    os.path.join(self._folder, "promise"), fencing_grant.encode_grant(new_grant)
+                    os.path.join(self._folder, "promise"), protocol.encode_grant(new_grant)
                 )
         finally:
             lock.release()
@@ -275,7 +274,7 @@ class FolderReplica:
     def acknowledged(self) -> int:
         """Returns the last acknowledged frame; 1: its record is torn; 0: nothing acknowledged."""
         path = file_layout.temporary_name(self._folder, "acknowledged")
-        data = suppress_missing(self._files.read, path, most=fencing_grant.BYTES_MAX)
+        data = suppress_missing(self._files.read, path, most=protocol.GRANT_BYTES_MAX)
         if data is None:
             return 0
         word = data[:8]
@@ -323,7 +322,7 @@ class FolderReplica:
         if grant is None or grant.incarnation != self._incarnation:
             raise self._replaced_error()
         if grant.term != term:
-            raise fencing_grant.grant_conflict_error(self._folder, grant.term)
+            raise protocol.grant_conflict_error(self._folder, grant.term)
 
     def _check_paths(self) -> None:
         """Checks that the paths lead to the files that were written.
@@ -463,6 +462,6 @@ def read_promise(files: Files, folder: str) -> FencingGrant | None:
         CorruptLogError: the file is damaged.
     """
     data = suppress_missing(
-        files.read, file_layout.temporary_name(folder, "promise"), most=fencing_grant.BYTES_MAX
+        files.read, file_layout.temporary_name(folder, "promise"), most=protocol.GRANT_BYTES_MAX
     )
-    return None if data is None else fencing_grant.decode_grant(data, folder)
+    return None if data is None else protocol.decode_grant(data, folder)

@@ -43,10 +43,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
-from nosync_nb.store.replication import fencing_grant, file_layout
+from nosync_nb.store.replication import file_layout, protocol
 from nosync_nb.store.replication.backends.object_requests import ObjectName, ObjectStoreClient
-from nosync_nb.store.replication.fencing_grant import FencingGrant
-from nosync_nb.store.replication.protocol import LogName, OwnerTerm
+from nosync_nb.store.replication.protocol import FencingGrant, LogName, OwnerTerm
 
 FAN = 16
 """So many pieces of a segment are merged into one; after so many records one is complete."""
@@ -180,7 +179,7 @@ def encode_record(record: CopyRecord, data: bytes) -> bytes:
     fields = {
         "slot": record.slot,
         "writer": record.writer,
-        "promise": fencing_grant.encode_grant(record.promise).decode(),
+        "promise": protocol.encode_grant(record.promise).decode(),
         "seq": record.seq,
         "reigns": record.reigns,
         "begins": record.begins,
@@ -224,7 +223,7 @@ def decode_record(data: bytes, where: str) -> CopyRecord:
             raise ValueError("size")
         if not _TOKEN.fullmatch(fields["writer"]):
             raise ValueError("writer")
-        promise = fencing_grant.decode_grant(fields["promise"].encode(), where)
+        promise = protocol.decode_grant(fields["promise"].encode(), where)
         reigns = fields["reigns"]
         if reigns is not None:
             reigns = tuple(_checked_number(each, _SLOT_MAX) for each in reigns)
@@ -344,14 +343,14 @@ class ManifestChain:
             DurabilityError: the copy must be promised first, or again after a failed request.
         """
         if self._successor is not None:
-            raise fencing_grant.grant_conflict_error(self.where, self._successor)
+            raise protocol.grant_conflict_error(self.where, self._successor)
         if self._state is None:
             raise DurabilityError(
                 f"'{self.where}': its fencing record must be written again",
                 hint="wait: it is tried again",
             )
         if self._state.promise.term != term:
-            raise fencing_grant.grant_conflict_error(self.where, self._state.promise.term)
+            raise protocol.grant_conflict_error(self.where, self._state.promise.term)
         return self._state
 
     def accept_term(self, term: OwnerTerm, name: LogName) -> CopyState:
@@ -363,9 +362,9 @@ class ManifestChain:
             if state is None:
                 state = CopyState(0, 0, _new_grant(name), "", (), 0, {})
             grant = state.promise
-            if fencing_grant.conflicts(grant.term, term):
+            if protocol.conflicts(grant.term, term):
                 self._successor = grant.term
-                raise fencing_grant.grant_conflict_error(self.where, grant.term)
+                raise protocol.grant_conflict_error(self.where, grant.term)
             if (state.writer, grant.term, grant.name) == (self.writer, term, name):
                 return self._start_term(state, swept=state is was)
             new_grant = FencingGrant(term, grant.incarnation, name)
@@ -419,9 +418,9 @@ class ManifestChain:
         if not self._bucket.holds(self.path(record_key(state.slot))):
             self._state = None
             current = self._read()
-            if current is not None and fencing_grant.conflicts(current.promise.term, term):
+            if current is not None and protocol.conflicts(current.promise.term, term):
                 self._successor = current.promise.term  # a later owner has deleted the record
-                raise fencing_grant.grant_conflict_error(self.where, self._successor)
+                raise protocol.grant_conflict_error(self.where, self._successor)
             raise DurabilityError(
                 f"'{self.where}' was replaced by another copy",
                 hint="wait: it is filled again at the next attempt",
@@ -562,9 +561,9 @@ class ManifestChain:
 
     def _refused_error(self, other: CopyRecord, term: OwnerTerm) -> Exception:
         """Returns the error of a term whose record was refused because of another one."""
-        if fencing_grant.conflicts(other.promise.term, term):
+        if protocol.conflicts(other.promise.term, term):
             self._successor = other.promise.term
-            return fencing_grant.grant_conflict_error(self.where, self._successor)
+            return protocol.grant_conflict_error(self.where, self._successor)
         return DurabilityError(
             f"'{self.where}' has changed: a request that had failed was executed later",
             hint="wait: it is tried again",

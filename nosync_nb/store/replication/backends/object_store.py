@@ -30,8 +30,7 @@ from nosync_nb.store.replication.backends.object_manifest import (
     ObjectPiece,
 )
 from nosync_nb.store.replication.backends.object_requests import ObjectStoreClient
-from nosync_nb.store.replication.fencing_grant import FencingGrant
-from nosync_nb.store.replication.protocol import LogName, OwnerTerm, ReplicaHoldings
+from nosync_nb.store.replication.protocol import FencingGrant, LogName, OwnerTerm, ReplicaHoldings
 from nosync_nb.store.replication.remote_call import Beat
 
 EMBEDDED_BYTES = 1 << 16

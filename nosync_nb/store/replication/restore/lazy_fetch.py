@@ -36,7 +36,6 @@ from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.files.filesystem import File, Files
-from nosync_nb.store.background_thread import SingleThread
 from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication import file_layout, remote_call
 from nosync_nb.store.replication.address import ReplicaAddress
@@ -51,6 +50,7 @@ from nosync_nb.store.replication.remote_call import (
     RemoteCall,
     copy_file,
 )
+from nosync_nb.store.threads import SingleThread
 from nosync_nb.store.verification.file_checks import rows_damage
 
 _GRACE_S = 0.5

@@ -26,7 +26,7 @@ from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.remote_call import Beat, call_remote, copy_file
-from nosync_nb.store.verification.inventory import ImmutableFile
+from nosync_nb.store.verification.verify import ImmutableFile
 
 QUARANTINE = "quarantine"
 QUARANTINE_BYTES = 256 << 20

@@ -18,13 +18,12 @@ from obstore.store import S3Store
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store.log import segments
-from nosync_nb.store.replication import fencing_grant
+from nosync_nb.store.replication import protocol
 from nosync_nb.store.replication.address import parse_address
 from nosync_nb.store.replication.backends.flight_server import ServerCopies
 from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.endpoints import ReplicaSite, connect_site
-from nosync_nb.store.replication.fencing_grant import FencingGrant
-from nosync_nb.store.replication.protocol import LogName, OwnerTerm, Replica
+from nosync_nb.store.replication.protocol import FencingGrant, LogName, OwnerTerm, Replica
 
 NAME = LogName("/logs/x.nosync", "me", 3, 2)
 TERM = OwnerTerm(1, "me")
@@ -302,7 +301,7 @@ class FailingFiles(Files):
 
 def promised(copies: ServerCopies, log_id: bytes) -> dict[str, int]:
     """What a server's copy is believed to hold."""
-    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
+    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
     header = {"do": "promise", "log": log_id.hex()}
     files: dict[str, int] = json.loads(copies.call(b"a session", header, said))[1]
     return files

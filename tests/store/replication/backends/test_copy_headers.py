@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.store.replication import fencing_grant
+from nosync_nb.store.replication import protocol
 from nosync_nb.store.replication.backends import object_manifest
 from nosync_nb.store.replication.backends.flight_client import FlightReplica
 from nosync_nb.store.replication.backends.object_manifest import (
@@ -20,8 +20,7 @@ from nosync_nb.store.replication.backends.object_manifest import (
     FileChange,
     ObjectPiece,
 )
-from nosync_nb.store.replication.fencing_grant import FencingGrant
-from nosync_nb.store.replication.protocol import LogName, OwnerTerm
+from nosync_nb.store.replication.protocol import FencingGrant, LogName, OwnerTerm
 
 PROMISE = FencingGrant(
     OwnerTerm(3, "me"), "0123456789abcdef", LogName("/logs/x.nosync", "signer", 3, 2)
@@ -44,7 +43,7 @@ ONE_BIT = 1
 
 def changed(fields: dict[str, Any]) -> bytes:
     """A promise with other words, and the checksum of these."""
-    said = json.loads(fencing_grant.encode_grant(PROMISE).split(b"\n")[0])
+    said = json.loads(protocol.encode_grant(PROMISE).split(b"\n")[0])
     assert fields.keys() <= said.keys()
     text = json.dumps(said | fields).encode()
     return text + f"\n{zlib.crc32(text):08x}\n".encode()
@@ -52,12 +51,12 @@ def changed(fields: dict[str, Any]) -> bytes:
 
 @pytest.mark.fault(12)
 def test_a_flipped_bit_of_a_promise_is_told() -> None:
-    data = fencing_grant.encode_grant(PROMISE)
-    assert fencing_grant.decode_grant(data, "copy") == PROMISE
+    data = protocol.encode_grant(PROMISE)
+    assert protocol.decode_grant(data, "copy") == PROMISE
     for at in range(len(data) - 1):  # all but the end of the line
         flipped = data[:at] + bytes([data[at] ^ ONE_BIT]) + data[at + 1 :]
         with pytest.raises(CorruptLogError, match="replica 'copy': the fencing record is damaged"):
-            fencing_grant.decode_grant(flipped, "copy")
+            protocol.decode_grant(flipped, "copy")
 
 
 @pytest.mark.fault(43)
@@ -80,9 +79,9 @@ def test_a_flipped_bit_of_a_promise_is_told() -> None:
     ids=str,
 )
 def test_a_promise_beyond_all_bounds_is_none(fields: dict[str, Any]) -> None:
-    assert fencing_grant.decode_grant(changed({}), "copy") == PROMISE
+    assert protocol.decode_grant(changed({}), "copy") == PROMISE
     with pytest.raises(CorruptLogError, match="replica 'copy': the fencing record is damaged"):
-        fencing_grant.decode_grant(changed(fields), "copy")
+        protocol.decode_grant(changed(fields), "copy")
 
 
 def record(fields: dict[str, Any], data: bytes = b"data") -> bytes:

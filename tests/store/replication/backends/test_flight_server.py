@@ -31,23 +31,17 @@ from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError, SchemaError, TrustError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import segments
-from nosync_nb.store.replication import consistency, fencing_grant, remote_call
+from nosync_nb.store.replication import consistency, protocol, remote_call
 from nosync_nb.store.replication.address import parse_address
-from nosync_nb.store.replication.backends import (
-    flight_client,
-    flight_connections,
-    flight_protocol,
-)
+from nosync_nb.store.replication.backends import flight_client, flight_protocol, flight_server
 from nosync_nb.store.replication.backends import (
     flight_server as server,
 )
 from nosync_nb.store.replication.backends.flight_client import FlightReplica, ServerConnection
-from nosync_nb.store.replication.backends.flight_connections import Connections
-from nosync_nb.store.replication.backends.flight_server import LOGS_MAX, ServerCopies
+from nosync_nb.store.replication.backends.flight_server import LOGS_MAX, Connections, ServerCopies
 from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.endpoints import connect_site
-from nosync_nb.store.replication.fencing_grant import FencingGrant
-from nosync_nb.store.replication.protocol import LogName, OwnerTerm
+from nosync_nb.store.replication.protocol import FencingGrant, LogName, OwnerTerm
 from nosync_nb.store.replication.remote_call import CallPolicy
 
 WAIT_S = 120.0
@@ -480,7 +474,7 @@ def test_a_call_that_makes_no_sense_is_refused_and_touches_nothing_else(
     folder.mkdir(exist_ok=True)
     copies = ServerCopies(str(folder))
     log = {"log": ID.hex(), "term": [1, "me"]}
-    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
+    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
     copies.call(b"session", {"do": "promise", **log}, said)
     header = data.draw(st.dictionaries(st.sampled_from(["name", "offset", "size", "seq"]), WORDS))
     other = data.draw(st.dictionaries(st.sampled_from(["log", "term", "last", "names"]), WORDS))
@@ -545,13 +539,13 @@ def test_a_server_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     folder = tmp_path / "copies"
     folder.mkdir()
     copies = ServerCopies(str(folder))
-    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
+    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
 
     def promise(number: int, data: bytes = said) -> bytes:
         log_id = number.to_bytes(16, "big").hex()
         return copies.call(b"session", {"do": "promise", "log": log_id}, data)
 
-    long = fencing_grant.encode_grant(FencingGrant(TERM, "", LogName("/" * 40_000, "")))
+    long = protocol.encode_grant(FencingGrant(TERM, "", LogName("/" * 40_000, "")))
     with pytest.raises(DurabilityError, match="'name'"):
         promise(1, long)
     for number in range(LOGS_MAX):
@@ -571,7 +565,7 @@ def test_an_owner_whose_session_is_gone_is_told_who_has_come_after_him(tmp_path:
     copies = ServerCopies(str(tmp_path))
     first, second = ({"log": ID.hex(), "term": [number, "me"]} for number in (3, 4))
     for said in (first, second):
-        word = fencing_grant.encode_grant(FencingGrant(OwnerTerm(*said["term"]), "", NAME))
+        word = protocol.encode_grant(FencingGrant(OwnerTerm(*said["term"]), "", NAME))
         copies.call(b"session", {"do": "promise", **said}, word)
     for session in (b"session", b"another"):
         with pytest.raises(FencedError, match="generation 4"):
@@ -584,7 +578,7 @@ def test_an_owner_whose_session_is_gone_is_told_who_has_come_after_him(tmp_path:
 def test_a_session_that_is_silent_for_long_begins_anew(tmp_path: Path) -> None:
     copies = ServerCopies(str(tmp_path))
     log = {"log": ID.hex(), "term": list(TERM)}
-    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
+    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
     copies.call(b"session", {"do": "promise", **log}, said)
     copies.call(b"session", {"do": "sync", **log}, b"")
     assert copies.drop_idle() == 0
@@ -599,7 +593,7 @@ def test_a_session_that_is_silent_for_long_begins_anew(tmp_path: Path) -> None:
 @pytest.mark.fault(21)
 def test_who_asks_without_a_promise_leaves_nothing_open(tmp_path: Path) -> None:
     copies, log = ServerCopies(str(tmp_path)), {"log": ID.hex()}
-    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
+    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
     copies.call(b"session", {"do": "promise", "term": list(TERM), **log}, said)
     closed = []
     with pytest.MonkeyPatch.context() as patch:
@@ -628,7 +622,7 @@ def test_a_call_that_its_client_gave_up_is_over_before_the_next_session(tmp_path
     slow = SlowFiles()
     copies = ServerCopies(str(tmp_path), slow)
     log = {"log": ID.hex(), "term": list(TERM)}
-    said = fencing_grant.encode_grant(FencingGrant(TERM, "", NAME))
+    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
     copies.call(b"first", {"do": "promise", **log}, said)
     store = {"do": "store", **log, "name": PART, "offset": 0, "last": True}
     given_up = threading.Thread(target=copies.call, args=(b"first", store, b"abc"))
@@ -883,15 +877,15 @@ def test_connections_that_prove_nothing_are_shut_down_if_there_are_many() -> Non
         port = listening.getsockname()[1]
         own = Connections(port)
         clients, accepted = [], []
-        for _ in range(flight_connections.UNPROVED_MAX + 80):
+        for _ in range(flight_server.UNPROVED_MAX + 80):
             clients.append(ends.enter_context(socket.create_connection(("127.0.0.1", port))))
             accepted.append(ends.enter_context(listening.accept()[0]))
         for each in clients[::2]:
             own.prove("ipv4:{}:{}".format(*each.getsockname()))
         assert own.limit(now=5.0) == 0
-        assert own.limit(now=5.0 + flight_connections.PROOF_S / 2) == 0
+        assert own.limit(now=5.0 + flight_server.PROOF_S / 2) == 0
         silent = len(clients[1::2])
-        assert own.limit(now=5.0 + flight_connections.PROOF_S) == (silent if silent > 64 else 0)
+        assert own.limit(now=5.0 + flight_server.PROOF_S) == (silent if silent > 64 else 0)
         for number, each in enumerate(clients):
             accepted[number].setblocking(False)
             if number % 2:

@@ -1,7 +1,8 @@
-"""A background thread that an object has once, whatever interrupts its start.
+"""Background threads, and waits for another thread that Ctrl-C can interrupt.
 
-`Thread.start` is written in Python, so a Ctrl-C can end it before or after the thread of the system
-was made. The caller cannot know which.
+An object has a `SingleThread` once, whatever interrupts its start. `Thread.start` is written in
+Python, so a Ctrl-C can end it before or after the thread of the system was made. The caller cannot
+know which.
 
 Failure: 1. A thread is started. 2. Ctrl-C ends `start` after the thread was made. 3. The caller
 takes it for not started and starts another one. 4. Both take the same task, and one of them dies.
@@ -9,15 +10,54 @@ takes it for not started and starts another one. 4. Both take the same task, and
 Hence `Thread.start` is called in a thread of its own, which no signal reaches: Python runs the
 handlers of signals in the main thread alone. That thread is made by one call that is written in C.
 Starting it twice does no harm, because the second one finds what the first one has done.
+
+A wait is cut into short ones because of an interrupt that arrives just before it. The interpreter
+handles an interrupt between two steps of Python, and the system ends a wait during which an
+interrupt arrives. An interrupt that arrives after the last step and before the wait does neither.
+With short waits such an interrupt is late but not lost.
 """
 
 from __future__ import annotations
 
 import _thread
 import threading
+import time
 from collections.abc import Callable
 
-from nosync_nb.store import interruptible_wait
+LOOK_S = 0.25
+"""Seconds between two checks for an interrupt."""
+
+
+def wait_event(news: threading.Condition, seconds: float | None = None) -> None:
+    """Waits to be notified, at most so long, and may return without a notification.
+
+    The caller holds the lock of `news`.
+    """
+    news.wait(LOOK_S if seconds is None else min(seconds, LOOK_S))
+
+
+def wait_until(
+    news: threading.Condition, is_so: Callable[[], bool], seconds: float | None = None
+) -> bool:
+    """Waits until a condition is true, at most so long; returns its value.
+
+    The caller holds the lock of `news`.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    while not is_so():
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            return False
+        wait_event(news, left)
+    return True
+
+
+def join_thread(thread: threading.Thread, seconds: float | None = None) -> None:
+    """Waits until a thread has ended, at most so long."""
+    until = None if seconds is None else time.monotonic() + seconds
+    while thread.is_alive() and (until is None or time.monotonic() < until):
+        thread.join(LOOK_S)
+
 
 AGAIN_S = 1.0
 """Seconds after which `start` tries again. An exception that another thread sets in this thread may
@@ -83,4 +123,4 @@ class SingleThread:
             self._joined = True
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            interruptible_wait.join_thread(thread, seconds)
+            join_thread(thread, seconds)

@@ -1,1 +1,0 @@
-"""Recovery frontiers, and the frames that contain each epoch."""

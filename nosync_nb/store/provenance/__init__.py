@@ -1,1 +1,0 @@
-"""Provenance: records and checks the input batches of each computed batch."""
