@@ -12,13 +12,14 @@ IMPORTANT: after a failed `sync` the file must never be synced again and trusted
 the failed pages clean, and the next call reports success. The caller that gets the error writes the
 data to a new file.
 
-File descriptors with an owner that closes each of them.
+IMPORTANT: each descriptor has an owner, and is opened and closed between two bytecodes, because the
+handler of a signal may raise after any call. A descriptor that is only on the stack or in a local
+variable at that moment would never be closed.
 
-IMPORTANT: a descriptor is opened and closed between two bytecodes, because the handler of a signal
-may raise after any call. A descriptor that is only on the stack or in a local variable at that
-moment would never be closed.
-
-Maps operating system errors to `DurabilityError`, with the cause and a remedy.
+Failure: 1. Several files are synced in parallel, and an exception closes one of them. 2. The system
+reuses its descriptor number for another file, which is then synced instead. Therefore the caller
+continues only after all steps are done. Each step refers to its file by the object, which has no
+number once it is closed.
 """
 
 from __future__ import annotations
@@ -30,14 +31,63 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
-from nosync_nb.files import best_effort
 from nosync_nb.files.memory_map import MappedFile
+
+THREADS_MAX = 8
+"""The number of steps in parallel: a disk combines several waiting writes, and a single write needs
+one thread.
+"""
+
+
+def close_all(files: Iterable[File]) -> None:
+    """Closes all of the files; then raises the error of the first one that could not be closed."""
+    with contextlib.ExitStack() as stack:
+        for file in files:
+            stack.callback(file.close)
+
+
+def run_all(steps: Sequence[Callable[[], None]]) -> None:
+    """Runs steps that wait for the disk in threads, and returns when all have finished or failed.
+
+    Files that are synced one after the other each wait for a write of the disk's journal. Waits at
+    the same time share one write.
+
+    Raises:
+        Exception: the error of one of the steps.
+    """
+    failed: list[BaseException] = []
+
+    def run_share(share_steps: Sequence[Callable[[], None]]) -> None:
+        for step in share_steps:
+            try:
+                step()
+            except BaseException as error:  # raised by the waiting thread
+                failed.append(error)
+
+    shares = [steps[i::THREADS_MAX] for i in range(min(THREADS_MAX, len(steps)))]
+    threads = [threading.Thread(target=run_share, args=(share,)) for share in shares[1:]]
+    try:
+        for thread, share in zip(threads, shares[1:], strict=True):
+            try:
+                thread.start()
+            except RuntimeError:  # the limit of threads is reached
+                run_share(share)
+        for step in shares[0] if shares else ():
+            step()
+    finally:
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+    if failed:
+        raise failed[0]
+
 
 Answer = TypeVar("Answer")
 
@@ -430,8 +480,8 @@ class Files:
             raise_durability_error(error, "sync the folder", path)
 
     def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
-        """Runs steps that wait for the disk in parallel; see `best_effort.run_all`."""
-        best_effort.run_all(steps)
+        """Runs steps that wait for the disk in parallel; see `run_all`."""
+        run_all(steps)
 
     def replace(self, path: str, data: Buffer, *, sync: bool = True, folder: bool = True) -> None:
         """Writes a whole file so that a crash leaves either the old or the new content.

@@ -15,8 +15,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from nosync_nb.files.best_effort import close_all
-from nosync_nb.files.filesystem import Buffer, File, Files, Lock
+from nosync_nb.files.filesystem import Buffer, File, Files, Lock, close_all
 from nosync_nb.files.memory_map import MappedFile
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.filesystem import Files
@@ -236,15 +236,8 @@ def _undone_by_frame(
     return by_log
 
 
-class FrameStore(Protocol):
-    """A log with its disk; see `Store`."""
-
-    files: Files
-    log: Log
-
-
 def recent_frames(
-    store: FrameStore, epoch: int, now: int, rewinds: Iterable[tuple[int, int]]
+    files: Files, log: Log, epoch: int, now: int, rewinds: Iterable[tuple[int, int]]
 ) -> list[Frame]:
     """Returns the retained frames after a recent epoch, and some before it.
 
@@ -264,13 +257,13 @@ def recent_frames(
             for each in frames
         )
 
-    oldest = first_retained(store.files, store.log.path, store.log.head)
+    oldest = first_retained(files, log.path, log.head)
     if oldest is not None and payloads.payload_epoch(oldest.payload) > epoch + 1:
         seq = oldest.position.seq
         if not any(seq <= frame and last <= epoch for frame, last in rewinds):
             return []  # epochs only increase from there
     try:
-        return retained_frames(store.files, store.log.path, store.log.head, enough)
+        return retained_frames(files, log.path, log.head, enough)
     except CorruptLogError:
         return []
 

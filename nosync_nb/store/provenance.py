@@ -22,9 +22,6 @@ the batches in the log: the batch of the clock itself, and the last batches of i
 contradiction is reported for the collection of the clock, because its rows were computed from other
 batches.
 
-`restore_targets` determines the epoch up to which a lost log must be restored, and its inputs. It
-uses the last label of the log in any clock, its own or a reader's, and the labels of its inputs.
-
 Invariant: labels are known exactly for the collections in the catalog, both in `ClockWriter` and in
 `LabelHistory`. So both derive the same label for a collection that was defined again.
 """
@@ -70,22 +67,6 @@ SIZE_BYTES = LABEL_BYTES + COUNTS.size
 INPUTS_MAX = 2**16 - 1
 
 
-class BatchLabel(NamedTuple):
-    """One batch of a log: the generation that wrote it, its upper, and its digest."""
-
-    log: int
-    generation: int
-    upper: int
-    digest: int
-
-
-class BatchClock(NamedTuple):
-    """The batch that a frame adds to a log, and the last batches of its named inputs."""
-
-    own: BatchLabel
-    inputs: tuple[BatchLabel, ...]
-
-
 def batch_digest(data: bytes | memoryview) -> int:
     """Returns the digest of a batch by its bytes in a frame: two checksums of 32 bits.
 
@@ -116,21 +97,6 @@ def encoded_clocks(data: bytes) -> list[tuple[bytes, bytes]]:
     except (struct.error, ValueError) as error:
         raise damage_error("the clocks of a frame", error) from error
     return clocks
-
-
-def read_clocks(data: bytes | memoryview) -> list[BatchClock]:
-    """Returns the clocks of a frame; see `encoded_clocks`."""
-    return [
-        BatchClock(
-            BatchLabel(*LABEL.unpack(own)), tuple(map(BatchLabel._make, LABEL.iter_unpack(inputs)))
-        )
-        for own, inputs in encoded_clocks(bytes(data))
-    ]
-
-
-def clocks_in_entries(entries: Iterable[PayloadEntry]) -> list[BatchClock]:
-    """Returns the clocks among the entries of a frame."""
-    return [clock for each in entries if each.kind == CLOCKS for clock in read_clocks(each.data)]
 
 
 def labels_to_text(labels: Iterable[bytes]) -> str:
@@ -323,46 +289,6 @@ def _log_of(label: bytes) -> int:
 
 def _batches(entries: Iterable[PayloadEntry]) -> dict[int, bytes | memoryview]:
     return {number: data for number, kind, data in entries if kind <= FILES}
-
-
-class RestoreTarget(NamedTuple):
-    """The state up to which a log must be restored.
-
-    Attributes:
-        last: its last batch according to clocks; None if no clock has one.
-        inputs: the last batches of its inputs, according to its own last clock.
-        steps: its own clocks, oldest first.
-        seen: by reader, its last batch that the reader has used.
-    """
-
-    last: BatchLabel | None
-    inputs: tuple[BatchLabel, ...]
-    steps: tuple[BatchClock, ...]
-    seen: Mapping[int, BatchLabel]
-
-
-def restore_targets(log: int, frames: Iterable[Payload]) -> RestoreTarget:
-    """Returns the state of a log according to clocks, even if nothing of the log is left.
-
-    Args:
-        frames: in their order.
-    """
-    steps: list[BatchClock] = []
-    seen: dict[int, BatchLabel] = {}
-    for payload in frames:
-        for clock in clocks_in_entries(payload.entries):
-            if clock.own.log == log:
-                steps.append(clock)
-            seen.update((clock.own.log, label) for label in clock.inputs if label.log == log)
-    named = [label for label in seen.values() if label.upper]
-    if steps:
-        named.append(steps[-1].own)
-    return RestoreTarget(
-        max(named, key=lambda label: label.upper, default=None),
-        steps[-1].inputs if steps else (),
-        tuple(steps),
-        seen,
-    )
 
 
 Inputs = tuple[bytes, tuple[int, ...]]

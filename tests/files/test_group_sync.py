@@ -16,8 +16,7 @@ import pytest
 from faults.faults import FaultyFiles
 
 from nosync_nb.errors import DurabilityError
-from nosync_nb.files.best_effort import THREADS_MAX, close_all, run_all
-from nosync_nb.files.filesystem import Files
+from nosync_nb.files.filesystem import THREADS_MAX, Files, close_all, run_all
 from nosync_nb.files.group_sync import GroupSyncFiles
 
 WAIT_S = 60

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from nosync_nb.errors import CorruptLogError, NosyncError, StageError
@@ -25,7 +26,7 @@ from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.config import ReplicaConfig
-from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.endpoints import open_copy
 from nosync_nb.store.replication.remote_call import Beat, call_remote
 from nosync_nb.store.replication.restore import repair
 from nosync_nb.store.replication.restore.repair import RepairedFile
@@ -100,7 +101,7 @@ class RepairService:
         files, log_id = self._store.files, self._store.log.id
         for address in self._replication.settings.replicas:
             try:
-                if not call_remote(address.url, _HoldsFiles(files, address, log_id)):
+                if not call_remote(address.url, partial(_holds_files, files, address, log_id)):
                     return False
             except NosyncError:
                 return False
@@ -121,18 +122,10 @@ class RepairService:
         return name in done
 
 
-class _HoldsFiles:
+def _holds_files(files: Files, address: ReplicaAddress, log_id: bytes, _beat: Beat) -> bool:
     """Returns True if a replica holds files of a log; an empty mount point does not."""
-
-    def __init__(self, files: Files, address: ReplicaAddress, log_id: bytes) -> None:
-        self._files, self._address, self._log_id = files, address, log_id
-
-    def __call__(self, _beat: Beat) -> bool:
-        replica = connect_site(self._address, self._files).replica(self._log_id)
-        try:
-            return bool(replica.held().files)
-        finally:
-            replica.close()
+    with open_copy(address, files, log_id) as replica:
+        return bool(replica.held().files)
 
 
 def repaired_files(

@@ -148,7 +148,11 @@ class BranchService:
                 snapshot, historical_catalog(store, epoch, snapshot.epoch), store.log.id
             )
         rewinds = publisher.ledger.rewinds
-        frames = [] if reads else point_in_time.recent_frames(store, epoch, snapshot.epoch, rewinds)
+        frames = (
+            []
+            if reads
+            else point_in_time.recent_frames(store.files, store.log, epoch, snapshot.epoch, rewinds)
+        )
         plan = plan_as_of(snapshot, epoch, frames=frames, moved=then)
         catalog, graph = catalog_of_branch(snapshot, plan)
         past = store.history.copied(())

@@ -187,7 +187,7 @@ class RewindService:
     def _plan_at(self, snapshot: Snapshot, epoch: int) -> GraphAtEpoch:
         """Plans the session at an epoch; subtracts the later changes if they are small."""
         store, rewinds = self._publisher.store, self._publisher.ledger.rewinds
-        frames = point_in_time.recent_frames(store, epoch, snapshot.epoch, rewinds)
+        frames = point_in_time.recent_frames(store.files, store.log, epoch, snapshot.epoch, rewinds)
         earlier = plan_as_of(snapshot, epoch, frames=frames)
         sizes = (len(entry.data) for own in earlier.taken.values() for _, entry in own)
         return earlier if sum(sizes) <= UNDONE_BYTES else plan_as_of(snapshot, epoch)

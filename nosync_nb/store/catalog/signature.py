@@ -73,11 +73,7 @@ def sign_catalog(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> list[
 
 
 def judge_signature(
-    key: bytes | None,
-    log_id: bytes,
-    epoch: int,
-    catalog: Mapping[str, Any],
-    signature: Any,
+    key: bytes | None, log_id: bytes, epoch: int, catalog: Mapping[str, Any], signature: Any
 ) -> CatalogOrigin:
     """Verifies the signature of a catalog, and returns its origin.
 

@@ -260,8 +260,7 @@ def _check_optional_text(value: Any, what: str) -> None:
 
 def _invalid(why: str) -> CorruptLogError:
     return CorruptLogError(
-        f"the catalog is invalid: {why}",
-        hint="restore the log from a copy; nothing was changed",
+        f"the catalog is invalid: {why}", hint="restore the log from a copy; nothing was changed"
     )
 
 

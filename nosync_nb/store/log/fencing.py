@@ -24,6 +24,7 @@ import contextlib
 import os
 import struct
 import sys
+from contextlib import closing
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.filesystem import Files, Lock
@@ -384,13 +385,10 @@ def _refuse_live_owner(
 
 def _write_generation(files: Files, folder: str, words: ControlBlock, number: int) -> None:
     """Writes the generation in place, syncs it, and checks that the map shows it."""
-    file = files.open(os.path.join(folder, "generation"), write=True)
-    try:
+    with closing(files.open(os.path.join(folder, "generation"), write=True)) as file:
         both = number.to_bytes(8, "little") + (number ^ _MASK).to_bytes(8, "little")
         file.write_at(8 * _GENERATION, both)
         file.sync()
-    finally:
-        file.close()
     if words.generation != number:
         raise DurabilityError(
             f"'{folder}' is on a file system whose memory maps do not show writes",

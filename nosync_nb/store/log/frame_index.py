@@ -14,12 +14,12 @@ import bisect
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from threading import Lock
 from typing import TypeVar
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
-from nosync_nb.files.best_effort import close_all
-from nosync_nb.files.filesystem import File, Files
+from nosync_nb.files.filesystem import File, Files, close_all
 from nosync_nb.store.log import checkpoint, frames, recovery, segments
 from nosync_nb.store.log.checkpoint import HEADER_BYTES
 from nosync_nb.store.log.frames import Frame, Mark, Position, check_frame
@@ -84,13 +84,10 @@ def first_retained(files: Files, folder: str, head: Mark) -> Frame | None:
             return None
         start = retained[0].start
         position, at = Position(start.seq + 1, start.offset), retained[0].local(start.offset)
-        file = files.open(os.path.join(folder, retained[0].name))
-        try:
+        with closing(files.open(os.path.join(folder, retained[0].name))) as file:
             frame = check_frame(file.read_at(at, FIRST_BYTES), position)
             if isinstance(frame, int):
                 frame = check_frame(file.read_at(at, frame), position)
-        finally:
-            file.close()
     except (CorruptLogError, DurabilityError):
         return None
     return None if isinstance(frame, int) else frame
@@ -106,11 +103,8 @@ def _retained_segments(
     """
     since = 0
     for name in reversed(checkpoint.checkpoint_names(names)):
-        file = files.open(os.path.join(folder, name))
-        try:
+        with closing(files.open(os.path.join(folder, name))) as file:
             mark = checkpoint.mark_of(file.read_at(0, HEADER_BYTES))
-        finally:
-            file.close()
         if mark is not None:
             since = mark.offset
             break

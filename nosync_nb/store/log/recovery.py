@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError
@@ -113,7 +114,8 @@ def tail_holds(files: Files, folder: str, chain: Chain, mark: Mark) -> bool:
             return segment.start == mark
         if segment.start.offset < mark.offset:
             at = segment.local(mark.offset) - frames.TRAILER_BYTES
-            trailer = _read_bytes(files, folder, segment, at, frames.TRAILER_BYTES)
+            with closing(files.open(os.path.join(folder, segment.name))) as file:
+                trailer = file.read_at(at, frames.TRAILER_BYTES)
             return trailer[: frames.DIGEST_BYTES] == mark.chain
     return False
 
@@ -127,21 +129,10 @@ def _read_content(
     files: Files, folder: str, segment: Segment, offset: int, limit: int | None
 ) -> bytes:
     """Reads a segment from an offset of the stream up to `limit`, or to its end."""
-    file = files.open(os.path.join(folder, segment.name))
-    try:
+    with closing(files.open(os.path.join(folder, segment.name))) as file:
         stop = file.size() if limit is None else segment.local(limit)
         at = segment.local(offset)
         return file.read_at(at, max(0, stop - at))
-    finally:
-        file.close()
-
-
-def _read_bytes(files: Files, folder: str, segment: Segment, at: int, size: int) -> bytes:
-    file = files.open(os.path.join(folder, segment.name))
-    try:
-        return file.read_at(at, size)
-    finally:
-        file.close()
 
 
 def _notes_or_damage(
@@ -190,11 +181,7 @@ def _break_position(chain: Chain, cut: int, end: Mark) -> tuple[str, int]:
 
 def _evidence(files: Files, folder: str, name: str, end: Mark) -> tuple[int, int]:
     """Returns (later frames, greatest `durable`) of a segment that is cut off."""
-    file = files.open(os.path.join(folder, name))
-    try:
-        data = file.read_at(0, file.size())
-    finally:
-        file.close()
+    data = files.read(os.path.join(folder, name))
     segment = segments.decode_header(data)
     body = data[segments.HEADER_BYTES :]
     if segment is None:

@@ -21,8 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from nosync_nb.errors import DurabilityError, FencedError
-from nosync_nb.files.best_effort import close_all
-from nosync_nb.files.filesystem import File, Files
+from nosync_nb.files.filesystem import File, Files, close_all
 from nosync_nb.store import threads
 from nosync_nb.store.log import frames, segments
 from nosync_nb.store.log.fencing import HEARTBEAT_S, WriterLease

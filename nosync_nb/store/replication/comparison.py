@@ -20,7 +20,7 @@ from nosync_nb.store.log.segments import HEADER_BYTES, Segment
 from nosync_nb.store.replication import config, file_layout
 from nosync_nb.store.replication.address import ReplicaAddress
 from nosync_nb.store.replication.backends.folder import digest
-from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.endpoints import open_copy
 from nosync_nb.store.replication.protocol import Replica
 from nosync_nb.store.replication.remote_call import Beat, call_remote
 from nosync_nb.store.verification.report import (
@@ -123,13 +123,10 @@ class _Comparison:
 
     def __call__(self, beat: Beat) -> ReplicaFinding:
         local = self._local
-        replica = connect_site(self._address, local.files).replica(local.surveyed.log_id)
-        try:
+        with open_copy(self._address, local.files, local.surveyed.log_id) as replica:
             sizes = replica.held().files
             beat()
             return self._compare(replica, sizes, beat)
-        finally:
-            replica.close()
 
     def _compare(self, replica: Replica, sizes: Mapping[str, int], beat: Beat) -> ReplicaFinding:
         surveyed, url = self._local.surveyed, self._address.url

@@ -6,6 +6,7 @@ A new kind of site needs a line in `_KINDS`, and one in `address` for the form o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from typing import Protocol
 
 from nosync_nb.errors import NosyncError
@@ -64,6 +65,11 @@ def _object_site(address: ReplicaAddress) -> ObjectSite:
 def connect_site(address: ReplicaAddress, files: Files) -> ReplicaSite:
     """Returns the site that an address names."""
     return _KINDS[address.kind](address, files)
+
+
+def open_copy(address: ReplicaAddress, files: Files, log_id: bytes) -> closing[Replica]:
+    """Returns the copy of a log at a replica, for a `with` block that closes it."""
+    return closing(connect_site(address, files).replica(log_id))
 
 
 def prepare_copy(addresses: Iterable[ReplicaAddress], files: Files) -> None:

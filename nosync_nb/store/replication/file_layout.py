@@ -56,12 +56,6 @@ def branch_part(name: str) -> str | None:
 
 
 @lru_cache(_CACHED_MAX)
-def temporary_name(folder: str, name: str) -> str:
-    """Returns the path of an inner folder, or of a control file, of the copy in `folder`."""
-    return os.path.join(folder, name)
-
-
-@lru_cache(_CACHED_MAX)
 def file_path(folder: str, name: str) -> str:
     """Returns the path of a file of the log in `folder`.
 

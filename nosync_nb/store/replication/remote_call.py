@@ -21,6 +21,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Generic, NamedTuple, TypeVar
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, warn
@@ -325,8 +326,7 @@ def copy_file(
         CorruptLogError: it is missing, unreadable or shorter.
         DurabilityError: it cannot be written.
     """
-    file = files.create(path)
-    try:
+    with closing(files.create(path)) as file:
         done, most = 0, FIRST_BYTES
         while size is None or done < size:
             piece = most if size is None else min(most, size - done)
@@ -346,5 +346,3 @@ def copy_file(
             beat(len(data))
         file.sync()
         return done
-    finally:
-        file.close()

@@ -526,10 +526,7 @@ def check_branch_exists(files: Files, path: str) -> None:
 
 
 def move_log(
-    files: Files,
-    log: str,
-    target: str,
-    prepare: Callable[[Sequence[tuple[str, str]]], None],
+    files: Files, log: str, target: str, prepare: Callable[[Sequence[tuple[str, str]]], None]
 ) -> bool:
     """Renames the folder of a log, with its branches. Returns False if nothing was renamed.
 
@@ -542,10 +539,7 @@ def move_log(
             path of the log and of each branch.
     """
     with ExitStack() as locks, suppress(DurabilityError, CorruptLogError, TrustError):
-        paths = [
-            log,
-            *(branch_folder(log, name) for name in all_branches(files, log)),
-        ]
+        paths = [log, *(branch_folder(log, name) for name in all_branches(files, log))]
         for path in paths:
             lock = files.lock(os.path.join(path, "lock"))
             if lock is None:

@@ -43,10 +43,10 @@ from nosync_nb.errors import TimeError, TrustError
 from nosync_nb.store.catalog import signature as signing
 from nosync_nb.store.catalog.validation import check_catalog
 from nosync_nb.store.log.frame_index import checkpoint_states, retained_frames
-from nosync_nb.store.point_in_time import FrameStore
 from nosync_nb.store.records import payloads
 from nosync_nb.store.records.payloads import Payload
 from nosync_nb.store.safe_decoding import guarded_decoding
+from nosync_nb.store.store import Store
 from nosync_nb.store.timetravel.trace_plan import GraphAtEpoch
 from nosync_nb.trace.history.history import History
 
@@ -156,7 +156,7 @@ class HistoricalCatalog(NamedTuple):
     signature: Any
 
 
-def historical_catalog(store: FrameStore, epoch: int, now: int) -> HistoricalCatalog:
+def historical_catalog(store: Store, epoch: int, now: int) -> HistoricalCatalog:
     """Returns the catalog that computed an epoch; for epoch 0 that of epoch 1.
 
     A definition after the commit of an epoch, and before the next one, does not belong to it.
@@ -180,7 +180,7 @@ def historical_catalog(store: FrameStore, epoch: int, now: int) -> HistoricalCat
     return known[epoch]
 
 
-def _catalogs_by_epoch(store: FrameStore, now: int) -> dict[int, HistoricalCatalog]:
+def _catalogs_by_epoch(store: Store, now: int) -> dict[int, HistoricalCatalog]:
     """Returns the known catalogs, by the epochs that they have computed."""
     files, folder = store.files, store.log.path
     frames = retained_frames(files, folder, store.log.head)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.clocks import clocks_in_entries
 from internals import checkpoint_now, services_of, settle_background
 
 import nosync_nb
@@ -15,17 +16,14 @@ from nosync_nb.collections.functions import signing
 from nosync_nb.errors import TrustError
 from nosync_nb.session.backfill.execute import BackfillExecutor
 from nosync_nb.session.backfill.plan import CURRENT, BackfillPlan
-from nosync_nb.store import provenance
 from nosync_nb.store.log import batch_codec
 from nosync_nb.store.provenance import (
     LABEL,
     LABEL_BYTES,
     SIZE_BYTES,
     ClockWriter,
-    clocks_in_entries,
 )
 from nosync_nb.store.records.payloads import CLOCKS, PayloadEntry
-from nosync_nb.store.store import Store
 from nosync_nb.store.verification.verify import verify
 
 Change = Callable[[list[PayloadEntry], bytearray], None]
@@ -308,30 +306,3 @@ def test_verification_names_the_stage_until_it_is_computed_again(
     settle_background(session)
     checkpoint_now(session)
     assert session.verify().whole
-
-
-def test_targets_of_a_lost_log_come_from_its_readers(
-    written: Callable[..., Session], tmp_path: Path
-) -> None:
-    session = written(lambda _entries, _data: None)
-    number, reader = logs(session)["labels"], logs(session)["large"]
-    edges, nodes = logs(session)["edges"], logs(session)["nodes"]
-    session.close()
-    store = Store.open(str(tmp_path / "log"), mode="r")
-    frames = [each.payload for each in store.tail]
-    store.close()
-    target = provenance.restore_targets(number, frames)
-    assert target.last is not None
-    assert target.last == target.steps[-1].own == target.seen[reader]
-    assert (target.last.upper, len(target.steps)) == (7, 6)
-    assert [label.log for label in target.inputs] == [edges, nodes]
-    assert [label.upper for label in target.inputs] == [7, 2]
-    without = [
-        frame._replace(entries=[e for e in frame.entries if not own(e, number)]) for frame in frames
-    ]
-    assert provenance.restore_targets(number, without).steps == ()
-    assert provenance.restore_targets(number, frames[:1]).last is None
-
-
-def own(entry: PayloadEntry, number: int) -> bool:
-    return entry.kind == CLOCKS and any(c.own.log == number for c in clocks_in_entries([entry]))

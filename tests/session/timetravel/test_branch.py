@@ -916,11 +916,9 @@ def test_frames_before_the_epoch_of_a_branch_are_not_read(
         committed(session, 150)
         ats = (session.now - 5, session.now - 60)
         was = {at: contents(session, at) for at in ats}
-        every = len(point_in_time.recent_frames(store_of(session), 0, session.now, ()))
-        read = {
-            at: len(point_in_time.recent_frames(store_of(session), at, session.now, ()))
-            for at in ats
-        }
+        files, log = store_of(session).files, store_of(session).log
+        every = len(point_in_time.recent_frames(files, log, 0, session.now, ()))
+        read = {at: len(point_in_time.recent_frames(files, log, at, session.now, ())) for at in ats}
         for at in ats:
             with session.branch(f"at_{at}", at=at) as branch:
                 assert contents(branch) == was[at]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from checks.clocks import BatchLabel, clocks_in_entries
 
 import nosync_nb
 from nosync_nb.errors import CorruptLogError
@@ -14,7 +15,6 @@ from nosync_nb.store import provenance
 from nosync_nb.store.provenance import (
     LABEL_BYTES,
     NO_DIGEST,
-    BatchLabel,
     ClockContradiction,
     LabelHistory,
 )
@@ -65,7 +65,7 @@ def by_definition(frames: Sequence[Frame]) -> list[ClockContradiction]:
             every += payloads.decode_payload(each.data).entries if each.kind == PAST else ()
         batches = {each.number: each.data for each in every if each.kind <= FILES}
         epoch = 0 if kind == DEFINITION else payload.epoch
-        stated = provenance.clocks_in_entries(payload.entries)
+        stated = clocks_in_entries(payload.entries)
         for own, _ in stated:
             there = provenance.batch_digest(batches[own.log]) if own.log in batches else NO_DIGEST
             last[own.log] = own._replace(digest=there)
@@ -102,7 +102,7 @@ def test_clocks_as_the_writer_says_them_are_compared_and_not_read(
     monkeypatch.setattr(provenance, "encoded_clocks", lambda data: read.append(data) or split(data))
     assert found(frames) == []
     reads = len(read)
-    shapes = {tuple(c.own.log for c in provenance.clocks_in_entries(p.entries)) for _, p in frames}
+    shapes = {tuple(c.own.log for c in clocks_in_entries(p.entries)) for _, p in frames}
     assert reads <= len(shapes) + sum(kind == DEFINITION for kind, _ in frames)
 
 

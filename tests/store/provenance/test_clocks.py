@@ -6,13 +6,14 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from checks.clocks import BatchClock, BatchLabel, clocks_in_entries, read_clocks
 from internals import checkpoint_now, log_of, services_of
 
 import nosync_nb
 from nosync_nb import CorruptLogError, Session
 from nosync_nb.errors import DurabilityError
 from nosync_nb.store import provenance
-from nosync_nb.store.provenance import LABEL_BYTES, NO_DIGEST, SIZE_BYTES, BatchClock, BatchLabel
+from nosync_nb.store.provenance import LABEL_BYTES, NO_DIGEST, SIZE_BYTES
 from nosync_nb.store.records import payloads as journal
 from nosync_nb.store.records.payloads import Payload
 from nosync_nb.store.store import Store
@@ -31,7 +32,7 @@ def told(session: Session) -> list[dict[str, BatchClock]]:
     """The clocks of each frame after the checkpoint, by the names of now."""
     session.sync()
     names = services_of(session).publisher.logs
-    frames = [provenance.clocks_in_entries(p.entries) for p in payloads(Path(session.path))]
+    frames = [clocks_in_entries(p.entries) for p in payloads(Path(session.path))]
     return [{names[c.own.log]: c for c in frame if c.own.log in names} for frame in frames]
 
 
@@ -139,7 +140,7 @@ def test_a_clock_takes_as_many_bytes_whatever_else_there_is(tmp_path: Path, stag
         session.sync()
         frame = payloads(Path(session.path))[-1]
         (entry,) = [e for e in frame.entries if e.kind == journal.CLOCKS]
-        assert len(provenance.read_clocks(entry.data)) == stages + 2
+        assert len(read_clocks(entry.data)) == stages + 2
         each = SIZE_BYTES + 2 * LABEL_BYTES
         assert len(entry.data) == stages * each + 2 * SIZE_BYTES
 
@@ -150,11 +151,11 @@ def test_what_fits_no_clock_is_damage_and_room_for_determinants_is_passed_over(
     frame = payloads(Path(session.path))[-1]
     (entry,) = [e for e in frame.entries if e.kind == journal.CLOCKS]
     data = bytes(entry.data)
-    whole = provenance.read_clocks(data)
+    whole = read_clocks(data)
     sizes = [SIZE_BYTES + LABEL_BYTES * len(each.inputs) for each in whole]
     for cut in {*range(len(data))} - {0, *accumulate(sizes)}:
         with pytest.raises(CorruptLogError, match="the clocks of a frame"):
-            provenance.read_clocks(data[:cut])
+            read_clocks(data[:cut])
     at = LABEL_BYTES + 2
     roomy = data[:at] + (5).to_bytes(2, "little") + data[at + 2 : SIZE_BYTES] + b"seeds"
-    assert provenance.read_clocks(roomy + data[SIZE_BYTES:]) == whole
+    assert read_clocks(roomy + data[SIZE_BYTES:]) == whole

@@ -41,11 +41,7 @@ from nosync_nb.store.replication.agent.progress import (
 )
 from nosync_nb.store.replication.agent.scrub import Scrubber
 from nosync_nb.store.replication.agent.shipper import Acknowledgement, Shipper
-from nosync_nb.store.replication.agent.takeover import (
-    ReplicaAheadError,
-    TakeoverPoll,
-    TakeoverVote,
-)
+from nosync_nb.store.replication.agent.takeover import ReplicaAheadError, TakeoverPoll, TakeoverVote
 from nosync_nb.store.replication.consistency import CopyClaims
 from nosync_nb.store.replication.endpoints import connect_site
 from nosync_nb.store.replication.protocol import LogName, Replica

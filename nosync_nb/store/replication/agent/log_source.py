@@ -22,10 +22,7 @@ from nosync_nb.store.log.fencing import ControlBlock
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.owner import LogOwner
 from nosync_nb.store.log.segments import HEADER_BYTES, Chain, Segment
-from nosync_nb.store.records import (
-    file_references,
-    payloads,
-)
+from nosync_nb.store.records import file_references, payloads
 from nosync_nb.store.records.file_references import FileReference, Namers
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.backends import folder as folders
@@ -200,19 +197,13 @@ class LogSource:
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Returns bytes of a file; fewer than `size` only at its end."""
-        file = self.open(name)
-        try:
+        with closing(self.open(name)) as file:
             return file.read_at(offset, size)
-        finally:
-            file.close()
 
     def stamp(self, name: str) -> tuple[int, int, int]:
         """Returns the stamp of a file, which changes if another file takes its name; see `File`."""
-        file = self.open(name)
-        try:
+        with closing(self.open(name)) as file:
             return file.stamp()
-        finally:
-            file.close()
 
     def digest(self, name: str, size: int) -> bytes:
         """Returns the digest of the first bytes of a file, computed as a replica does."""

@@ -142,13 +142,7 @@ class Scrubber:
             return
         addresses = [address for address, _ in self._replicas]
         mended = repair.repair_file(
-            self._files,
-            self._folder,
-            item,
-            why,
-            addresses,
-            source.log_id,
-            check=source.check,
+            self._files, self._folder, item, why, addresses, source.log_id, check=source.check
         )
         if mended is None:
             self._report(f"'{item.name}' is damaged ({why}), and no replica has an intact copy")

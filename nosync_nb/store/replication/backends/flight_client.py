@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
@@ -147,8 +147,7 @@ class ServerConnection:
                 hint="check that the server runs there: python -m nosync_nb.replica DIR --port P",
             )
         return DurabilityError(
-            f"'{url}' does not answer as a replica server: {why}",
-            hint="check the server",
+            f"'{url}' does not answer as a replica server: {why}", hint="check the server"
         )
 
 
@@ -164,11 +163,8 @@ class FlightSite:
 
     def logs(self, _beat: Beat = lambda: None) -> dict[bytes, FencingGrant]:
         """Returns the grants of the logs that the site holds copies of, by log id."""
-        line = ServerConnection(self._address, self._files)
-        try:
+        with closing(ServerConnection(self._address, self._files)) as line:
             logs = decoded(line.call({"do": "logs"}), self._address.url)
-        finally:
-            line.close()
         try:
             return {
                 bytes.fromhex(log_id): protocol.decode_grant(text.encode(), self._address.url)

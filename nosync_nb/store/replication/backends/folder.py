@@ -35,7 +35,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import File, Files, suppress_missing
@@ -169,10 +169,7 @@ class FolderReplica:
 
     def _names(self) -> dict[str, list[str]]:
         """Returns the names in the copy's folder and in its inner folders."""
-        paths = {
-            each: file_layout.temporary_name(self._folder, each)
-            for each in file_layout.FOLDERS.values()
-        }
+        paths = {each: os.path.join(self._folder, each) for each in file_layout.FOLDERS.values()}
         inner = {
             each: suppress_missing(self._files.names, path) or [] for each, path in paths.items()
         }
@@ -256,24 +253,21 @@ class FolderReplica:
         (takeover.py).
         """
         before = self._recorded_seq if self._recorded_seq >= 0 else self.acknowledged()
-        path = file_layout.temporary_name(self._folder, "acknowledged")
+        path = os.path.join(self._folder, "acknowledged")
         word = seq.to_bytes(8, "little")
         data = word + bytes(byte ^ 0xFF for byte in word)
         if not self._files.exists(path):
             self._files.replace(path, data)
         else:
-            file = self._files.open(path, write=True)
-            try:
+            with closing(self._files.open(path, write=True)) as file:
                 file.write_at(0, data)
                 if seq < before or not before:
                     file.sync()
-            finally:
-                file.close()
         self._recorded_seq = seq
 
     def acknowledged(self) -> int:
         """Returns the last acknowledged frame; 1: its record is torn; 0: nothing acknowledged."""
-        path = file_layout.temporary_name(self._folder, "acknowledged")
+        path = os.path.join(self._folder, "acknowledged")
         data = suppress_missing(self._files.read, path, most=protocol.GRANT_BYTES_MAX)
         if data is None:
             return 0
@@ -287,11 +281,8 @@ class FolderReplica:
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Returns bytes of a file; fewer than `size` only at its end."""
-        file = self._files.open(file_layout.file_path(self._folder, name))
-        try:
+        with closing(self._files.open(file_layout.file_path(self._folder, name))) as file:
             return file.read_at(offset, size)
-        finally:
-            file.close()
 
     def discard(self, term: OwnerTerm, names: Iterable[str]) -> None:
         """Deletes files of the log."""
@@ -315,7 +306,7 @@ class FolderReplica:
         self._files.make_folder(self._folder)
         log_folder.is_owned_by_user(self._files, self._folder, write=True)
         for inner in file_layout.FOLDERS.values():
-            self._files.make_folder(file_layout.temporary_name(self._folder, inner))
+            self._files.make_folder(os.path.join(self._folder, inner))
 
     def _check(self, term: OwnerTerm) -> None:
         grant = read_promise(self._files, self._folder)
@@ -347,9 +338,7 @@ class FolderReplica:
 
     def _stamps(self) -> _Stamps:
         """Returns values that change if a folder of the copy or a name in it is replaced."""
-        inner = (
-            file_layout.temporary_name(self._folder, each) for each in file_layout.FOLDERS.values()
-        )
+        inner = (os.path.join(self._folder, each) for each in file_layout.FOLDERS.values())
         statuses = map(self._files.status, (self._folder, *inner))
         return tuple((each.st_dev, each.st_ino, each.st_ctime_ns) for each in statuses)
 
@@ -374,17 +363,13 @@ class FolderReplica:
         Failure: 1. A file is renamed, and its shipper dies before the folder is synced. 2. The next
         shipper sees the file, and acknowledges. 3. The power fails, and the name is lost.
         """
-        inner = (
-            file_layout.temporary_name(self._folder, each) for each in file_layout.FOLDERS.values()
-        )
+        inner = (os.path.join(self._folder, each) for each in file_layout.FOLDERS.values())
         for folder in (os.path.dirname(self._root), self._root, self._folder, *inner):
             for name in self._files.names(folder) if folder == self._folder else ():
                 if file_layout.is_segment(name):
-                    file = self._files.open(file_layout.file_path(self._folder, name))
-                    try:
+                    path = file_layout.file_path(self._folder, name)
+                    with closing(self._files.open(path)) as file:
                         self._sync_segment(name, file)
-                    finally:
-                        file.close()
             self._files.sync_folder(folder)
 
     # -- doubt -------------------------------------------------------------------------------
@@ -415,7 +400,7 @@ class FolderReplica:
 
     def _read_doubtful(self) -> set[str]:
         """Returns the doubtful segments; all segments, if the record of them is damaged."""
-        path = file_layout.temporary_name(self._folder, _DOUBTFUL)
+        path = os.path.join(self._folder, _DOUBTFUL)
         data = suppress_missing(self._files.read, path, most=_NOTE_BYTES_MAX)
         names = (data or b"").decode("ascii", "replace").split()
         if not all(map(file_layout.is_segment, names)):
@@ -423,7 +408,7 @@ class FolderReplica:
         return self._doubtful.union(names)
 
     def _write_doubtful(self, names: Iterable[str]) -> None:
-        path, text = file_layout.temporary_name(self._folder, _DOUBTFUL), "\n".join(sorted(names))
+        path, text = os.path.join(self._folder, _DOUBTFUL), "\n".join(sorted(names))
         self._files.replace(path, text.encode())
 
     def _drop_new(self) -> None:
@@ -441,8 +426,7 @@ def present_files(files: Files, folder: str) -> None:
 def digest(files: Files, path: str, size: int) -> bytes:
     """Returns the digest of the first `size` bytes of a file, or of all if it is shorter."""
     hasher = hashlib.blake2b(digest_size=16)
-    file = files.open(path)
-    try:
+    with closing(files.open(path)) as file:
         done = 0
         while done < size:
             data = file.read_at(done, min(_PIECE_BYTES, size - done))
@@ -450,8 +434,6 @@ def digest(files: Files, path: str, size: int) -> bytes:
                 break
             hasher.update(data)
             done += len(data)
-    finally:
-        file.close()
     return hasher.digest()
 
 
@@ -462,6 +444,6 @@ def read_promise(files: Files, folder: str) -> FencingGrant | None:
         CorruptLogError: the file is damaged.
     """
     data = suppress_missing(
-        files.read, file_layout.temporary_name(folder, "promise"), most=protocol.GRANT_BYTES_MAX
+        files.read, os.path.join(folder, "promise"), most=protocol.GRANT_BYTES_MAX
     )
     return None if data is None else protocol.decode_grant(data, folder)

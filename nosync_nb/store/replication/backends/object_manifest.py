@@ -553,10 +553,7 @@ class ManifestChain:
                 return decode_record(existing, self.where)
             tag = ""  # the unanswered request was retried
         placed = decode_record(data, self.where)
-        self._cached = (
-            ObjectName(path, tag),
-            state_after(before, placed, self.where),
-        )
+        self._cached = (ObjectName(path, tag), state_after(before, placed, self.where))
         return None
 
     def _refused_error(self, other: CopyRecord, term: OwnerTerm) -> Exception:

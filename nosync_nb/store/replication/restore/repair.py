@@ -17,6 +17,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError, NosyncError
@@ -24,7 +25,7 @@ from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.replication import file_layout
 from nosync_nb.store.replication.address import ReplicaAddress
-from nosync_nb.store.replication.endpoints import connect_site
+from nosync_nb.store.replication.endpoints import open_copy
 from nosync_nb.store.replication.remote_call import Beat, call_remote, copy_file
 from nosync_nb.store.verification.verify import ImmutableFile
 
@@ -79,7 +80,8 @@ def repair_file(
         temporary = f"{path}.{secrets.token_hex(4)}.tmp"
         try:
             try:
-                call_remote(address.url, _RemoteCopy(files, address, log_id, item, temporary))
+                copy = partial(_copy_replica_file, files, address, log_id, item, temporary)
+                call_remote(address.url, copy)
             except NosyncError:
                 continue
             if damage_at(files, temporary, item):
@@ -108,22 +110,13 @@ def damage_at(
         return str(error)
 
 
-class _RemoteCopy:
+def _copy_replica_file(
+    files: Files, address: ReplicaAddress, log_id: bytes, item: ImmutableFile, path: str, beat: Beat
+) -> None:
     """Copies the relevant bytes of a replica's file to a new one, and syncs it."""
-
-    def __init__(
-        self, files: Files, address: ReplicaAddress, log_id: bytes, item: ImmutableFile, path: str
-    ) -> None:
-        self._files, self._address, self._log_id = files, address, log_id
-        self._item, self._path = item, path
-
-    def __call__(self, beat: Beat) -> None:
-        replica = connect_site(self._address, self._files).replica(self._log_id)
-        try:
-            beat()
-            copy_file(self._files, replica, self._item.name, self._item.size, self._path, beat)
-        finally:
-            replica.close()
+    with open_copy(address, files, log_id) as replica:
+        beat()
+        copy_file(files, replica, item.name, item.size, path, beat)
 
 
 # -- quarantine ----------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ from nosync_nb.store.replication.consistency import (
     examine_copy,
     examine_folder,
 )
-from nosync_nb.store.replication.endpoints import connect_site, prepare_copy
+from nosync_nb.store.replication.endpoints import connect_site, open_copy, prepare_copy
 from nosync_nb.store.replication.protocol import LogName, OwnerTerm, Replica, ReplicaHoldings
 from nosync_nb.store.replication.remote_call import (
     Beat,
@@ -601,14 +601,11 @@ class _FramesAfter:
         self._head, self._end = head, end
 
     def __call__(self, beat: Beat) -> bytes:
-        replica = connect_site(self._address, self._files).replica(self._head.log_id)
-        try:
+        with open_copy(self._address, self._files, self._head.log_id) as replica:
             acknowledged = replica.acknowledged()
             beat()
             has_more = acknowledged > self._end.seq
             return self._readable_bytes(replica, acknowledged, beat) if has_more else b""
-        finally:
-            replica.close()
 
     def _readable_bytes(self, replica: Replica, acknowledged: int, beat: Beat) -> bytes:
         """Returns the bytes of the frames after the mark that can be read with their rows."""
