@@ -42,6 +42,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping
 from enum import Enum
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from nosync_nb.dataflow.stage import DISK
@@ -242,7 +243,7 @@ class EpochOffsets:
         if epoch <= last:
             return
         if epoch - runs[-1][1] != seq - runs[-1][0]:
-            first = max(0, bisect.bisect_right(runs, durable, key=_first_frame) - 1)
+            first = max(0, bisect.bisect_right(runs, durable, key=itemgetter(0)) - 1)
             runs = (*runs[first:], (seq, epoch))
         self._state = runs, epoch
 
@@ -262,7 +263,7 @@ class EpochOffsets:
         runs.
         """
         runs, last = self._state
-        at = bisect.bisect_right(runs, durable, key=_first_frame) - 1
+        at = bisect.bisect_right(runs, durable, key=itemgetter(0)) - 1
         if at + 1 < len(runs):
             last = runs[at + 1][1] - 1
         seq, epoch = runs[max(at, 0)]
@@ -270,7 +271,3 @@ class EpochOffsets:
 
     def __len__(self) -> int:
         return len(self._state[0])
-
-
-def _first_frame(run: tuple[int, int]) -> int:
-    return run[0]

@@ -17,7 +17,7 @@ from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.snapshot import Snapshot, hidden_columns, named_logs, visible_columns
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.store import durability as defined
+from nosync_nb.store import durability
 from nosync_nb.store.catalog import signature as signing
 from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochRecord, RewindMark
 from nosync_nb.store.catalog.validation import check_catalog, check_text, check_texts
@@ -197,7 +197,7 @@ def _written_at(
         epoch,
         catalog,
         meta.get("signed"),
-        defined.offsets_after_definition(offsets, earlier_catalog, catalog, frame),
+        durability.offsets_after_definition(offsets, earlier_catalog, catalog, frame),
     )
 
 

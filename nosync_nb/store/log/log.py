@@ -335,33 +335,6 @@ class Log:
         self._end, self._live = rest.end, chain.live
         return rest.frames
 
-    def verify(self) -> int:
-        """Reads and verifies every retained frame; returns the number of the last one.
-
-        Raises:
-            CorruptLogError: names the file and the offset of the first damage.
-        """
-        names = self._files.names(self.path)
-        head = self.head
-        chain = segments.linked_segments(self._files, self.path, names)
-        for name in reversed(checkpoint.checkpoint_names(names)):
-            state = checkpoint.read_checkpoint(self._files, self.path, name)
-            if chain.missing is not None and isinstance(state, checkpoint.Checkpoint):  # trimmed
-                since = state.mark.offset
-                chain = segments.linked_segments(self._files, self.path, names, since=since)
-        if not chain.live:
-            return 0
-        mark = chain.live[0].start
-        for index, segment in enumerate(chain.live):
-            following = chain.live[index + 1 : index + 2]
-            stop = min([head, *(one.start for one in following)], key=lambda one: one.offset)
-            if stop.offset > mark.offset:
-                part = chain._replace(live=[segment])
-                mark = recovery.read_tail(
-                    self._files, self.path, part, mark, upto=stop.offset, known=stop.seq
-                ).end
-        return mark.seq
-
     def close(self) -> None:
         """Syncs, records that the log was closed properly, and releases it for other processes.
 

@@ -133,7 +133,7 @@ class ServerCopies:
             )
         try:
             if action == "promise":
-                return self._promise(session, log_id, header, data)
+                return self._promise(session, log_id, data)
             with self._lock:
                 owned = self._session_copies.get(log_id)
                 if owned is not None and owned.session == session:
@@ -182,7 +182,7 @@ class ServerCopies:
         }
         return json.dumps(encoded).encode()
 
-    def _promise(self, session: bytes, log_id: bytes, header: dict[str, Any], data: bytes) -> bytes:
+    def _promise(self, session: bytes, log_id: bytes, data: bytes) -> bytes:
         """Gives a copy to a session if the copy accepts its term."""
         if len(data) > _PROMISE_BYTES_MAX:  # a longer grant could not be read back
             raise _malformed_call("name")

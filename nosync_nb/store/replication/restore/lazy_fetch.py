@@ -480,7 +480,9 @@ def incomplete_restore(files: Files, folder: str) -> list[str]:
     paths = []
     for inner in file_layout.FOLDERS.values():
         within = os.path.join(folder, inner)
-        for name in files.names(within):
-            if name.endswith(".tmp") and file_layout.is_rows(name.rsplit(".", 2)[0]):
-                paths.append(os.path.join(within, name))
+        paths += [
+            os.path.join(within, name)
+            for name in files.names(within)
+            if name.endswith(".tmp") and file_layout.is_rows(name.rsplit(".", 2)[0])
+        ]
     return paths
