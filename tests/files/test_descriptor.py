@@ -14,10 +14,10 @@ PROGRAM = """
 import os, resource, sys
 import nosync_nb
 from internals import checkpoint_now, settle_background
-from nosync_nb.session.maintenance import maintenance as upkeep
+from nosync_nb.session.maintenance import maintenance
 from nosync_nb.store import store
 
-store.SPILL_ROWS = upkeep.SPILL_ROWS = 4  # each epoch is a part file, each checkpoint a pack
+store.SPILL_ROWS = maintenance.SPILL_ROWS = 4  # each epoch is a part file, each checkpoint a pack
 EPOCHS = 120
 LIMIT = 64
 resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
@@ -53,7 +53,7 @@ with nosync_nb.open(sys.argv[1], mode="r") as reader:
 
 
 @pytest.mark.fault(21)
-def test_a_log_of_many_files_works_with_few_descriptors_and_takes_no_more_over_time(
+def test_log_of_many_files_uses_few_descriptors(
     tmp_path: Path,
 ) -> None:
     program = [sys.executable, "-c", PROGRAM, str(tmp_path / "log")]

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_appends_follow_each_other_and_are_read_back(files: Files, folder: str) -> None:
+def test_appends_are_read_back_in_order(files: Files, folder: str) -> None:
     path = os.path.join(folder, "a")
     file = files.create(path)
     file.append(b"one")
@@ -46,7 +46,7 @@ def test_appends_follow_each_other_and_are_read_back(files: Files, folder: str) 
     assert files.read(path) == b"onetwo"
 
 
-def test_creating_is_exclusive(files: Files, folder: str) -> None:
+def test_create_refuses_existing_file(files: Files, folder: str) -> None:
     path = os.path.join(folder, "a")
     files.create(path).close()
     with pytest.raises(DurabilityError, match=r"cannot create '.*a': file exists \(EEXIST\)"):
@@ -54,9 +54,7 @@ def test_creating_is_exclusive(files: Files, folder: str) -> None:
 
 
 @pytest.mark.fault(19)
-def test_short_writes_go_on_where_they_stopped(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_writes_are_continued(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: whole(fd, bytes(data)[:3]))
     whole_at = os.pwrite
@@ -71,7 +69,7 @@ def test_short_writes_go_on_where_they_stopped(
 
 
 @pytest.mark.fault(19)
-def test_short_reads_go_on_where_they_stopped(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_reads_are_continued(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     files, path = Files(), os.path.join(folder, "a")
     files.create(path).append(b"0123456789")
     whole = os.pread
@@ -81,9 +79,7 @@ def test_short_reads_go_on_where_they_stopped(folder: str, monkeypatch: pytest.M
 
 
 @pytest.mark.fault(19)
-def test_a_write_that_makes_no_progress_is_an_error(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_without_progress_raises_error(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Files().create(os.path.join(folder, "a"))
     monkeypatch.setattr(os, "write", lambda fd, data: 0)
     with pytest.raises(DurabilityError, match="EIO"):
@@ -101,7 +97,7 @@ def test_a_write_that_makes_no_progress_is_an_error(
         (errno.EMFILE, "too many open files"),
     ],
 )
-def test_an_error_names_path_reason_and_remedy(
+def test_error_names_path_reason_and_remedy(
     folder: str, code: int, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = os.path.join(folder, "a")
@@ -121,7 +117,7 @@ def test_an_error_names_path_reason_and_remedy(
         assert remedy in str(caught.value.hint)
 
 
-def test_replacing_is_all_or_nothing(files: Files, folder: str) -> None:
+def test_replace_leaves_only_the_new_content(files: Files, folder: str) -> None:
     path = os.path.join(folder, "a")
     files.replace(path, b"old")
     files.replace(path, b"new content")
@@ -131,9 +127,7 @@ def test_replacing_is_all_or_nothing(files: Files, folder: str) -> None:
 
 @pytest.mark.fault(9)
 @pytest.mark.parametrize("sync", [True, False])
-def test_power_leaves_what_was_replaced_unless_nobody_asked_for_it(
-    tmp_path: Path, sync: bool
-) -> None:
+def test_synced_replacement_survives_power_loss(tmp_path: Path, sync: bool) -> None:
     seen = set()
     for seed in range(30):
         folder, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
@@ -146,7 +140,7 @@ def test_power_leaves_what_was_replaced_unless_nobody_asked_for_it(
 
 
 @pytest.mark.fault(8)
-def test_power_leaves_the_bytes_of_a_copy_whose_name_is_synced(tmp_path: Path) -> None:
+def test_copy_with_synced_name_survives_power_loss(tmp_path: Path) -> None:
     for seed in range(30):
         folder, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
         files.make_folder(folder)
@@ -158,7 +152,7 @@ def test_power_leaves_the_bytes_of_a_copy_whose_name_is_synced(tmp_path: Path) -
 
 
 @pytest.mark.fault(20)
-def test_a_failed_replacement_leaves_the_old_content_and_no_rest(folder: str) -> None:
+def test_failed_replacement_keeps_old_content_and_leaves_no_file(folder: str) -> None:
     path = os.path.join(folder, "a")
     Files().replace(path, b"old")
     for action in ("create", "append", "sync", "rename"):
@@ -171,7 +165,7 @@ def test_a_failed_replacement_leaves_the_old_content_and_no_rest(folder: str) ->
         assert os.listdir(folder) == ["a"]
 
 
-def test_a_folder_is_made_with_its_parents_for_the_user_alone(files: Files, folder: str) -> None:
+def test_make_folder_creates_private_parents(files: Files, folder: str) -> None:
     path = os.path.join(folder, "a", "b", "c")
     assert files.make_folder(path)
     assert not files.make_folder(path)
@@ -181,7 +175,7 @@ def test_a_folder_is_made_with_its_parents_for_the_user_alone(files: Files, fold
         files.make_folder(os.path.join(folder, "file"))
 
 
-def test_a_lock_is_held_until_released(files: Files, folder: str) -> None:
+def test_lock_is_exclusive_until_released(files: Files, folder: str) -> None:
     path = os.path.join(folder, "lock")
     first = files.lock(path)
     assert first is not None
@@ -194,7 +188,7 @@ def test_a_lock_is_held_until_released(files: Files, folder: str) -> None:
     second.release()
 
 
-def test_a_map_shows_what_is_written_in_place(files: Files, folder: str) -> None:
+def test_map_shows_writes_in_place(files: Files, folder: str) -> None:
     path = os.path.join(folder, "words")
     files.replace(path, bytes(64))
     reader, writer = files.mapped(path), files.mapped(path, write=True)
@@ -223,7 +217,7 @@ def test_links_are_not_followed(files: Files, folder: str) -> None:
     assert files.read(target) == b"secret"
 
 
-def test_a_deleted_file_knows_it(files: Files, folder: str) -> None:
+def test_file_reports_its_deletion(files: Files, folder: str) -> None:
     file = files.create(os.path.join(folder, "a"))
     assert not file.deleted()
     files.unlink(file.path)
@@ -231,7 +225,7 @@ def test_a_deleted_file_knows_it(files: Files, folder: str) -> None:
 
 
 @pytest.mark.fault(9)
-def test_power_takes_what_was_not_synced(tmp_path: Path) -> None:
+def test_power_loss_drops_unsynced_bytes_and_names(tmp_path: Path) -> None:
     """The faulty disk itself: unsynced bytes and names may be lost, synced ones never."""
     seen = set()
     for seed in range(60):
@@ -260,7 +254,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("umask")
-def test_what_is_made_is_the_users_alone_whatever_the_umask(files: Files, folder: str) -> None:
+def test_created_files_are_private_under_any_umask(files: Files, folder: str) -> None:
     inner = os.path.join(folder, "a", "b")
     files.make_folder(inner)
     files.create(os.path.join(inner, "file")).close()
@@ -286,7 +280,7 @@ def strangers(folder: str) -> dict[str, str]:
 
 
 @pytest.mark.timeout(20)
-def test_only_plain_files_are_opened_and_nothing_hangs(files: Files, folder: str) -> None:
+def test_only_regular_files_are_opened_and_no_call_hangs(files: Files, folder: str) -> None:
     for path in strangers(folder).values():
         acts: list[Callable[[str], Any]] = [files.read, files.open, files.mapped, files.lock]
         acts.append(lambda path: files.open(path, write=True))
@@ -298,7 +292,7 @@ def test_only_plain_files_are_opened_and_nothing_hangs(files: Files, folder: str
             assert caught.value.hint
 
 
-def test_a_folder_that_is_a_link_is_no_folder(files: Files, folder: str) -> None:
+def test_folder_behind_link_is_refused(files: Files, folder: str) -> None:
     target, link = os.path.join(folder, "target"), os.path.join(folder, "link")
     os.mkdir(target)
     Path(target, "mine").write_bytes(b"12345678")
@@ -325,7 +319,7 @@ def test_a_folder_that_is_a_link_is_no_folder(files: Files, folder: str) -> None
     assert Path(target, "mine").read_bytes() == b"12345678"
 
 
-def test_a_file_of_absurd_size_is_not_read(files: Files, folder: str) -> None:
+def test_file_above_size_limit_is_not_read(files: Files, folder: str) -> None:
     path = os.path.join(folder, "a")
     files.create(path).close()
     os.truncate(path, 1 << 40)
@@ -337,7 +331,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/dev/fd"))
 
 
-def test_a_mapped_file_keeps_no_descriptor_and_goes_with_its_last_view(folder: str) -> None:
+def test_mapped_file_holds_no_descriptor_and_ends_with_its_last_view(folder: str) -> None:
     files, path = Files(), os.path.join(folder, "a")
     files.replace(path, bytes(range(64)))
     before = open_descriptors()
@@ -352,7 +346,7 @@ def test_a_mapped_file_keeps_no_descriptor_and_goes_with_its_last_view(folder: s
     assert path not in Path("/proc/self/maps").read_text()
 
 
-def test_an_error_of_closing_is_told(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_error_is_raised(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk may tell only then that it could not keep what was written."""
     files, path = Files(), os.path.join(folder, "a")
     whole, failing = os.close, [0]
@@ -371,7 +365,7 @@ def test_an_error_of_closing_is_told(folder: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.fault(21)
-def test_no_step_keeps_a_descriptor_whether_it_succeeds_or_fails(files: Files, folder: str) -> None:
+def test_no_call_leaks_descriptors(files: Files, folder: str) -> None:
     path, gone = os.path.join(folder, "a"), os.path.join(folder, "gone", "a")
     files.create(path).close()
 
@@ -407,7 +401,7 @@ def test_no_step_keeps_a_descriptor_whether_it_succeeds_or_fails(files: Files, f
 
 
 @pytest.mark.fault(9)
-def test_power_takes_the_first_name_of_a_folder_too(tmp_path: Path) -> None:
+def test_power_loss_drops_unsynced_rename(tmp_path: Path) -> None:
     """The faulty disk itself: a file that is synced is lost with a name that is not."""
     seen = set()
     for seed in range(30):
@@ -424,7 +418,7 @@ def test_power_takes_the_first_name_of_a_folder_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(9)
-def test_power_takes_a_folder_whose_name_was_not_synced_with_all_in_it(tmp_path: Path) -> None:
+def test_power_loss_drops_folder_with_unsynced_name(tmp_path: Path) -> None:
     class Forgetful(FaultyFiles):
         """Does not sync the folder above a new one."""
 
@@ -454,7 +448,7 @@ def test_power_takes_a_folder_whose_name_was_not_synced_with_all_in_it(tmp_path:
 
 
 @pytest.mark.fault(8, 9)
-def test_a_file_and_a_folder_are_synced_themselves(
+def test_file_and_folder_are_synced_by_the_system_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tests play the power's loss over these two calls; so somebody has to see them made."""

@@ -22,13 +22,13 @@ from nosync_nb.files.group_sync import GroupSyncFiles
 WAIT_S = 60
 
 
-def test_steps_wait_at_the_same_time() -> None:
+def test_steps_run_concurrently() -> None:
     met = threading.Barrier(THREADS_MAX)
     run_all([lambda: met.wait(WAIT_S) and None] * THREADS_MAX)
     assert not met.broken
 
 
-def test_all_is_done_of_more_steps_than_threads_and_of_none() -> None:
+def test_run_all_runs_more_steps_than_threads() -> None:
     done: list[int] = []
     run_all([lambda i=i: done.append(i) for i in range(5 * THREADS_MAX + 3)])  # type: ignore[misc]
     assert sorted(done) == [*range(5 * THREADS_MAX + 3)]
@@ -36,7 +36,7 @@ def test_all_is_done_of_more_steps_than_threads_and_of_none() -> None:
 
 
 @pytest.mark.parametrize("bad", range(THREADS_MAX + 1))
-def test_a_step_that_fails_is_told_when_all_have_ended(bad: int) -> None:
+def test_step_error_is_raised_after_all_steps_ended(bad: int) -> None:
     """In another thread no other step waits for it; whoever waits hears of it afterwards."""
     done: list[int] = []
 
@@ -55,7 +55,7 @@ def test_a_step_that_fails_is_told_when_all_have_ended(bad: int) -> None:
     assert threading.active_count() <= before
 
 
-def test_an_interrupt_waits_for_what_waits_for_the_disk() -> None:
+def test_interrupt_waits_for_running_steps() -> None:
     """The caller closes its files next: none may be in use then."""
     ended, begun = threading.Event(), threading.Event()
 
@@ -73,7 +73,7 @@ def test_an_interrupt_waits_for_what_waits_for_the_disk() -> None:
     assert ended.is_set()
 
 
-def test_without_threads_it_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_run_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -84,9 +84,7 @@ def test_without_threads_it_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch
     assert sorted(done) == [0, 1, 2, 3]
 
 
-def test_a_disk_syncs_at_once_what_was_put_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deferred_syncs_run_concurrently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     met = threading.Barrier(4)
     together = GroupSyncFiles(Files())
     together.make_folder(str(tmp_path / "made"))
@@ -101,7 +99,7 @@ def test_a_disk_syncs_at_once_what_was_put_off(
     assert not met.broken
 
 
-def test_all_are_closed_though_one_cannot_be(tmp_path: Path) -> None:
+def test_close_all_closes_every_file_despite_error(tmp_path: Path) -> None:
     closed: list[str] = []
 
     class Closes:
@@ -168,14 +166,14 @@ def contents(root: Path) -> dict[str, bytes]:
     }
 
 
-def test_what_is_written_is_what_a_plain_disk_has(tmp_path: Path) -> None:
+def test_group_sync_disk_writes_content_of_plain_disk(tmp_path: Path) -> None:
     expected = written(Files(), tmp_path / "plain")
     assert written(GroupSyncFiles(Files()), tmp_path / "together") == expected
     assert expected["made/inner/segment"] == b"HEAD of it"
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_power_takes_nothing_of_what_was_settled(tmp_path: Path, seed: int) -> None:
+def test_deferred_syncs_survive_power_loss(tmp_path: Path, seed: int) -> None:
     root = tmp_path / "disk"
     disk = FaultyFiles(seed=seed)
     together = GroupSyncFiles(disk)
@@ -185,7 +183,7 @@ def test_power_takes_nothing_of_what_was_settled(tmp_path: Path, seed: int) -> N
     assert contents(root) == expected
 
 
-def test_each_file_and_folder_is_synced_once_and_not_before_it_is_settled(tmp_path: Path) -> None:
+def test_sync_deferred_syncs_each_file_and_folder_once(tmp_path: Path) -> None:
     disk = FaultyFiles()
     together = GroupSyncFiles(disk)
     written(together, tmp_path)
@@ -203,7 +201,7 @@ def test_each_file_and_folder_is_synced_once_and_not_before_it_is_settled(tmp_pa
 
 
 @pytest.mark.parametrize("at", range(1, 7))
-def test_a_sync_that_fails_when_it_is_settled_is_told(tmp_path: Path, at: int) -> None:
+def test_failed_deferred_sync_raises_error(tmp_path: Path, at: int) -> None:
     disk = FaultyFiles()
     together = GroupSyncFiles(disk)
     written(together, tmp_path)

@@ -58,7 +58,7 @@ def call(files: Files, root: str, pick: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_calls_give_what_they_give_on_a_real_disk(tmp_path: Path, seed: int) -> None:
+def test_calls_return_results_of_real_disk(tmp_path: Path, seed: int) -> None:
     memory = MemoryFiles(Tree())
     real, root = Files(), str(tmp_path / "root")
     for files in (memory, real):
@@ -76,7 +76,7 @@ def test_calls_give_what_they_give_on_a_real_disk(tmp_path: Path, seed: int) -> 
 
 
 @pytest.mark.fault(9)
-def test_power_takes_bytes_and_names_that_were_not_synced_and_no_others() -> None:
+def test_power_loss_drops_only_unsynced_bytes_and_names() -> None:
     seen = set()
     for seed in range(80):
         files = MemoryFiles(Tree(), seed)
@@ -98,7 +98,7 @@ def test_power_takes_bytes_and_names_that_were_not_synced_and_no_others() -> Non
     assert {True, False} == {c for _, _, c in seen}
 
 
-def test_a_process_dies_before_inside_or_after_a_step() -> None:
+def test_crash_happens_before_inside_or_after_a_step() -> None:
     left = {}
     for phase in ("before", "inside", "after"):
         files = MemoryFiles(Tree(), seed=3)
@@ -116,7 +116,7 @@ def test_a_process_dies_before_inside_or_after_a_step() -> None:
     assert left["after"] == b"0123456789"
 
 
-def test_steps_are_refused_as_long_as_they_are_told_to() -> None:
+def test_steps_fail_as_often_as_requested() -> None:
     files = MemoryFiles(Tree())
     file = files.create("/a")
     files.refuse(2, 2, 28)

@@ -341,7 +341,7 @@ class Histories(RuleBasedStateMachine):
 
 @pytest.mark.filterwarnings("ignore:.*before the restart")  # random rows are now and then equal
 @pytest.mark.parametrize("kept", [True, False], ids=["frames", "no frames"])
-def test_every_epoch_of_every_branch_is_what_the_model_says(
+def test_every_epoch_of_every_branch_matches_model(
     kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))

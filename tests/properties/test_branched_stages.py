@@ -444,7 +444,7 @@ def seed(level: str, when: str, steps: list[str]) -> int:
 @example("replicas", "readers after", False, ["branch", "kill", "branch"], 477)
 @example("memory", "before", True, ["branch", "clear", "reopen", "clear"], 22)
 @example("disk", "readers after", False, ["rewind"], 381)
-def test_after_any_steps_only_lost_results_make_a_stage_stale(
+def test_only_lost_results_make_a_stage_stale(
     level: str, when: str, frames: bool, steps: list[str], seed: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

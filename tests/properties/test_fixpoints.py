@@ -68,7 +68,7 @@ def either(*bags: Bag) -> Bag:
 
 
 @given(st.data())
-def test_a_fixpoint_is_that_of_the_rows_that_are_there_now(data: st.DataObject) -> None:
+def test_fixpoint_equals_that_of_current_rows(data: st.DataObject) -> None:
     """What is reached, and where all paths end: each loop ends by itself, at every epoch."""
 
     def onward(paths: Collection, edges: Collection) -> Collection:
@@ -93,7 +93,7 @@ def test_a_fixpoint_is_that_of_the_rows_that_are_there_now(data: st.DataObject) 
 
 
 @given(st.data())
-def test_a_nested_fixpoint_may_take_away_what_an_inner_one_found(data: st.DataObject) -> None:
+def test_nested_fixpoint_may_retract_rows_of_inner_loop(data: st.DataObject) -> None:
     """Edges that lead on to nothing or come from nowhere are dropped, round by round."""
 
     def trimmed(edges: Collection) -> Collection:
@@ -116,7 +116,7 @@ def test_a_nested_fixpoint_may_take_away_what_an_inner_one_found(data: st.DataOb
 
 
 @given(st.data(), st.sampled_from([None, 1, 3]), st.booleans())
-def test_variables_that_need_each_other_take_rounds_together(
+def test_mutually_recursive_variables_share_rounds(
     data: st.DataObject, rounds: int | None, swapped: bool
 ) -> None:
     """What is reached in even and in odd numbers of steps, and what in both.

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=40))
-def test_the_durable_epoch_is_that_of_the_last_durable_frame(steps: list[tuple[bool, int]]) -> None:
+def test_durable_epoch_is_that_of_last_durable_frame(steps: list[tuple[bool, int]]) -> None:
     written, frames, seq, epoch, durable = EpochOffsets(7), [], 20, 7, 0
     for is_epoch, synced in steps:
         seq += 1
@@ -45,7 +45,7 @@ def test_the_durable_epoch_is_that_of_the_last_durable_frame(steps: list[tuple[b
             assert max((e for s, e in frames if s <= at), default=7) == written.upto(at)
 
 
-def test_epochs_and_definitions_leave_nothing_that_only_readers_take_away() -> None:
+def test_epoch_offsets_stay_bounded_without_readers() -> None:
     written = EpochOffsets()
     for epoch in range(1, 1000):
         written.note(2 * epoch, epoch, 2 * epoch - 2)  # a definition between each two of them
@@ -56,7 +56,7 @@ def test_epochs_and_definitions_leave_nothing_that_only_readers_take_away() -> N
 # -- descriptions and functions that are gone --------------------------------------------------
 
 
-def test_a_cell_that_is_run_again_leaves_no_description_behind(tmp_path: Path) -> None:
+def test_rerun_cell_leaves_no_description(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         flights = session.input("flights", "carrier string, delay double")
         for _ in range(20):
@@ -69,7 +69,7 @@ def test_a_cell_that_is_run_again_leaves_no_description_behind(tmp_path: Path) -
         assert slow.name == "slow"
 
 
-def test_a_name_is_known_as_long_as_what_was_named(tmp_path: Path) -> None:
+def test_name_is_known_while_stage_is_defined(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         flights = session.input("flights", "carrier string, delay double")
         slow = flights.filter("delay > 60")
@@ -91,7 +91,7 @@ class _Odd:
         return bool(row)
 
 
-def test_a_function_that_is_gone_is_forgotten_and_its_identity_never_given_again() -> None:
+def test_identity_of_collected_function_is_not_reused() -> None:
     before = kernel_identities()
     names = set()
     for _ in range(50):
@@ -108,7 +108,7 @@ def test_a_function_that_is_gone_is_forgotten_and_its_identity_never_given_again
 # -- who hears of epochs -----------------------------------------------------------------------
 
 
-def test_a_function_that_fails_every_epoch_is_told_of_once_for_each_kind(tmp_path: Path) -> None:
+def test_failing_listener_is_reported_once_per_error_type(tmp_path: Path) -> None:
     def raises(epoch: int, *_: Any) -> None:
         raise ValueError(epoch) if epoch < 20 else KeyError(epoch)
 
@@ -124,7 +124,7 @@ def test_a_function_that_fails_every_epoch_is_told_of_once_for_each_kind(tmp_pat
     assert len(told) == 4
 
 
-def test_who_stops_hearing_takes_no_epoch_from_others(tmp_path: Path) -> None:
+def test_unsubscribing_listener_takes_no_epoch_from_others(tmp_path: Path) -> None:
     heard: list[int] = []
     with nosync_nb.open(tmp_path / "log") as session:
         stop = session.subscribe(lambda _: stop())
@@ -137,7 +137,7 @@ def test_who_stops_hearing_takes_no_epoch_from_others(tmp_path: Path) -> None:
 # -- checkpoints -------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_encodes_what_changed_since_the_last_one(
+def test_checkpoint_encodes_only_changes_since_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[int] = []
@@ -167,7 +167,7 @@ def test_a_checkpoint_encodes_what_changed_since_the_last_one(
         assert checkpoint() <= 2  # of the input and of one stage
 
 
-def test_a_large_value_is_in_one_file_which_later_checkpoints_name(tmp_path: Path) -> None:
+def test_large_value_is_in_one_file_named_by_checkpoints(tmp_path: Path) -> None:
     text = "many bytes " * 100_000
     path = tmp_path / "log"
     with nosync_nb.open(path) as session:
@@ -196,7 +196,7 @@ def test_a_large_value_is_in_one_file_which_later_checkpoints_name(tmp_path: Pat
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_value_too_large_for_a_frame_is_written_once_for_each_log(
+def test_value_too_large_for_frame_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
     """Not into the frame, and the pack, and a layer; what comes back is what was there."""
@@ -244,9 +244,7 @@ def test_a_value_too_large_for_a_frame_is_written_once_for_each_log(
         session.close()
 
 
-def test_small_epochs_ask_nothing_of_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_epochs_measure_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> int:
         raise AssertionError("an epoch of few bytes was measured")
 
@@ -258,7 +256,7 @@ def test_small_epochs_ask_nothing_of_values(
             session.commit()
 
 
-def test_what_a_checkpoint_moved_to_files_is_read_after_any_of_the_next_epochs(
+def test_values_moved_to_files_are_read_after_next_epochs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "SPILL_BYTES", 400)
@@ -372,9 +370,7 @@ def _size(key: Any, rows: Any) -> Any:
 
 
 @pytest.mark.fault(46)
-def test_thousands_of_epochs_leave_a_session_as_large_as_it_was(
-    tmp_path: Path, small: None
-) -> None:
+def test_thousands_of_epochs_leave_session_size_unchanged(tmp_path: Path, small: None) -> None:
     def size() -> tuple[Counter[str], int, int]:
         settle_background(session)
         gc.collect()

@@ -185,7 +185,7 @@ def nobody_ships(monkeypatch: pytest.MonkeyPatch) -> None:
     ["replicas"] * 4, [("feed", 30), ("scale", 3), ("checkpoint", 0), ("feed", 9), ("ship", 6)]
 )
 @given(st.lists(st.sampled_from(LEVELS), min_size=4, max_size=4), STEPS)
-def test_what_was_acknowledged_comes_back_after_a_lost_disk(
+def test_acknowledged_epochs_return_after_lost_disk(
     levels: list[str], steps: list[tuple[str, int]]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -201,7 +201,7 @@ def tell(
 
 
 @pytest.mark.parametrize("number", SEEDS)
-def test_planned_rows_are_those_that_are_written(bench: Bench, number: int) -> None:
+def test_planned_rows_equal_written_rows(bench: Bench, number: int) -> None:
     tell(bench, number)
 
 
@@ -213,19 +213,19 @@ SAMPLE = (
 
 
 @pytest.mark.parametrize("condition", tried(SAMPLE, tuple(CONDITIONS)))
-def test_each_condition_is_missed(bench: Bench, condition: str) -> None:
+def test_removing_a_pushdown_condition_is_detected(bench: Bench, condition: str) -> None:
     with CONDITIONS[condition]():
         assert any(_missed(bench, number) for number in SEEDS), condition
 
 
 @pytest.mark.parametrize("all_kept", [False, True])
-def test_chains_give_the_rows_of_joins_as_they_are_written(bench: Bench, all_kept: bool) -> None:
+def test_multiway_joins_equal_written_joins(bench: Bench, all_kept: bool) -> None:
     with granted(off=not all_kept):
         tell(bench, SEEDS[0], tried(100, 3000), ruled_chains)
 
 
 @pytest.mark.parametrize("condition", tried([*CHAINING][:3], [*CHAINING]))
-def test_each_condition_of_chains_is_missed(bench: Bench, condition: str) -> None:
+def test_removing_a_multiway_join_condition_is_detected(bench: Bench, condition: str) -> None:
     with CHAINING[condition]():
         assert any(_missed(bench, number, ruled_chains) for number in SEEDS), condition
 

@@ -140,7 +140,7 @@ EVENTS = st.sampled_from(["", "", "open", "switch", "edit", "drop"])
     (("filter", 0, 0),),
     False,
 )
-def test_planned_and_as_written_rows_are_the_same_at_every_epoch(
+def test_planned_rows_equal_written_rows_at_every_epoch(
     made: list[Plan], history: list[Any], edit: Plan, planned: bool
 ) -> None:
     held_against({f"s{i}": plan for i, plan in enumerate(made)}, history, edit, plans=planned)
@@ -165,7 +165,7 @@ def test_planned_and_as_written_rows_are_the_same_at_every_epoch(
     (("join", 1, 0), ("join", 1, 1), ("join", 2, 0), ("select", 9, 0)),
     "weighed",
 )
-def test_chains_of_joins_give_the_rows_that_they_give_as_written(
+def test_multiway_joins_equal_written_joins_at_every_epoch(
     made: list[Plan], history: list[Any], edit: Plan, kept: str
 ) -> None:
     with granted(off=kept != "granted"), weighed(off=kept != "weighed"):
@@ -188,7 +188,7 @@ def may_cancel(plan: Plan, changes: list[Any]) -> bool:
     (("join", 1, 1), ("select", 1, 10), ("divide", 5, 0), ("filter", 1, 0)),
     [([("b", (None, None, 0, None, None), 1), ("b", (0, 0, 0, None, None), -1)], "")],
 )
-def test_what_raises_as_it_is_written_raises_planned(plan: Plan, history: list[Any]) -> None:
+def test_plan_raises_where_written_definition_raises(plan: Plan, history: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
         one, other = Side(f"{folder}/one", plans=True), Side(f"{folder}/other", plans=False)
         ends.callback(one.close)

@@ -66,7 +66,7 @@ def compact(session: Session, chance: Random) -> None:
 @pytest.mark.spark
 @settings(max_examples=max(5, settings.default.max_examples // 10))
 @given(random_programs.programs(["a", "b"], depth=4), st.integers(0, 2**32))
-def test_programs_give_the_same_on_executors_and_here(
+def test_programs_have_equal_rows_on_executors_and_in_process(
     spark: Any, program: random_programs.Program, seed: int
 ) -> None:
     found = []

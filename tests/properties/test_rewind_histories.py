@@ -361,7 +361,7 @@ THINNED += ["checkpoint", "rewind", "commit", "commit"]
 @example(seed=2128, steps=THINNED)  # an operator's state has no past that could be thinned out
 @example(seed=1, steps=["commit", "budget", "reopen", "then"])  # all frames before the checkpoint
 @pytest.mark.usefixtures("small")
-def test_after_any_rewinds_every_readable_epoch_is_what_it_means(
+def test_every_readable_epoch_matches_model_after_rewinds(
     tmp_path_factory: pytest.TempPathFactory, seed: int, steps: list[str]
 ) -> None:
     world = World(tmp_path_factory.mktemp("world") / "log", seed)

@@ -81,7 +81,7 @@ def test_case_2_multiplicities_weigh_aggregates(session: Session) -> None:
     }
 
 
-def test_case_3_counts_change_by_key_and_an_emptied_key_is_only_retracted(
+def test_case_3_emptied_key_is_only_retracted_from_counts(
     session: Session,
 ) -> None:
     a = session.input("a", "k string, v string")
@@ -171,7 +171,7 @@ def test_case_6_null_keys_match_nothing_and_are_padded(session: Session) -> None
     assert count(found["full"]) == padded
 
 
-def test_case_7_a_three_way_self_join_in_one_epoch_finds_one_triangle(session: Session) -> None:
+def test_case_7_three_way_self_join_finds_one_triangle(session: Session) -> None:
     edges = session.input("edges", "a int, b int")
     steps = edges.join(edges.select("a AS b", "b AS c"), on="b")
     triangles = session.stage("triangles", steps.join(edges.rename({"b": "c"}), on=["a", "c"]))
@@ -181,7 +181,7 @@ def test_case_7_a_three_way_self_join_in_one_epoch_finds_one_triangle(session: S
     assert net(triangles) == {(0, 1, 2): -1}
 
 
-def test_case_10_multiplicities_over_epochs_also_replayed(session: Session) -> None:
+def test_case_10_multiplicities_over_epochs_and_replay(session: Session) -> None:
     a = session.input("a", "k int, v int")
     live = session.stage("live", a.select("k").multiplicity())
     epochs = [
@@ -211,7 +211,7 @@ def test_case_10_multiplicities_over_epochs_also_replayed(session: Session) -> N
         assert {(k, n): diff for k, n, diff in found} == changes
 
 
-def test_case_11_a_batch_that_cancels_leaves_no_rows_and_the_epoch_advances(
+def test_case_11_cancelled_batch_still_advances_epoch(
     session: Session,
 ) -> None:
     a = session.input("a", "x int")
@@ -244,7 +244,7 @@ def test_case_12_groups_with_only_nulls(session: Session) -> None:
 # -- bugs of the field ---------------------------------------------------------------------------
 
 
-def test_min_never_shows_a_retracted_value_that_was_there_twice(session: Session) -> None:
+def test_min_ignores_retracted_duplicate_value(session: Session) -> None:
     a = session.input("a", "k int, x int")
     least = session.stage("least", a.group_by("k").agg(x="min(x)"))
     change(session, a, {(1, 3): 2, (1, 7): 1})
@@ -308,7 +308,7 @@ def test_removing_an_unseen_row_inserts_it_nowhere(session: Session) -> None:
     assert count(once) == {(1,): 1} == count(a)
 
 
-def test_both_sides_of_a_join_may_change_in_one_epoch_after_merges(session: Session) -> None:
+def test_both_join_sides_change_in_one_epoch_after_merges(session: Session) -> None:
     a, b = session.input("a", "k int"), session.input("b", "k int, w int")
     joined = session.stage("joined", a.join(b, on="k"))
     held: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
@@ -327,7 +327,7 @@ def test_both_sides_of_a_join_may_change_in_one_epoch_after_merges(session: Sess
     assert count(joined) == wanted
 
 
-def test_equal_definitions_under_two_names_do_not_interfere(session: Session) -> None:
+def test_equal_definitions_under_two_names_are_independent(session: Session) -> None:
     a = session.input("a", "k string, x int")
     one = session.stage("one", a.group_by("k").agg(n="count(*)"))
     two = session.stage("two", a.group_by("k").agg(n="count(*)"))
@@ -338,7 +338,7 @@ def test_equal_definitions_under_two_names_do_not_interfere(session: Session) ->
     assert count(two) == {("a", 3): 1}
 
 
-def test_values_of_different_types_never_meet(session: Session) -> None:
+def test_values_of_different_types_are_never_equal(session: Session) -> None:
     a = session.input("a", "x boolean")
     b = session.input("b", "x double")
     with pytest.raises(nosync_nb.SchemaError):
@@ -349,7 +349,7 @@ def test_values_of_different_types_never_meet(session: Session) -> None:
     assert [type(c.rows()[0].x) for c in (a, b)] == [bool, float]
 
 
-def test_a_sum_overflows_by_its_final_value_only(session: Session) -> None:
+def test_sum_overflows_only_by_its_final_value(session: Session) -> None:
     a = session.input("a", "x bigint")
     total = session.stage("total", a.agg(t="sum(x)"))
     big = 2**63 - 1
@@ -364,7 +364,7 @@ def test_a_sum_overflows_by_its_final_value_only(session: Session) -> None:
     assert count(total) == {(-big,): 1}
 
 
-def test_sums_of_doubles_return_exactly_and_do_not_depend_on_order(session: Session) -> None:
+def test_sums_of_doubles_are_exact_and_independent_of_order(session: Session) -> None:
     a = session.input("a", "x double")
     total = session.stage("total", a.agg(t="sum(x)"))
     numbers = [0.1, 1e16, -1e16, 1e-300, 3.3, 1e308, 1e308, -1e308]
@@ -388,7 +388,7 @@ def test_sums_of_decimals_are_exact(session: Session) -> None:
     assert count(found) == {(1, Decimal("300000000.17"), 5, Decimal("0.10")): 1}
 
 
-def test_a_function_sees_no_empty_group_and_a_stage_added_later_agrees(session: Session) -> None:
+def test_reduce_function_sees_no_empty_group(session: Session) -> None:
     a = session.input("a", "k int, x int")
 
     def most(k: Any, group: list[Any]) -> list[tuple[int]]:
@@ -402,7 +402,7 @@ def test_a_function_sees_no_empty_group_and_a_stage_added_later_agrees(session: 
     assert count(early) == count(late) == {(1, 3): 1}
 
 
-def test_a_function_changes_a_copy_of_what_it_captured(session: Session) -> None:
+def test_function_changes_a_copy_of_captured_values(session: Session) -> None:
     calls: list[str] = []
 
     def noted(row: Any) -> tuple[str, int]:
@@ -423,7 +423,7 @@ def test_a_function_changes_a_copy_of_what_it_captured(session: Session) -> None
     assert count(noting) == {("a", 2): 1, ("b", 3): 1}
 
 
-def test_a_function_that_no_log_can_hold_is_warned_of_once(session: Session) -> None:
+def test_unstorable_function_is_reported_once(session: Session) -> None:
     lock = threading.Lock()
 
     def locked(row: Any) -> bool:
@@ -441,7 +441,7 @@ def test_a_function_that_no_log_can_hold_is_warned_of_once(session: Session) -> 
 # -- the model, where the engine has no such operator ------------------------------------------
 
 
-def test_the_model_knows_outer_joins() -> None:
+def test_model_computes_outer_joins() -> None:
     a, b = model.bag([(1, "A"), (2, "B")]), model.bag([(2, "X"), (3, "Y")])
     assert model.join(a, b, [(0, 0)], "right", (2, 2)) == {(2, "B", "X"): 1, (3, None, "Y"): 1}
     assert set(model.join(a, b, [(0, 0)], "full", (2, 2))) == {
@@ -454,7 +454,7 @@ def test_the_model_knows_outer_joins() -> None:
     assert full == {(None, "p", None): 1, (None, None, "q"): 1}
 
 
-def test_the_model_knows_loops() -> None:
+def test_model_computes_loops() -> None:
     edges = model.bag([(1, 2), (2, 3), (3, 2)])
 
     def step(found: model.Bag) -> model.Bag:
@@ -469,14 +469,14 @@ def test_the_model_knows_loops() -> None:
     assert model.iterated(model.bag([(1,)]), step) == model.bag([(1,)])
 
 
-def test_the_model_knows_tops() -> None:
+def test_model_computes_top_rows() -> None:
     held = model.bag([("a", 1), ("a", 3), ("a", 3), ("b", 2), ("b", None)])
     assert model.top(held, [0], 2, [(1, True)]) == {("a", 3): 2, ("b", 2): 1, ("b", None): 1}
     assert model.top(held, [0], 1, [(1, False)], offset=1) == {("a", 3): 1, ("b", 2): 1}
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-3, 3)), max_size=6))
-def test_the_model_itself_adds_up(diffs: list[tuple[int, int]]) -> None:
+def test_model_sums_are_consistent(diffs: list[tuple[int, int]]) -> None:
     held = model.summed(((x,), n) for x, n in diffs)
     assert model.concat(held, model.negated(held)) == model.bag()
     assert set(model.distinct(held)) == {row for row, n in held.items() if n > 0}

@@ -105,9 +105,7 @@ def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_layers")
 @pytest.mark.parametrize("rows", [pytest.param(2, id="sparse"), pytest.param(8, id="dense")])
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_an_epoch_costs_what_changes_however_many_there_were(
-    operator: str, rows: int, tmp_path: Path
-) -> None:
+def test_cost_of_epoch_depends_on_change_only(operator: str, rows: int, tmp_path: Path) -> None:
     left, right = Rows("left", 1), Rows("right", 2)
     with nosync_nb.open(tmp_path / "log") as session:
         sides = [
@@ -130,7 +128,7 @@ def test_an_epoch_costs_what_changes_however_many_there_were(
     assert max(layers) <= STALL_LAYERS  # those of the worker and those of this thread
 
 
-def test_a_state_that_is_looked_into_every_epoch_is_not_sorted_anew_each_time(
+def test_probed_state_is_not_sorted_again_each_epoch(
     tmp_path: Path,
 ) -> None:
     with nosync_nb.open(tmp_path / "log") as session:

@@ -45,7 +45,7 @@ def roots(edges: Collection) -> Collection:
 
 @pytest.mark.parametrize("count", [pytest.param(1, id="sparse"), pytest.param(12, id="dense")])
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_loops_epoch_costs_what_changes_however_many_there_were(
+def test_cost_of_loop_epoch_depends_on_change_only(
     name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "INLINE_ROWS", 64)

@@ -55,7 +55,7 @@ def sums(session: Session) -> list[tuple[int, int]]:
     return [(t.num_rows, int(np.asarray(t["x"]).sum())) for t in tables]
 
 
-def test_a_large_epoch_is_one_file(tmp_path: Path) -> None:
+def test_large_epoch_is_one_file(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "x bigint, k bigint")
         for epoch in range(3):
@@ -65,7 +65,7 @@ def test_a_large_epoch_is_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_log_in_the_order_of_a_trace_comes_back(tmp_path: Path, checkpointed: bool) -> None:
+def test_log_in_trace_order_is_recovered(tmp_path: Path, checkpointed: bool) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "x bigint, k bigint")
         names = session.input("names", "k bigint, name string")
@@ -99,7 +99,7 @@ def test_a_log_in_the_order_of_a_trace_comes_back(tmp_path: Path, checkpointed: 
 
 
 @pytest.mark.spark
-def test_a_dataframe_is_written_in_the_orders_that_are_read(spark: Any, tmp_path: Path) -> None:
+def test_dataframe_is_written_once_per_arrangement(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "x bigint, k bigint")
         names = session.input("names", "k bigint, name string")
@@ -127,9 +127,7 @@ def test_a_dataframe_is_written_in_the_orders_that_are_read(spark: Any, tmp_path
 
 
 @pytest.mark.spark
-def test_two_rows_of_a_dataframe_with_one_key_are_refused_in_insert(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_dataframe_with_duplicate_key_is_refused(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         keyed = session.input("keyed", "k bigint, x bigint", key="k")
         frame = spark.range(10).selectExpr("id % 7 as k", "id as x")
@@ -151,7 +149,7 @@ def load_and_fail(session: Session) -> None:
 
 
 @pytest.mark.spark
-def test_files_that_no_epoch_is_made_of_do_not_stay(spark: Any, tmp_path: Path) -> None:
+def test_files_without_epoch_are_deleted(spark: Any, tmp_path: Path) -> None:
     def large(times: int) -> Any:
         return spark.range(9000).selectExpr("id as k", f"id * {times} as x")
 
@@ -179,7 +177,7 @@ def test_files_that_no_epoch_is_made_of_do_not_stay(spark: Any, tmp_path: Path) 
 
 
 @pytest.mark.spark
-def test_what_a_failed_run_wrote_does_not_stay(spark: Any, tmp_path: Path) -> None:
+def test_files_of_failed_run_are_deleted(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "x bigint")
         numbers.insert([(n,) for n in range(100)])
@@ -203,7 +201,7 @@ def test_what_a_failed_run_wrote_does_not_stay(spark: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.spark
-def test_files_of_small_layers_go_when_they_are_merged(spark: Any, tmp_path: Path) -> None:
+def test_files_of_merged_small_layers_are_deleted(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "x bigint, k bigint")
         other = session.input("other", "x bigint, k bigint")
@@ -219,7 +217,7 @@ def test_files_of_small_layers_go_when_they_are_merged(spark: Any, tmp_path: Pat
 
 
 @pytest.mark.spark
-def test_files_of_a_frame_that_may_be_there_stay(
+def test_files_of_possibly_written_frame_stay(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
@@ -243,7 +241,7 @@ def test_files_of_a_frame_that_may_be_there_stay(
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_dropped_stage_takes_its_files_along(tmp_path: Path, packed: bool) -> None:
+def test_files_of_dropped_stage_are_deleted(tmp_path: Path, packed: bool) -> None:
     with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
         numbers = session.input("numbers", "x bigint, k bigint")
         numbers.insert(table(0))

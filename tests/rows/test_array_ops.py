@@ -24,7 +24,7 @@ def numbers(rng: np.random.Generator, bits: int, low: int) -> Any:
 
 
 @given(st.integers(0, 2**32), BITS, BITS, BITS, BITS, st.integers(0, ROWS))
-def test_two_numbers_are_sorted_as_lexsort_does(
+def test_two_keys_are_sorted_like_lexsort(
     seed: int, first_bits: int, first_low: int, second_bits: int, second_low: int, n: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -37,13 +37,13 @@ def test_two_numbers_are_sorted_as_lexsort_does(
 
 
 @given(st.integers(0, 2**32), BITS, BITS, st.integers(0, ROWS))
-def test_equal_numbers_keep_their_order(seed: int, bits: int, low: int, n: int) -> None:
+def test_equal_keys_keep_their_order(seed: int, bits: int, low: int, n: int) -> None:
     given_ = numbers(np.random.default_rng(seed), bits, low)[:n]
     assert (stably_sorted_by(given_) == given_.argsort(kind="stable")).all()
 
 
 @pytest.mark.parametrize("runs", [1, 2, 700, 1 << 12])
-def test_leading_bits_that_are_alike_do_not_decide(runs: int) -> None:
+def test_equal_leading_bits_do_not_decide_order(runs: int) -> None:
     rng = np.random.default_rng(runs)
     n = 1 << 13
     first = rng.integers(0, runs, n, np.uint64)
@@ -59,7 +59,7 @@ def test_leading_bits_that_are_alike_do_not_decide(runs: int) -> None:
 
 @pytest.mark.parametrize("most", [0, 2, 1000])
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 4))
-def test_what_leading_bits_do_not_tell_is_mended(
+def test_order_behind_leading_bits_is_repaired(
     most: int, seed: int, alike: int, equal: int
 ) -> None:
     """Few numbers that differ behind them alone, some equal, wherever they stand."""

@@ -23,7 +23,7 @@ VALUES = {
 
 @pytest.mark.parametrize("type_", VALUES, ids=str)
 @given(data=st.data())
-def test_lists_become_what_arrow_makes_of_them(type_: pa.DataType, data: st.DataObject) -> None:
+def test_lists_become_equal_arrow_arrays(type_: pa.DataType, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | VALUES[type_], max_size=20))
     found = buffers.arrow_from_list(values, type_)
     found.validate(full=True)
@@ -31,19 +31,19 @@ def test_lists_become_what_arrow_makes_of_them(type_: pa.DataType, data: st.Data
 
 
 @pytest.mark.parametrize("type_", [pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")])
-def test_times_are_given_as_numbers(type_: pa.DataType) -> None:
+def test_times_are_built_from_numbers(type_: pa.DataType) -> None:
     assert buffers.arrow_from_list([1, None, -5], type_).equals(pa.array([1, None, -5], type_))
 
 
 @given(st.lists(st.none() | st.booleans(), max_size=40), st.integers(0, 20))
-def test_booleans_of_any_slice(values: list[bool | None], start: int) -> None:
+def test_booleans_are_read_from_any_slice(values: list[bool | None], start: int) -> None:
     array = pa.array(values, pa.bool_()).slice(start)
     assert [bool(v) for v in values[start:]] == buffers.bools(array).tolist()
     assert [v is None for v in values[start:]] == buffers.null_mask_of(array).tolist()
 
 
 @given(st.lists(st.integers(-100, 100), max_size=20), st.integers(0, 10), st.data())
-def test_numbers_there_and_back(values: list[int], start: int, data: st.DataObject) -> None:
+def test_numbers_round_trip(values: list[int], start: int, data: st.DataObject) -> None:
     given = np.array(values, np.int64)
     array = buffers.arrow_from_numpy(given).slice(start)
     assert values[start:] == buffers.values_of(array).tolist()

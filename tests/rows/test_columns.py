@@ -39,7 +39,7 @@ def codes(items: list[Any], type_: str) -> list[bytes]:
 
 
 @given(typed_values(), st.data())
-def test_taking_masking_slicing_are_those_of_lists(
+def test_take_mask_and_slice_equal_list_operations(
     drawn: tuple[str, list[Any]], data: st.DataObject
 ) -> None:
     type_, items = drawn
@@ -71,7 +71,7 @@ def test_concat_joins_any_forms(drawn: tuple[str, list[Any]], data: st.DataObjec
 
 
 @given(typed_values())
-def test_arrow_and_back_keeps_values_and_nulls(drawn: tuple[str, list[Any]]) -> None:
+def test_arrow_round_trip_keeps_values_and_nulls(drawn: tuple[str, list[Any]]) -> None:
     type_, items = drawn
     for form in column_forms(type_, items):
         array = to_arrow(form, type_)
@@ -86,7 +86,7 @@ def test_arrow_and_back_keeps_values_and_nulls(drawn: tuple[str, list[Any]]) -> 
 
 
 @given(typed_values(max_size=4))
-def test_large_columns_behave_as_small_ones(drawn: tuple[str, list[Any]]) -> None:
+def test_large_columns_behave_like_small_ones(drawn: tuple[str, list[Any]]) -> None:
     type_, items = drawn
     many = items * (SMALL // 2)
     array = to_arrow(column_forms(type_, items)[0], type_)
@@ -104,7 +104,7 @@ def test_large_columns_behave_as_small_ones(drawn: tuple[str, list[Any]]) -> Non
     assert expected == encode_column(mask(large, keep), type_)
 
 
-def test_floats_are_made_canonical() -> None:
+def test_floats_are_canonical() -> None:
     odd = np.array([0x7FF8000000000001, 0xFFF8000000000000], np.uint64).view(np.float64)
     for count in (1, SMALL):
         array = pa.array(np.concatenate([odd, [-0.0, 1.0]] * count))
@@ -114,7 +114,7 @@ def test_floats_are_made_canonical() -> None:
         assert equal(from_arrow(holed, "double"), from_arrow(holed, "double"), "double").all()
 
 
-def test_python_values_are_the_natural_ones() -> None:
+def test_python_values_have_natural_types() -> None:
     moment = 1_700_000_000_123_456
     assert to_pylist(np.array([0, -1], np.int32), "date") == [date(1970, 1, 1), date(1969, 12, 31)]
     (aware,) = to_pylist(np.array([moment]), "timestamp")
@@ -127,7 +127,7 @@ def test_python_values_are_the_natural_ones() -> None:
     assert to_pylist(nested, "map<string,array<decimal(5,2)>>") == [{"k": [Decimal("1.50")]}]
 
 
-def test_a_date_beyond_python_says_so() -> None:
+def test_date_outside_python_range_raises_error() -> None:
     with pytest.raises(SchemaError, match="outside the years 1 to 9999"):
         to_pylist(np.array([2**31 - 1], np.int32), "date")
 

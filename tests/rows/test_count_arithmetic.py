@@ -19,7 +19,7 @@ COUNTS = st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1))
 
 
 @given(st.lists(st.tuples(COUNTS, COUNTS), max_size=80))
-def test_products_are_exact_or_an_error(pairs: list[tuple[int, int]]) -> None:
+def test_products_are_exact_or_raise(pairs: list[tuple[int, int]]) -> None:
     left, right = (np.array([p[i] for p in pairs], np.int64) for i in (0, 1))
     expected = [a * b for a, b in pairs]
     wrong = [i for i, n in enumerate(expected) if not -(2**63) <= n < 2**63]
@@ -73,7 +73,7 @@ LOOPS: dict[str, tuple[Callable[[Collection], Collection], str, str]] = {
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_loop_whose_counts_grow_is_stopped_and_named(session: Session, name: str) -> None:
+def test_loop_with_growing_counts_is_stopped_and_named(session: Session, name: str) -> None:
     build, says, remedy = LOOPS[name]
     numbers = session.input("numbers", "n int")
     stage = session.stage("grown", build(numbers))
@@ -90,9 +90,7 @@ def test_a_loop_whose_counts_grow_is_stopped_and_named(session: Session, name: s
 
 
 @pytest.mark.spark
-def test_a_loop_whose_counts_grow_on_executors_is_stopped_and_named(
-    tmp_path: Path, spark: Any
-) -> None:
+def test_loop_with_growing_counts_is_stopped_on_executors(tmp_path: Path, spark: Any) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=0) as session:
         numbers = session.input("numbers", "n int")
         body: Callable[[Collection], Collection] = lambda v: v.join(v, on="n")  # noqa: E731
@@ -103,7 +101,7 @@ def test_a_loop_whose_counts_grow_on_executors_is_stopped_and_named(
         assert session.now == 0
 
 
-def test_a_count_that_grows_outside_of_a_loop_names_stage_and_operator(session: Session) -> None:
+def test_count_overflow_outside_loop_names_stage_and_operator(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     many = numbers
     for _ in range(4):
@@ -120,7 +118,7 @@ def test_a_count_that_grows_outside_of_a_loop_names_stage_and_operator(session: 
     session.commit()
 
 
-def test_groups_of_more_rows_than_64_bits_hold_are_refused(tmp_path: Path) -> None:
+def test_groups_above_64_bits_are_refused(tmp_path: Path) -> None:
     """In one epoch, and in two; nothing of the epoch that is refused remains."""
     with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
         ones: Any = session.input("ones", "k int, x int")

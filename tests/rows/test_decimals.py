@@ -27,9 +27,7 @@ def forms(type_: str, copies: int) -> tuple[pa.Array, columns.Column]:
 
 @pytest.mark.parametrize("copies", [1, 5, 30])
 @pytest.mark.parametrize("type_", [NARROW, WIDE])
-def test_both_forms_of_decimals_have_one_hash_one_order_and_are_equal(
-    type_: str, copies: int
-) -> None:
+def test_both_forms_of_decimals_agree(type_: str, copies: int) -> None:
     arrow, plain = forms(type_, copies)
     n = len(arrow)
     expected = hash_columns([plain[:n]], (type_,), n).tolist()
@@ -48,7 +46,7 @@ def test_both_forms_of_decimals_have_one_hash_one_order_and_are_equal(
     assert len(columns.take(arrow, index[:0])) == 0
 
 
-def test_more_than_a_few_decimals_are_kept_in_arrow() -> None:
+def test_many_decimals_are_stored_in_arrow() -> None:
     arrow, _ = forms(NARROW, 30)
     for n, kept in ((FEW_DECIMALS, np.ndarray), (FEW_DECIMALS + 1, pa.Array)):
         assert isinstance(columns.from_arrow(arrow.slice(0, n), NARROW), kept)
@@ -60,7 +58,7 @@ def test_more_than_a_few_decimals_are_kept_in_arrow() -> None:
         assert columns.equal(made, arrow.slice(0, n), NARROW).all()
 
 
-def test_a_decimal_is_cut_alike_whatever_stands_beside_it() -> None:
+def test_limbs_of_decimal_do_not_depend_on_other_rows() -> None:
     """Else a value that came beside wide ones would not go out of a sum that has none."""
     near = [value for value in VALUES if value is not None]
     alone = accumulators.contributions("sum", objects(near), WIDE, len(near))

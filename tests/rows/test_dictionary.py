@@ -31,7 +31,9 @@ def pair(values: list[str | None]) -> tuple[pa.Array, pa.DictionaryArray]:
 
 
 @given(values=st.lists(TEXTS, max_size=300), data=st.data())
-def test_every_function_takes_both(values: list[str | None], data: st.DataObject) -> None:
+def test_every_function_accepts_plain_and_encoded_text(
+    values: list[str | None], data: st.DataObject
+) -> None:
     plain, few = pair(values)
     n = len(values)
     at = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=150)) if n else [], np.int64)
@@ -73,7 +75,7 @@ def hashed(columns: list[Any], index: Any = None) -> Any:
 
 
 @pytest.mark.parametrize("values", [["a", "bc", ""], ["a", None, "bc"]])
-def test_a_first_column_has_the_hashes_of_its_texts(values: list[str | None]) -> None:
+def test_first_column_has_hashes_of_its_texts(values: list[str | None]) -> None:
     plain, column = pair(values * 200)
     for types, others in ((["string"], []), (["string", "bigint"], [np.arange(600)])):
         expected = rows.hash_columns([plain, *others], types, 600)
@@ -89,7 +91,7 @@ def told(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | pa.Array) else value
 
 
-def test_merges_move_codes() -> None:
+def test_concat_and_take_keep_codes() -> None:
     first, second = pair(["a", None, "b"] * 2000)[1], pair(["b", "c", ""] * 2000)[1]
     joined = rows.concat([first, second], "string")
     assert isinstance(joined, pa.DictionaryArray)
@@ -101,7 +103,7 @@ def test_merges_move_codes() -> None:
     assert plain.to_pylist() == few[0].to_pylist() + few[1].to_pylist()
 
 
-def test_equal_columns_stand_in_files_by_equal_bytes() -> None:
+def test_equal_columns_have_equal_bytes_in_files() -> None:
     values = ["b", None, "a", ""] * 10
     other = dictionary.dictionary_encoded(pa.array(["unused", "", "a", *values]))
     assert other is not None
@@ -120,9 +122,7 @@ def test_equal_columns_stand_in_files_by_equal_bytes() -> None:
 @pytest.mark.parametrize(
     ("count", "length", "there"), [(256, 1, True), (257, 1, False), (20, 4000, False)]
 )
-def test_a_column_is_coded_if_its_texts_are_few_and_short(
-    count: int, length: int, there: bool
-) -> None:
+def test_column_is_encoded_if_texts_are_few_and_short(count: int, length: int, there: bool) -> None:
     values = [f"{i:03}" * length for i in range(count)]
     many = pa.array([values[0]] * 2000 + values)
     assert (dictionary.dictionary_encoded(many) is not None) == there
@@ -130,7 +130,7 @@ def test_a_column_is_coded_if_its_texts_are_few_and_short(
     assert (dictionary.dictionary_encoded(early) is not None) == there
 
 
-def test_a_code_of_no_text_leads_nowhere() -> None:
+def test_code_without_text_reads_as_empty() -> None:
     wrong = dictionary.dictionary_column(pa.array([0, 1, 255], pa.uint8()), ["a", "b"])
     assert rows.take(wrong, np.array([2, 0])).tolist() == ["", "a"]
     assert rows.take(wrong, np.arange(3).repeat(40)).to_pylist()[-1] == ""

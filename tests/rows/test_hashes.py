@@ -90,7 +90,7 @@ def test_many_rows_hash_as_in_spark(type_: str) -> None:
     assert expected[3:] == hash_columns([array.slice(3)], [type_], n - 3).tolist()
 
 
-def test_position_of_null_matters() -> None:
+def test_position_of_null_changes_hash() -> None:
     pairs = VECTORS["pairs"]
     columns = [objects(list(values)) for values in zip(*pairs["rows"], strict=True)]
     expected = [int(text) for text in pairs["hashes"]]
@@ -107,7 +107,7 @@ def wide_columns() -> list[Any]:
     return [objects(values) for values in rows]
 
 
-def test_more_than_64_columns_have_a_second_bitmap() -> None:
+def test_more_than_64_columns_have_second_bitmap() -> None:
     expected = [int(text) for text in VECTORS["wide"]["hashes"]]
     columns = wide_columns()
     assert expected == hash_columns(columns, ["bigint"] * len(columns), 3).tolist()
@@ -120,7 +120,7 @@ def test_widening_integers_keeps_hashes() -> None:
         assert expected == hash_columns([widen(column, "tinyint", wider)], [wider], 3).tolist()
 
 
-def test_strided_columns_hash_as_copies() -> None:
+def test_strided_columns_hash_like_copies() -> None:
     column = np.arange(20)
     for n in (10, 1000):
         column = np.arange(2 * n)
@@ -128,12 +128,12 @@ def test_strided_columns_hash_as_copies() -> None:
         assert expected == hash_columns([column[::2]], ["bigint"], n).tolist()
 
 
-def test_no_columns_hash_alike() -> None:
+def test_rows_without_columns_have_equal_hashes() -> None:
     assert len(set(hash_columns([], [], 3).tolist())) == 1
     assert hash_columns([], [], 1000)[0] == hash_columns([], [], 1)[0]
 
 
-def test_no_rows_have_no_hashes() -> None:
+def test_empty_column_has_no_hashes() -> None:
     assert hash_columns([np.empty(0, np.int64)], ["bigint"], 0).tolist() == []
 
 
@@ -160,7 +160,7 @@ def test_nested_columns_have_no_hash_in_spark() -> None:
 
 
 @pytest.mark.spark
-def test_spark_agrees_with_the_vectors(spark: Any) -> None:
+def test_spark_agrees_with_vectors(spark: Any) -> None:
     rows = list(zip_longest(*(vector["values"] for vector in SCALARS.values())))
     names = [f"a {i}" for i in range(len(SCALARS))]
     casts = {"binary": "unhex({})", "timestamp": "cast({} || 'Z' as timestamp)"}

@@ -25,7 +25,7 @@ from nosync_nb.rows.encoding import encode_column
 
 
 @given(typed_values())
-def test_equality_is_equality_of_encodings_and_of_hashes(drawn: tuple[str, list[Any]]) -> None:
+def test_equality_agrees_with_encodings_and_hashes(drawn: tuple[str, list[Any]]) -> None:
     type_, items = drawn
     left = [a for a in items for _ in items]
     right = [b for _ in items for b in items]
@@ -39,7 +39,7 @@ def test_equality_is_equality_of_encodings_and_of_hashes(drawn: tuple[str, list[
 
 
 @given(typed_values())
-def test_every_form_has_the_same_hashes_codes_and_encodings(drawn: tuple[str, list[Any]]) -> None:
+def test_forms_have_equal_hashes_codes_and_encodings(drawn: tuple[str, list[Any]]) -> None:
     type_, items = drawn
     encoded = [encode(value, type_) for value in items]
     first, *others = column_forms(type_, items)
@@ -53,7 +53,7 @@ def test_every_form_has_the_same_hashes_codes_and_encodings(drawn: tuple[str, li
 
 
 @given(typed_values(max_size=6))
-def test_many_rows_hash_and_sort_as_few_do(drawn: tuple[str, list[Any]]) -> None:
+def test_many_rows_hash_and_sort_like_few(drawn: tuple[str, list[Any]]) -> None:
     type_, items = drawn
     hashes = hash_columns([column_forms(type_, items)[0]], [type_], len(items)).tolist()
     for form in column_forms(type_, items * 300):
@@ -65,7 +65,7 @@ def test_many_rows_hash_and_sort_as_few_do(drawn: tuple[str, list[Any]]) -> None
 
 
 @given(st.data(), st.lists(types, min_size=1, max_size=3), st.integers(0, 10))
-def test_rows_are_sorted_as_their_encodings(data: st.DataObject, kinds: list[str], n: int) -> None:
+def test_rows_sort_by_their_encodings(data: st.DataObject, kinds: list[str], n: int) -> None:
     columns = []
     for type_ in kinds:
         pool = data.draw(st.lists(st.none() | values(type_), min_size=1, max_size=3))
@@ -93,7 +93,7 @@ def test_codes_never_contradict_the_order(drawn: tuple[str, list[Any]]) -> None:
 
 
 @given(typed_values(max_size=8))
-def test_no_encoding_begins_another(drawn: tuple[str, list[Any]]) -> None:
+def test_no_encoding_is_prefix_of_another(drawn: tuple[str, list[Any]]) -> None:
     type_, items = drawn
     encoded = {encode(value, type_) for value in items}
     assert not [(a, b) for a in encoded for b in encoded if a != b and b.startswith(a)]
@@ -113,24 +113,24 @@ def test_text_is_ordered_by_bytes() -> None:
         assert expected == list(dict.fromkeys(found))
 
 
-def test_maps_are_equal_in_any_order_of_entries() -> None:
+def test_maps_are_equal_in_any_entry_order() -> None:
     type_ = "map<string,int>"
     assert encode({"a": 1, "b": None}, type_) == encode({"b": None, "a": 1}, type_)
     assert encode({"a": 1}, type_) < encode({"a": 1, "b": 1}, type_)
 
 
-def test_signed_zero_is_zero_also_inside() -> None:
+def test_nested_signed_zeros_are_equal() -> None:
     column = pa.array([[0.0], [-0.0]], pa.list_(pa.float64()))
     same = equal(column.slice(0, 1), column.slice(1, 1), "array<double>")
     assert same.tolist() == [True]
 
 
-def test_no_columns_have_no_order() -> None:
+def test_sort_without_columns_is_empty() -> None:
     assert sort_indices([], []).tolist() == []
 
 
 @pytest.mark.parametrize("type_", ["bigint", "string", "array<int>"])
-def test_no_rows_sort_to_nothing(type_: str) -> None:
+def test_sort_without_rows_is_empty(type_: str) -> None:
     column = concat([], type_)
     assert sort_indices([column], [type_]).tolist() == []
     assert order_codes(column, type_).tolist() == []

@@ -15,7 +15,7 @@ from nosync_nb.rows import Schema, arrow_type, canonical_type, spark_type, widen
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=8), types, min_size=1, max_size=4))
-def test_ddl_arrow_and_pickle_make_the_same_schema_again(fields: dict[str, str]) -> None:
+def test_ddl_arrow_and_pickle_round_trip(fields: dict[str, str]) -> None:
     schema = Schema(fields.items())
     assert schema == Schema.parse(schema.ddl)
     assert schema not in (Schema.parse("of_nobody int"), schema.ddl)
@@ -24,7 +24,7 @@ def test_ddl_arrow_and_pickle_make_the_same_schema_again(fields: dict[str, str])
     assert (schema, hash(schema)) == (again, hash(again))
 
 
-def test_ddl_of_people_becomes_simple_strings() -> None:
+def test_handwritten_ddl_becomes_simple_strings() -> None:
     schema = Schema.parse(
         "`a b` LONG NOT NULL COMMENT 'it''s', S: Struct<X:Integer, y string>,"
         " m map<string, array<real>>, d dec(5), t timestamp_ltz"
@@ -54,7 +54,7 @@ def test_ddl_of_people_becomes_simple_strings() -> None:
         ("a int; b int", "cannot read ';'"),
     ],
 )
-def test_bad_ddl_is_refused_with_a_hint(ddl: str, message: str) -> None:
+def test_invalid_ddl_is_refused_with_hint(ddl: str, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         Schema.parse(ddl)
 
@@ -89,12 +89,12 @@ def test_columns_are_found_by_exact_name_then_by_case() -> None:
         (pa.decimal128(2, 2), "decimal(2,2)"),
     ],
 )
-def test_foreign_arrow_types_have_a_type(type_: pa.DataType, expected: str) -> None:
+def test_other_arrow_types_map_to_spark_types(type_: pa.DataType, expected: str) -> None:
     assert expected == spark_type(type_)
 
 
 @pytest.mark.parametrize("type_", [pa.null(), pa.time32("s"), pa.decimal256(50)])
-def test_arrow_types_without_a_type_are_named(type_: pa.DataType) -> None:
+def test_arrow_types_without_spark_type_are_named(type_: pa.DataType) -> None:
     with pytest.raises(SchemaError, match=r"column 'x': .* have no Spark SQL type"):
         Schema.from_arrow(pa.schema([("x", type_)]))
 

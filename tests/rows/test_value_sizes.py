@@ -23,7 +23,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("type_", VALUES)
-def test_the_bytes_of_copies_are_at_least_those_that_arrow_takes(type_: str) -> None:
+def test_estimated_bytes_of_copies_bound_arrow_bytes(type_: str) -> None:
     values = VALUES[type_]
     if type_.startswith("map"):
         values = [None if each is None else list(each.items()) for each in values]  # type: ignore[union-attr]
@@ -37,7 +37,7 @@ def test_the_bytes_of_copies_are_at_least_those_that_arrow_takes(type_: str) -> 
         assert told <= 8 * copies.nbytes + 64 * int(own.sum())
 
 
-def test_counts_beyond_64_bits_are_added_up() -> None:
+def test_counts_above_64_bits_are_summed() -> None:
     counts = np.array([2**62, 2**62, 2**62])
     told = copied_bytes([pa.array(["a", "b", "c"])], ["string"], counts)
     assert told > 2**63

@@ -171,9 +171,7 @@ NUMBERS = [*range(14), 1 << 20, 2**31 - 1, 2**31, 2**32 - 1]
 
 
 @pytest.mark.parametrize("inner", [False, True])
-def test_an_epoch_that_empties_what_it_must_not_is_told_or_takes_nothing(
-    log: Path, tmp_path: Path, inner: bool
-) -> None:
+def test_epoch_that_clears_a_collection_is_refused(log: Path, tmp_path: Path, inner: bool) -> None:
     """A trace may be emptied by an epoch if an operator owns it: no row of a collection goes."""
     whole = tmp_path / "whole"
     shutil.move(log, whole)
@@ -209,7 +207,7 @@ def test_an_epoch_that_empties_what_it_must_not_is_told_or_takes_nothing(
     assert told.issuperset({2**31, 2**32 - 1})
 
 
-def test_a_checkpoint_holds_layers_alone(log: Path) -> None:
+def test_checkpoint_with_clear_entry_is_refused(log: Path) -> None:
     disk = HastyFiles()
     (found,) = checkpoint.checkpoint_names(disk.names(str(log)))
     state = checkpoint.read_checkpoint(disk, str(log), found)
@@ -233,7 +231,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.fault(44)
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_hostile_name_in_any_record_is_told_and_nothing_is_touched(
+def test_hostile_name_in_any_record_is_reported_and_harmless(
     log: Path, tmp_path: Path, field: str
 ) -> None:
     whole = tmp_path / "whole"
@@ -253,14 +251,14 @@ def test_a_hostile_name_in_any_record_is_told_and_nothing_is_touched(
         shutil.rmtree(log)
 
 
-def test_the_untouched_log_opens(log: Path, tmp_path: Path) -> None:
+def test_unmodified_log_opens(log: Path, tmp_path: Path) -> None:
     """Else the test above would prove nothing."""
     with nosync_nb.open(log) as session:
         assert len(session["rows"].rows()) == 48
         assert session["rows"].rows(at=1) == [(k, 0) for k in range(12)]
 
 
-def test_a_hostile_name_in_a_pack_is_told(log: Path) -> None:
+def test_hostile_name_in_pack_is_reported(log: Path) -> None:
     """A section of a pack refers to part files; its bytes are checked before they are believed."""
     disk = HastyFiles()
     (found,) = checkpoint.checkpoint_names(disk.names(str(log)))
@@ -279,7 +277,7 @@ def test_a_hostile_name_in_a_pack_is_told(log: Path) -> None:
             Pack(history, name, size, digest).sections(number)
 
 
-def test_no_path_is_made_of_a_hostile_name(tmp_path: Path) -> None:
+def test_no_path_is_built_from_hostile_name(tmp_path: Path) -> None:
     (tmp_path / "layers").mkdir()
     folder = str(tmp_path / "layers")
     (tmp_path / VICTIM).write_bytes(b"mine")
@@ -315,7 +313,7 @@ def test_no_path_is_made_of_a_hostile_name(tmp_path: Path) -> None:
         {"path": "a.arrow"},
     ],
 )
-def test_a_reference_that_is_none_is_told(data: Any) -> None:
+def test_invalid_part_reference_is_refused(data: Any) -> None:
     from nosync_nb.trace.parts.part_file import refs_from_json
 
     with pytest.raises(CorruptLogError):

@@ -30,7 +30,7 @@ from nosync.variables import Variables
 from nosync_nb import RecoveryReport, errors
 from nosync_nb.collections import definition
 from nosync_nb.rows.ddl import quote
-from nosync_nb.session import session as sessions
+from nosync_nb.session import session as session_module
 from nosync_nb.session.definitions import define
 from nosync_nb.store.catalog import validation
 from nosync_widgets import formats
@@ -159,7 +159,7 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watche
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NOSYNC_SESSION", "log")
     # No name of a stage may be such a text; what if one came in by a log all the same?
-    for module in (sessions, define, definition):
+    for module in (session_module, define, definition):
         monkeypatch.setattr(module, "check_name", lambda name, what: name)
     monkeypatch.setattr(validation, "stage_name", lambda name, frozen: name)
     watched = Watched()
@@ -187,7 +187,7 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watche
     watched.close()
 
 
-def test_every_subcommand_shows_a_hostile_text_as_text(notebook: Watched) -> None:
+def test_every_subcommand_escapes_hostile_text(notebook: Watched) -> None:
     calls = [
         ["status"],
         ["show", HOSTILE],
@@ -255,7 +255,7 @@ def test_every_subcommand_shows_a_hostile_text_as_text(notebook: Watched) -> Non
     assert "&lt;script&gt;" in notebook.seen
 
 
-def test_every_error_shows_a_hostile_text_as_text(notebook: Watched) -> None:
+def test_every_error_escapes_hostile_text(notebook: Watched) -> None:
     for words in (
         ["show", "not " + HOSTILE],
         ["show", HOSTILE, "--at", "not " + HOSTILE],
@@ -304,7 +304,7 @@ def test_every_error_shows_a_hostile_text_as_text(notebook: Watched) -> None:
     notebook.dd("travel", HOSTILE)
 
 
-def test_values_of_cells_reports_and_explanations_show_it_as_text(notebook: Watched) -> None:
+def test_cell_values_reports_and_plans_escape_hostile_text(notebook: Watched) -> None:
     for source in (
         "data",
         "some",
@@ -326,7 +326,7 @@ def test_values_of_cells_reports_and_explanations_show_it_as_text(notebook: Watc
     assert "\\x1b" in notebook.seen
 
 
-def test_warnings_show_it_as_text(notebook: Watched) -> None:
+def test_warnings_escape_hostile_text(notebook: Watched) -> None:
     notebook.run(
         "def bad(epoch, changes):\n"
         "    raise type(H, (ValueError,), {'__repr__': lambda self: H})(H)\n"
@@ -345,7 +345,7 @@ def test_warnings_show_it_as_text(notebook: Watched) -> None:
         assert_plain(text)
 
 
-def test_a_recovered_log_tells_of_it_as_text_and_binds_no_name_of_pythons(
+def test_recovery_escapes_hostile_text_and_binds_no_python_names(
     notebook: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notebook.run(
@@ -368,7 +368,7 @@ def test_a_recovered_log_tells_of_it_as_text_and_binds_no_name_of_pythons(
         assert f"{name} is a name of Python" in shown
 
 
-def test_no_name_of_python_or_the_shell_is_bound_by_a_log(notebook: Watched) -> None:
+def test_log_binds_no_name_of_python_or_shell(notebook: Watched) -> None:
     bindings = Variables(notebook.shell)
     for name in [*dir(builtins), "In", "Out", "nosync", "class", "__file__", "__builtins__"]:
         before = notebook.names.get(name)
@@ -376,7 +376,7 @@ def test_no_name_of_python_or_the_shell_is_bound_by_a_log(notebook: Watched) -> 
         assert notebook.names.get(name) is before
 
 
-def test_a_memo_of_a_stranger_binds_no_alias_over_pythons_names(notebook: Watched) -> None:
+def test_memo_binds_no_alias_over_python_names(notebook: Watched) -> None:
     memo = NotebookMemo(aliases={"print": HOSTILE, "other": HOSTILE})
     variables = Variables(notebook.shell)
     variables.switch_memo(memo, None, own=True)
@@ -385,7 +385,7 @@ def test_a_memo_of_a_stranger_binds_no_alias_over_pythons_names(notebook: Watche
     assert notebook.names["other"].name == HOSTILE
 
 
-def test_reports_tables_and_pictures_are_harmless_by_themselves() -> None:
+def test_reports_tables_and_pictures_escape_hostile_text() -> None:
     report = RecoveryReport(
         fresh=False,
         clean=False,
@@ -420,7 +420,7 @@ def test_reports_tables_and_pictures_are_harmless_by_themselves() -> None:
         assert_plain(str(formats.value(item)))
 
 
-def test_the_view_is_harmless_without_widgets_and_its_traits_hold_nothing_hidden(
+def test_static_view_and_traits_escape_hostile_text(
     notebook: Watched,
 ) -> None:
     session = notebook.names["nosync"].session()
@@ -442,7 +442,7 @@ def test_the_view_is_harmless_without_widgets_and_its_traits_hold_nothing_hidden
         view.close()
 
 
-def test_errors_and_notices_of_programs_hold_nothing_hidden(tmp_path: Path) -> None:
+def test_program_errors_and_notices_escape_hostile_text(tmp_path: Path) -> None:
     with nosync_nb.open(str(tmp_path / "log")) as session:
         data = session.input("data", "a string")
         data.insert([(HOSTILE,)], once=HOSTILE)
@@ -458,12 +458,12 @@ def test_errors_and_notices_of_programs_hold_nothing_hidden(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["plain", "naïve ☃ 𝒳 שלום", "👩‍👩‍👧 می‌خواهم", "two\nlines\tx", ""])
-def test_what_hides_nothing_stays_as_it_is(text: str) -> None:
+def test_visible_text_is_unchanged(text: str) -> None:
     assert errors.visible(text) == text
     assert errors.visible(errors.visible(HOSTILE)) == errors.visible(HOSTILE)
 
 
-def test_what_hides_is_spelled() -> None:
+def test_hidden_characters_are_spelled_out() -> None:
     assert errors.visible("\x1b[0m\u202e\x9b\r") == "\\x1b[0m\\u202e\\x9b\\x0d"
     assert errors.one_line("a\r\nb\nc") == "a⏎b⏎c"
     assert errors.html('<\x1b">') == "&lt;\\x1b&quot;&gt;"

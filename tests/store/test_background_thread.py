@@ -63,7 +63,7 @@ def begun() -> Iterator[Begun]:
     assert named("single") == 0
 
 
-def test_a_thread_is_started_once_and_joined(begun: Begun) -> None:
+def test_thread_starts_once_and_joins(begun: Begun) -> None:
     for _ in range(3):
         begun.single.start(begun.run)
     assert begun.begun.wait(PATIENCE_S)
@@ -74,13 +74,13 @@ def test_a_thread_is_started_once_and_joined(begun: Begun) -> None:
     assert begun.times == 1
 
 
-def test_a_thread_that_was_joined_before_it_was_started_is_not_started(begun: Begun) -> None:
+def test_thread_joined_before_start_is_not_started(begun: Begun) -> None:
     begun.single.join()
     begun.single.start(begun.run)
     assert (begun.times, begun.single.has_ended) == (0, False)
 
 
-def test_a_thread_that_the_system_refuses_is_an_error_and_started_later(
+def test_refused_thread_start_raises_and_can_be_retried(
     begun: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any) -> Any:
@@ -143,7 +143,7 @@ def struck() -> Iterator[None]:
 @pytest.mark.fault(48)
 @pytest.mark.usefixtures("struck")
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_an_interrupt_while_the_worker_starts_leaves_one_worker(
+def test_interrupted_worker_start_leaves_one_worker(
     moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupts, worker = Interrupts(moment, monkeypatch), BackgroundWorker("struck worker")
@@ -166,7 +166,7 @@ def test_an_interrupt_while_the_worker_starts_leaves_one_worker(
 @pytest.mark.fault(48)
 @pytest.mark.usefixtures("struck")
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_an_interrupt_while_the_syncing_thread_starts_leaves_one(
+def test_interrupted_start_of_sync_thread_leaves_one(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "log")
@@ -186,7 +186,7 @@ def test_an_interrupt_while_the_syncing_thread_starts_leaves_one(
 
 @pytest.mark.fault(48)
 @pytest.mark.usefixtures("struck")
-def test_a_syncing_thread_whose_start_was_interrupted_ends_with_its_log(
+def test_sync_thread_with_interrupted_start_ends_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is on its way when the log is closed, and must not use files that are closed."""
@@ -212,7 +212,7 @@ def _submitted(worker: BackgroundWorker, ran: list[int]) -> bool:
 
 
 @pytest.mark.fault(48)
-def test_a_worker_works_wherever_its_first_task_is_interrupted() -> None:
+def test_worker_runs_after_first_task_is_interrupted_anywhere() -> None:
     counted = BackgroundWorker("counted worker")
     opcodes, _ = count(lambda: _submitted(counted, []), lambda: None)
     counted.close()
@@ -229,7 +229,7 @@ def test_a_worker_works_wherever_its_first_task_is_interrupted() -> None:
         assert named(f"struck worker {at}") == 0
 
 
-def test_a_thread_that_dies_before_it_starts_the_other_is_replaced(
+def test_thread_that_dies_at_start_is_replaced(
     begun: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, died = _thread.start_new_thread, []

@@ -64,7 +64,7 @@ def shipped(session: Session, tmp_path: Path, poll: TakeoverPoll) -> None:
 @pytest.mark.fault(15, 32)
 @pytest.mark.parametrize("running", [False, True], ids=["backup", "snapshot"])
 @pytest.mark.parametrize("silent", [False, True], ids=["wrote", "opened"])
-def test_an_old_copy_is_known_though_all_that_differs_is_before_its_checkpoints(
+def test_old_disk_is_detected_by_ownership_history(
     tmp_path: Path, *, running: bool, silent: bool
 ) -> None:
     path, backup = tmp_path / "x.nosync", tmp_path / "backup"
@@ -102,7 +102,7 @@ def test_an_old_copy_is_known_though_all_that_differs_is_before_its_checkpoints(
 
 
 @pytest.mark.fault(27)
-def test_a_replica_that_was_away_while_owners_came_and_went_is_brought_level(
+def test_replica_absent_for_several_owners_catches_up(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "x.nosync"
@@ -130,7 +130,7 @@ def head(generation: int, word: bytes, before: tuple[int, bytes] | None = None) 
 
 
 @pytest.mark.fault(15)
-def test_an_owner_is_told_from_another_one_by_his_word_and_by_where_he_ended() -> None:
+def test_owner_is_identified_by_word_and_end() -> None:
     mine, other = b"mine....", b"other..."
     reigns = {4: OwnerTenure(mine, 9), 6: OwnerTenure(mine, 12)}
     assert ownership_history.includes_owner(reigns, head(4, mine), 9)
@@ -156,7 +156,7 @@ def test_an_owner_is_told_from_another_one_by_his_word_and_by_where_he_ended() -
     assert ownership_history.includes_owner({}, head(5, other), 5)
 
 
-def test_no_more_owners_are_kept_than_a_checkpoint_can_bear() -> None:
+def test_saved_owners_are_bounded() -> None:
     words = [number.to_bytes(8, "big") for number in range(1, 2001)]
     heads = [head(number, word) for number, word in enumerate(words, 1)]
     said = OwnershipHistory(heads, {}, 0, []).saved(7)
@@ -168,13 +168,13 @@ def test_no_more_owners_are_kept_than_a_checkpoint_can_bear() -> None:
 
 @pytest.mark.fault(43)
 @pytest.mark.parametrize("said", [[[1, 2]], [["x", "00", 1]], [[1, "zz", 1]], 7, {"a": 1}])
-def test_owners_that_make_no_sense_are_damage(said: object) -> None:
+def test_invalid_owners_are_damage(said: object) -> None:
     with pytest.raises(CorruptLogError, match="owners"):
         ownership_history.decode_ownership({"owners": said})
 
 
 @pytest.mark.fault(32, 33)
-def test_frames_that_are_kept_are_compared_whoever_wrote_them_elsewhere(tmp_path: Path) -> None:
+def test_retained_frames_are_compared_whoever_wrote_them(tmp_path: Path) -> None:
     """What an owner wrote again of whom this log knows nothing is no more than it has."""
     path = tmp_path / "x.nosync"
     with open_session(path) as session:

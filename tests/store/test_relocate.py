@@ -33,7 +33,7 @@ def moved(log: Path, target: Path) -> bool:
     return move_log(Files(), str(log), str(target), lambda _: None)
 
 
-def test_a_move_names_the_old_and_new_path_of_a_log_and_its_branches(log: Path) -> None:
+def test_move_names_old_and_new_paths_of_log_and_branches(log: Path) -> None:
     target, named = log.with_name("new"), []
 
     def prepare(paths: Sequence[tuple[str, str]]) -> None:
@@ -51,7 +51,7 @@ def test_a_move_names_the_old_and_new_path_of_a_log_and_its_branches(log: Path) 
 
 
 @pytest.mark.parametrize("part", ["", "branches/outer", "branches/outer/branches/inner"])
-def test_a_log_is_not_moved_while_it_or_a_branch_is_open_or_opened(log: Path, part: str) -> None:
+def test_open_log_or_branch_is_not_moved(log: Path, part: str) -> None:
     target = log.with_name("new")
     with nosync_nb.open(log / part):
         assert not moved(log, target)
@@ -66,9 +66,7 @@ def test_a_log_is_not_moved_while_it_or_a_branch_is_open_or_opened(log: Path, pa
 
 
 @pytest.mark.parametrize("call", ["lock", "read", "rename"])
-def test_a_disk_that_refuses_moves_nothing(
-    log: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_failing_disk_moves_nothing(log: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise DurabilityError("the disk refuses")
 
@@ -79,9 +77,7 @@ def test_a_disk_that_refuses_moves_nothing(
         assert session["counts"].count() == 20_000
 
 
-def test_a_move_that_could_not_be_synced_has_moved(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_move_with_failed_sync_has_moved(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise DurabilityError("the disk refuses")
 
@@ -91,7 +87,7 @@ def test_a_move_that_could_not_be_synced_has_moved(
     assert not log.exists()
 
 
-def test_readers_go_on_when_the_folder_is_renamed(log: Path) -> None:
+def test_readers_continue_after_folder_is_renamed(log: Path) -> None:
     target = log.with_name("new")
     with nosync_nb.open(log, mode="r") as early, nosync_nb.open(log, mode="r") as late:
         assert early["counts"].count() == 20_000

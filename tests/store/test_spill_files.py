@@ -106,7 +106,7 @@ def all_at_the_end(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("low")
 @pytest.mark.parametrize("late", [False, True])
-def test_the_log_has_the_same_bytes_as_if_all_were_written_at_the_end(
+def test_spilled_log_has_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     def run(name: str) -> tuple[dict[str, Any], list[Said]]:
@@ -132,7 +132,7 @@ def test_the_log_has_the_same_bytes_as_if_all_were_written_at_the_end(
 
 
 @pytest.mark.usefixtures("low")
-def test_what_lies_in_several_files_is_computed_one_after_the_other(
+def test_rows_in_several_files_are_computed_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(part_file.split, "__defaults__", (60, part_file.BYTES_MAX))
@@ -154,7 +154,7 @@ def test_what_lies_in_several_files_is_computed_one_after_the_other(
 
 
 @pytest.mark.usefixtures("low")
-def test_memory_is_given_back_after_an_epoch_in_files_and_no_other(
+def test_memory_is_released_only_after_epoch_in_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
@@ -171,7 +171,7 @@ def test_memory_is_given_back_after_an_epoch_in_files_and_no_other(
 
 
 @pytest.mark.usefixtures("low")
-def test_a_run_that_fails_leaves_no_file_and_a_load_that_is_discarded_none(tmp_path: Path) -> None:
+def test_failed_run_or_discarded_load_leaves_no_file(tmp_path: Path) -> None:
     layers = tmp_path / "log" / "layers"
     with nosync_nb.open(tmp_path / "log") as session:
         declared(session)
@@ -196,7 +196,7 @@ def test_a_run_that_fails_leaves_no_file_and_a_load_that_is_discarded_none(tmp_p
 
 @pytest.mark.usefixtures("low")
 @pytest.mark.parametrize("added", [False, True])
-def test_an_interrupt_of_a_load_takes_its_files_if_its_rows_do_not_wait(
+def test_interrupted_load_keeps_files_only_with_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: bool
 ) -> None:
     layers, add = tmp_path / "log" / "layers", PendingInputChanges.add
@@ -222,7 +222,7 @@ def test_an_interrupt_of_a_load_takes_its_files_if_its_rows_do_not_wait(
 
 
 @pytest.mark.usefixtures("low")
-def test_a_load_that_the_disk_refuses_waits_in_memory(
+def test_load_refused_by_disk_is_pending_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = False
@@ -276,9 +276,7 @@ def taken(path: Path) -> tuple[float, float]:
         return most / rows.nbytes, left / rows.nbytes
 
 
-def test_a_load_takes_less_memory_than_all_that_is_computed_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spilled_load_takes_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "LOAD_BYTES", 1 << 20)
     most, left = taken(tmp_path / "spilled")
     with all_at_the_end(monkeypatch):
@@ -289,7 +287,7 @@ def test_a_load_takes_less_memory_than_all_that_is_computed_of_it(
 
 FREED = """
 import numpy as np
-from nosync_nb.files.memory import release_memory as give_back
+from nosync_nb.files.memory import release_memory
 
 def resident():
     with open("/proc/self/status") as status:
@@ -298,11 +296,11 @@ def resident():
 held = [np.ones(125) for _ in range(1 << 16)]  # of a kilobyte each: no mapping of its own
 held = held[-1:]  # which keeps all before it in the heap
 before = resident()
-give_back()
+release_memory()
 assert resident() < before - (32 << 10), (before, resident())
 assert held[0].sum() == 125
 """
 
 
-def test_what_is_free_goes_back_to_the_system() -> None:
+def test_free_memory_is_returned_to_the_system() -> None:
     subprocess.run([sys.executable, "-c", FREED], check=True)

@@ -12,7 +12,7 @@ import pytest
 from faults.compressed_arrow import CompressingArrow, compressed
 
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.store.log import batch_codec as codec
+from nosync_nb.store.log import batch_codec
 from nosync_nb.trace import checksums
 from nosync_nb.trace.batch import Layout, Updates, arrange
 from nosync_nb.trace.history import pack_file
@@ -43,7 +43,7 @@ def read_all(path: Path) -> Any:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("thorough", [False, True])
-def test_a_part_with_compressed_buffers_is_refused(
+def test_part_with_compressed_buffers_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, *, thorough: bool
 ) -> None:
     batch = arrange(LAYOUT, updates())
@@ -61,7 +61,7 @@ def test_a_part_with_compressed_buffers_is_refused(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_pack_with_compressed_buffers_is_refused(
+def test_pack_with_compressed_buffers_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:
     section = pack_file.Section(LAYOUT, 0, 1, updates().columns, (), ())
@@ -93,18 +93,18 @@ def test_a_pack_with_compressed_buffers_is_refused(
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_a_batch_in_a_frame_with_compressed_buffers_is_refused(name: str) -> None:
+def test_frame_batch_with_compressed_buffers_is_refused(name: str) -> None:
     columns, diff = updates()
-    good = codec.encode_batch(columns, LAYOUT.types, diff)
+    good = batch_codec.encode_batch(columns, LAYOUT.types, diff)
     record = pa.RecordBatch.from_arrays([columns[1]], ["0"])
     plain = record.serialize().to_pybytes()
     assert good.endswith(plain)
     bad = good.removesuffix(plain) + compressed(record, name).to_pybytes()
-    assert len(codec.decode_batch(good, LAYOUT.types)[1]) == 500
-    refused(lambda: codec.decode_batch(bad, LAYOUT.types))
+    assert len(batch_codec.decode_batch(good, LAYOUT.types)[1]) == 500
+    refused(lambda: batch_codec.decode_batch(bad, LAYOUT.types))
 
 
-def test_a_header_that_leads_outside_is_no_header() -> None:
+def test_header_with_offsets_outside_is_refused() -> None:
     header = bytes(pa.ipc.read_message(updates_message()).metadata)
     assert arrow_file.is_compressed(header) is False
     told = 0
@@ -129,7 +129,7 @@ def updates_message() -> pa.Buffer:
     return pa.record_batch([updates().columns[1]], names=["0"]).serialize()
 
 
-def test_a_part_is_read_where_its_messages_lie_whatever_its_footer_names(tmp_path: Path) -> None:
+def test_part_is_read_at_its_messages_whatever_footer_names(tmp_path: Path) -> None:
     """So that nothing else is decoded than what was looked at."""
     batch = arrange(LAYOUT, updates())
     ref = part_file.write_part(str(tmp_path), batch, "whole")

@@ -77,14 +77,14 @@ def test_merging_adds_up(data: st.DataObject, buckets: int | None) -> None:
             merged()
 
 
-def test_none_at_all_are_updates_without_rows() -> None:
+def test_concat_of_nothing_has_no_rows() -> None:
     none = concat_updates([], ("bigint", "string"))
     assert [len(column) for column in none.columns] == [0, 0]
     assert not none
 
 
 @given(st.data())
-def test_merging_does_not_depend_on_how_updates_were_batched(data: st.DataObject) -> None:
+def test_merge_is_independent_of_batching(data: st.DataObject) -> None:
     layout = data.draw(layouts())
     pool = data.draw(pools(layout.types))
     some = data.draw(st.lists(updates_of(layout.types, pool), min_size=1, max_size=4))
@@ -99,7 +99,7 @@ def test_merging_does_not_depend_on_how_updates_were_batched(data: st.DataObject
 
 
 @given(st.data())
-def test_cuts_of_the_key_range_are_disjoint_and_complete(data: st.DataObject) -> None:
+def test_cuts_of_key_range_are_disjoint_and_complete(data: st.DataObject) -> None:
     layout = data.draw(layouts())
     batch = merge(layout, data.draw(batches_of(layout)))
     points = data.draw(st.lists(st.integers(0, 2**64 - 1), max_size=3))
@@ -118,20 +118,20 @@ def test_cuts_of_the_key_range_are_disjoint_and_complete(data: st.DataObject) ->
 
 
 @pytest.mark.fault(46)
-def test_a_batch_that_cancels_entirely_has_no_rows() -> None:
+def test_cancelled_batch_has_no_rows() -> None:
     batch = numbers(PAIRS, [((1, 2), 1), ((1, 2), -3), ((1, 2), 2)])
     assert len(batch) == 0
     check(batch)
     assert len(arrange(PAIRS, no_updates(PAIRS.types))) == 0
 
 
-def test_the_order_of_key_columns_is_part_of_the_hash() -> None:
+def test_order_of_key_columns_is_part_of_the_hash() -> None:
     swapped = Layout(("bigint", "bigint"), (1, 0))
     batch = numbers(swapped, [((1, 2), 1)])
     assert rows.hash_columns([batch.columns[1], batch.columns[0]], swapped.types, 1) == batch.khash
 
 
-def test_colliding_rows_stay_in_the_order_of_their_code() -> None:
+def test_colliding_rows_keep_order_of_their_code() -> None:
     with weak_hashes(1):
         batch = numbers(
             Layout(("bigint", "bigint"), (), 1), [((2, 5), 1), ((1, 9), 1), ((1, 9), 1)]
@@ -149,7 +149,7 @@ def test_dates_beyond_python_years_may_collide() -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_count_beyond_64_bits_raises(sign: int) -> None:
+def test_count_above_64_bits_raises_error(sign: int) -> None:
     big = sign * (2**62)
     numbers(PAIRS, [((1, 1), big), ((1, 1), -big), ((1, 1), sign * (2**62 - 1)), ((1, 1), big)])
     with pytest.raises(ExpressionError, match="more than"):
@@ -157,7 +157,7 @@ def test_a_count_beyond_64_bits_raises(sign: int) -> None:
 
 
 @given(st.data())
-def test_a_batch_survives_pickle(data: st.DataObject) -> None:
+def test_batch_survives_pickle(data: st.DataObject) -> None:
     layout = data.draw(layouts())
     batch = merge(layout, data.draw(batches_of(layout)))
     again: Any = pickle.loads(pickle.dumps(batch))

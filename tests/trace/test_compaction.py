@@ -169,7 +169,7 @@ def test_work_per_epoch_and_copies_are_bounded(rows: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_copies_stay_bounded_for_batches_of_any_size(seed: int) -> None:
+def test_copies_are_bounded_for_batches_of_any_size(seed: int) -> None:
     random = np.random.default_rng(seed)
     trace = Trace(LAYOUT)
     appended = copied = 0
@@ -185,7 +185,7 @@ def test_copies_stay_bounded_for_batches_of_any_size(seed: int) -> None:
     assert copied <= 12 * appended
 
 
-def test_the_committing_thread_and_the_worker_never_want_the_same_layer() -> None:
+def test_commit_and_worker_never_merge_the_same_layer() -> None:
     random = np.random.default_rng(7)
     trace = Trace(LAYOUT)
     with mock.patch.object(layer_module, "merge", sized):
@@ -201,7 +201,7 @@ def test_the_committing_thread_and_the_worker_never_want_the_same_layer() -> Non
             trace, _ = perform(trace)
 
 
-def test_epochs_that_nobody_looks_into_are_sorted_once() -> None:
+def test_unread_epochs_are_sorted_once() -> None:
     trace = Trace(LAYOUT)
     sorted_ = 0
     for epoch in range(JOINED_MAX - 1):
@@ -218,7 +218,7 @@ def test_epochs_that_nobody_looks_into_are_sorted_once() -> None:
     assert len(trace.layers) == 2, "what somebody looked into stays as it is"
 
 
-def test_a_full_young_layer_is_the_workers() -> None:
+def test_full_young_layer_is_merged_by_worker() -> None:
     trace = Trace(LAYOUT)
     for epoch in range(WIDTH * JOINED_MAX + 2):
         batch = numbers(LAYOUT, [((epoch % 7, 0), 1)])
@@ -241,7 +241,7 @@ def test_a_full_young_layer_is_the_workers() -> None:
     assert found.diff.sum() == WIDTH * JOINED_MAX + 3
 
 
-def test_a_small_first_layer_keeps_none_behind_it_apart() -> None:
+def test_small_first_layer_joins_later_ones() -> None:
     trace, merged = Trace(LAYOUT), 0
     with mock.patch.object(layer_module, "merge", sized):
         for epoch, rows in enumerate([1, 8, 2, 1, 8]):
@@ -255,7 +255,7 @@ def test_levels_grow_fourfold() -> None:
     assert found == [0, 0, 1, 1, 2, 2, 3, 5]
 
 
-def test_too_many_layers_are_merged_but_those_that_the_worker_has_in_hand() -> None:
+def test_backlog_merges_layers_not_claimed_by_worker() -> None:
     made = [Layer(i, i + 1, (Sized(2000 + i),)) for i in range(STALL_LAYERS + 1)]
     for layer in made[:10]:
         layer.claim()
@@ -269,7 +269,7 @@ def test_too_many_layers_are_merged_but_those_that_the_worker_has_in_hand() -> N
         assert relieve_backlog(Trace(LAYOUT, tuple(made))) == (mock.ANY, 0)
 
 
-def test_layers_that_somebody_looks_into_now_and_then_are_merged() -> None:
+def test_occasionally_read_layers_are_merged() -> None:
     """A layer that is put in order between two epochs must not wait for ever."""
     trace = Trace(LAYOUT)
     for epoch in range(3000):
@@ -281,7 +281,7 @@ def test_layers_that_somebody_looks_into_now_and_then_are_merged() -> None:
     assert trace.rows_count <= 50 * LAYERS_MAX
 
 
-def test_the_committing_thread_leaves_many_layers_just_below_full_alone() -> None:
+def test_commit_leaves_layers_just_below_full_alone() -> None:
     layers = tuple(Layer(e, e + 1, (Sized(1000),)) for e in range(8))
     with mock.patch.object(layer_module, "merge", sized):
         trace, merged = append_layer(Trace(LAYOUT, layers), Layer(8, 9, (Sized(1000),)))
@@ -290,7 +290,7 @@ def test_the_committing_thread_leaves_many_layers_just_below_full_alone() -> Non
     assert max(layer.rows_count for layer in trace.layers) == merged
 
 
-def test_of_too_many_layers_those_most_alike_are_merged() -> None:
+def test_most_similar_of_too_many_layers_are_merged() -> None:
     """Else the oldest are written again and again: 5000 of one size were, eight times and forty."""
     trace, copied, epochs = Trace(LAYOUT), 0, 5000
     for epoch in range(epochs):
@@ -310,7 +310,7 @@ def full(lower: int, rows_count: int) -> Layer:
     return layer
 
 
-def test_what_is_claimed_is_in_hand_and_what_is_younger_is_planned_without_it() -> None:
+def test_claimed_layers_are_left_out_of_plans() -> None:
     """A keeper may have layers for long: neither they nor what is older is in a plan."""
     sizes = [300] * 4 + [80] * 3
     trace = Trace(LAYOUT, tuple(full(at, size) for at, size in enumerate(sizes)))
@@ -331,7 +331,7 @@ def test_what_is_claimed_is_in_hand_and_what_is_younger_is_planned_without_it() 
     assert plan_merges(Trace(LAYOUT, trace.layers[:7])) == compaction.Merge(0, 7)
 
 
-def test_a_layer_grows_until_it_is_full_or_somebody_looks() -> None:
+def test_layer_grows_until_it_is_full_or_read() -> None:
     one = numbers(LAYOUT, [((1, 1), 1)]).updates
 
     def grown(epochs: int, rows: int = 1) -> Trace:

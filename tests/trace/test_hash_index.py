@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nosync_nb import rows
 from nosync_nb.trace import Trace
-from nosync_nb.trace import trace as layers
+from nosync_nb.trace import trace as trace_module
 from nosync_nb.trace.batch import Hashes, Layout, Updates, arrange
 from nosync_nb.trace.layer import LARGE, SOME, HashPrefixIndex, find_few_hashes, find_hashes
 
@@ -24,7 +24,7 @@ def hashes_of(numbers: list[int]) -> Hashes:
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=400), st.lists(NUMBERS, max_size=60))
-def test_places_are_those_of_a_search(held: list[int], asked: list[int]) -> None:
+def test_places_equal_those_of_search(held: list[int], asked: list[int]) -> None:
     hashes, wanted = hashes_of(sorted(held)), hashes_of(asked + held[:20])
     bits = HashPrefixIndex(hashes)
     assert (bits.places(hashes, wanted) == hashes.searchsorted(wanted)).all()
@@ -33,7 +33,7 @@ def test_places_are_those_of_a_search(held: list[int], asked: list[int]) -> None
 
 
 @pytest.mark.parametrize("distinct", [1, 3, 1 << 40])
-def test_hashes_that_are_not_spread_have_their_places(distinct: int) -> None:
+def test_clustered_hashes_have_their_places(distinct: int) -> None:
     rng = np.random.default_rng(distinct)
     pool = rng.integers(0, LAST, min(distinct, 5000), np.uint64, endpoint=True)
     hashes = np.sort(rng.choice(pool, 5000))
@@ -50,7 +50,7 @@ def test_hashes_that_are_not_spread_have_their_places(distinct: int) -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_what_is_found_is_what_is_there(
+def test_found_hashes_are_the_stored_ones(
     held: list[int], asked: list[int], prefixed: bool, among: bool
 ) -> None:
     hashes = hashes_of(sorted(held))
@@ -77,7 +77,7 @@ def large(rng: np.random.Generator) -> Trace:
 
 
 @pytest.mark.parametrize("n", [SOME - 1, SOME, 3000])
-def test_a_look_up_in_a_large_layer_finds_what_one_of_each_key_finds(n: int) -> None:
+def test_lookup_in_large_layer_equals_lookup_by_key(n: int) -> None:
     trace = large(np.random.default_rng(1))
     keys = np.random.default_rng(n).choice(LARGE, n, replace=False)
     hit = trace.lookup(rows.hash_columns([keys], ["bigint"], n), [keys], [1])
@@ -93,7 +93,7 @@ def test_a_look_up_in_a_large_layer_finds_what_one_of_each_key_finds(n: int) -> 
 
 
 @pytest.mark.parametrize(("every", "bits"), [(100, []), (200, [0])])
-def test_first_bits_are_asked_for_what_is_far_apart(every: int, bits: list[int]) -> None:
+def test_prefix_bits_are_used_for_sparse_lookups(every: int, bits: list[int]) -> None:
     trace = large(np.random.default_rng(1))
     part = trace.layers[0].parts[0]
     few = part.take(np.arange(0, len(part), every))
@@ -103,7 +103,7 @@ def test_first_bits_are_asked_for_what_is_far_apart(every: int, bits: list[int])
     assert [*trace.layers[0].facts().rows.bits] == bits
 
 
-def test_a_layer_keeps_the_prefixes_of_its_parts() -> None:
+def test_layer_caches_prefixes_of_its_parts() -> None:
     trace = large(np.random.default_rng(1))
     keys = np.arange(2 * SOME)
     khash = rows.hash_columns([keys], ["bigint"], len(keys))
@@ -113,7 +113,7 @@ def test_a_layer_keeps_the_prefixes_of_its_parts() -> None:
     assert [*trace.layers[0].facts().rows.bits] == [0]
     assert not trace.layers[1].facts().rows.bits, "a small one needs none"
     kept = trace.layers[0].facts().rows.bits[0]
-    with mock.patch.object(layers, "find_hashes", wraps=find_hashes) as looked:
+    with mock.patch.object(trace_module, "find_hashes", wraps=find_hashes) as looked:
         trace.lookup(khash, [keys])
         assert not looked.called, "the same was asked for before"
         trace.lookup(khash.copy(), [keys])

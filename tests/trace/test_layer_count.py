@@ -47,7 +47,7 @@ def one_sided(session: Session, epochs: int, seed: int) -> None:
     session.commit()
 
 
-def test_a_join_whose_other_side_seldom_changes_keeps_few_layers(tmp_path: Path) -> None:
+def test_join_with_rarely_changing_side_keeps_few_layers(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark_rows=1 << 40) as session:
         left, right = (
             session.input("left", "id int, g int"),
@@ -64,7 +64,7 @@ def test_a_join_whose_other_side_seldom_changes_keeps_few_layers(tmp_path: Path)
         assert most_layers(session) <= LAYERS_MAX
 
 
-def test_layers_of_many_upserts_an_epoch_stay_level(tmp_path: Path) -> None:
+def test_layers_of_many_upserts_stay_level(tmp_path: Path) -> None:
     chance = np.random.default_rng(1)
 
     def rows(keys: object) -> pa.Table:
@@ -88,9 +88,7 @@ def test_layers_of_many_upserts_an_epoch_stay_level(tmp_path: Path) -> None:
             assert rows_held(session) <= 5 * first, "what cancels does not pile up"
 
 
-def test_after_a_large_epoch_a_worker_that_is_behind_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_epoch_waits_for_late_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     catch_up = BackgroundWorker.catch_up
 
@@ -125,9 +123,7 @@ def test_after_a_large_epoch_a_worker_that_is_behind_is_waited_for(
 
 
 @pytest.mark.parametrize("young", [True, False])
-def test_if_the_worker_falls_behind_the_commit_merges_and_says_so(
-    tmp_path: Path, young: bool
-) -> None:
+def test_commit_merges_if_worker_falls_behind(tmp_path: Path, young: bool) -> None:
     busy, waiting = threading.Event(), threading.Event()
 
     def task() -> None:

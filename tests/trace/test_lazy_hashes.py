@@ -34,7 +34,7 @@ def test_distinct_rows_need_no_order(data: st.DataObject, buckets: int | None) -
     assert sorted(found.khash.tolist()) == sorted_.khash.tolist()
 
 
-def test_rows_that_might_be_equal_are_sorted() -> None:
+def test_possibly_equal_rows_are_sorted() -> None:
     def loose(listed: list[Any]) -> bool:
         columns = [np.array([row[i] for row, _ in listed]) for i in (0, 1)]
         diff = np.array([n for _, n in listed])
@@ -49,7 +49,7 @@ def test_rows_that_might_be_equal_are_sorted() -> None:
         assert not loose([((0, float(i)), 1) for i in range(3)])
 
 
-def test_rows_of_a_key_that_numbers_tell_apart_are_not_hashed_as_a_whole() -> None:
+def test_rows_distinct_by_numbers_are_not_hashed_as_a_whole() -> None:
     types = ("bigint", "int", "string")
     texts = np.array([f"text {i}" for i in range(300)], object)
     updates = Updates(
@@ -68,7 +68,7 @@ def test_rows_of_a_key_that_numbers_tell_apart_are_not_hashed_as_a_whole() -> No
 
 
 @given(st.data(), BUCKETS)
-def test_hashes_are_those_of_the_columns_in_whatever_order_they_are_asked_for(
+def test_hashes_are_equal_in_any_order_of_requests(
     data: st.DataObject, buckets: int | None
 ) -> None:
     types = data.draw(layouts()).types
@@ -86,7 +86,7 @@ def test_hashes_are_those_of_the_columns_in_whatever_order_they_are_asked_for(
 
 
 @given(st.data(), BUCKETS)
-def test_a_change_is_arranged_as_if_nothing_was_known(
+def test_change_is_arranged_as_without_cached_hashes(
     data: st.DataObject, buckets: int | None
 ) -> None:
     layout = data.draw(layouts())
@@ -100,7 +100,7 @@ def test_a_change_is_arranged_as_if_nothing_was_known(
     assert counted([expected]) == counted([found])
 
 
-def test_a_change_in_no_order_is_a_young_layer_and_an_arranged_one_is_kept_as_it_is() -> None:
+def test_unordered_change_becomes_young_layer() -> None:
     layout = Layout(("int", "string"), (0,))
     columns = [np.array([3, 1, 2], np.int32), np.array(["c", "a", "b"], object)]
     updates = Updates(columns, np.array([2, 1, -1], np.int64))
@@ -115,7 +115,7 @@ def test_a_change_in_no_order_is_a_young_layer_and_an_arranged_one_is_kept_as_it
         assert counted(each.parts) == counted([arranged])
 
 
-def test_rows_that_occur_twice_are_hashed_once() -> None:
+def test_duplicate_rows_are_hashed_once() -> None:
     hashed: list[int] = []
     strong, more = rows.hash_columns, rows.extend_hashes
 

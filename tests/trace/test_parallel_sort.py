@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from nosync_nb.rows import parallel
-from nosync_nb.trace import batch as batches
+from nosync_nb.trace import batch as batch_module
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
 N = 5000
@@ -30,8 +30,8 @@ def few_are_many() -> Iterator[None]:
     """Some thousand rows are as many as a million are, and the machine has three cores."""
     with (
         mock.patch.object(parallel, "MANY", 1000),
-        mock.patch.object(batches, "MANY", 1000),
-        mock.patch.object(batches, "GROUP", 100),
+        mock.patch.object(batch_module, "MANY", 1000),
+        mock.patch.object(batch_module, "GROUP", 100),
         mock.patch.object(parallel, "usable_cores", return_value=3),
     ):
         yield
@@ -53,11 +53,11 @@ def plain(batch: Batch) -> list[Any]:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_several_cores_arrange_what_one_does(name: str, seed: int) -> None:
+def test_several_cores_sort_like_one(name: str, seed: int) -> None:
     given = updates(seed)
     with mock.patch.object(parallel, "usable_cores", return_value=1):
         alone = arrange(LAYOUTS[name], given)
-    with mock.patch.object(batches, "MANY", N + 1):
+    with mock.patch.object(batch_module, "MANY", N + 1):
         as_few = arrange(LAYOUTS[name], given)
     together = arrange(LAYOUTS[name], given)
     together.check()
@@ -68,14 +68,14 @@ def test_several_cores_arrange_what_one_does(name: str, seed: int) -> None:
 def test_rows_of_equal_hashes_stay_apart() -> None:
     given, layout = updates(3), LAYOUTS["key"]
     one = np.zeros(N, np.uint64)
-    with mock.patch.object(batches, "MANY", N + 1):
+    with mock.patch.object(batch_module, "MANY", N + 1):
         alone = arrange(layout, given, khash=one, rhash=one.copy())
     together = arrange(layout, given, khash=one, rhash=one.copy())
     assert plain(together) == plain(alone)
     assert len(together) > 700
 
 
-def test_each_part_is_done_once_and_beside_the_others() -> None:
+def test_parts_run_once_and_concurrently() -> None:
     met = threading.Barrier(3)
     done = []
 
@@ -91,7 +91,7 @@ def test_each_part_is_done_once_and_beside_the_others() -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-def test_an_error_ends_it_and_leaves_no_thread(error: type[BaseException]) -> None:
+def test_error_ends_work_and_leaves_no_thread(error: type[BaseException]) -> None:
     begun = []
 
     def work(part: int) -> None:
@@ -105,7 +105,7 @@ def test_an_error_ends_it_and_leaves_no_thread(error: type[BaseException]) -> No
     assert threading.active_count() == before
 
 
-def test_where_no_thread_is_to_be_had_one_core_does_all_of_it() -> None:
+def test_one_core_does_all_work_without_threads() -> None:
     done: list[int] = []
     no = RuntimeError("can't start new thread")
     with mock.patch.object(threading.Thread, "start", side_effect=no):
@@ -113,7 +113,7 @@ def test_where_no_thread_is_to_be_had_one_core_does_all_of_it() -> None:
     assert done == [*range(10)]
 
 
-def test_what_runs_in_the_background_shares_nothing() -> None:
+def test_background_work_is_single_threaded() -> None:
     seen = []
 
     def background() -> None:
@@ -128,7 +128,7 @@ def test_what_runs_in_the_background_shares_nothing() -> None:
     assert parallel.count(999) == 1
 
 
-def test_an_interrupted_sort_changes_nothing_that_was_given() -> None:
+def test_interrupted_sort_changes_no_input() -> None:
     given = updates(4)
     kept = plain(Batch(LAYOUTS["rows"], given.columns, *[given.diff] * 3))
     with (

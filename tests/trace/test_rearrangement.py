@@ -13,7 +13,7 @@ from models.batch_model import batches_of, check, counted, layouts
 
 from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, ArrangedChange, Delta
 from nosync_nb.rows import parallel
-from nosync_nb.trace import batch as batches
+from nosync_nb.trace import batch as batch_module
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.trace.compaction import rearrange_parts
 
@@ -25,7 +25,7 @@ def apart(batch: Batch, cuts: list[int]) -> list[Batch]:
 
 
 @given(st.data(), st.sampled_from([1, 3]))
-def test_parts_in_another_order_are_what_they_are_together(data: st.DataObject, some: int) -> None:
+def test_rearranged_parts_equal_sorted_whole(data: st.DataObject, some: int) -> None:
     first = data.draw(layouts())
     whole = merge(first, data.draw(batches_of(first)))
     parts = apart(whole, data.draw(st.lists(st.integers(0, 20), max_size=3)))
@@ -36,7 +36,7 @@ def test_parts_in_another_order_are_what_they_are_together(data: st.DataObject, 
         with (
             mock.patch.object(parallel, "MANY", 1),
             mock.patch.object(parallel, "usable_cores", return_value=some),
-            mock.patch.object(batches, "GROUP", 2),
+            mock.patch.object(batch_module, "GROUP", 2),
         ):
             found = rearrange_parts(layout, parts)
         check(found)
@@ -46,7 +46,7 @@ def test_parts_in_another_order_are_what_they_are_together(data: st.DataObject, 
         assert (found.rhash is found.khash) == (wanted.rhash is wanted.khash)
 
 
-def test_a_large_change_in_several_files_is_brought_into_another_order_so() -> None:
+def test_large_change_in_several_files_is_rearranged_by_part() -> None:
     n = SMALL_ROWS + 1
     columns = [np.arange(n), np.arange(n)[::-1] % 7]
     whole = arrange(Layout(("bigint", "bigint")), Updates(list(columns), np.ones(n, np.int64)))
@@ -59,7 +59,7 @@ def test_a_large_change_in_several_files_is_brought_into_another_order_so() -> N
     assert counted([batch]) == counted([whole])
 
 
-def test_what_interrupts_a_core_is_raised() -> None:
+def test_interrupt_of_a_core_is_raised() -> None:
     batch = arrange(Layout(("bigint",)), Updates([np.arange(9)], np.ones(9, np.int64)))
     with (
         mock.patch("nosync_nb.rows.take", side_effect=KeyboardInterrupt),

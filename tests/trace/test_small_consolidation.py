@@ -32,7 +32,7 @@ def listed(updates: Updates) -> list[tuple[Any, ...]]:
 
 
 @given(st.data(), layouts() | few_layouts)
-def test_what_is_added_up_is_the_same_collection(data: st.DataObject, layout: Layout) -> None:
+def test_consolidation_keeps_the_collection(data: st.DataObject, layout: Layout) -> None:
     types = layout.types
     updates = data.draw(updates_of(types, data.draw(pools(types)), max_size=8))
     before, held = count(updates, types), updates.diff.tolist()
@@ -46,7 +46,7 @@ def test_what_is_added_up_is_the_same_collection(data: st.DataObject, layout: La
 
 
 @given(st.data())
-def test_a_change_says_the_same_in_whatever_form_it_is_asked_for_first(data: st.DataObject) -> None:
+def test_change_is_equal_in_any_form_requested_first(data: st.DataObject) -> None:
     layout = data.draw(layouts())
     updates = data.draw(updates_of(layout.types, data.draw(pools(layout.types)), max_size=8))
     expected = count(arrange(layout, updates).updates, layout.types)
@@ -69,7 +69,7 @@ def test_a_change_says_the_same_in_whatever_form_it_is_asked_for_first(data: st.
             assert form.khash.tolist() == hashes.tolist()
 
 
-def test_rows_stay_where_they_first_came_and_those_that_cancel_go() -> None:
+def test_rows_keep_first_place_and_cancelled_rows_go() -> None:
     updates = pairs((2, "b", 1), (1, None, 1), (2, "b", 2), (3, "c", 1), (3, "c", -1), (1, "a", -1))
     found = consolidate_few(PAIRS, updates)
     assert found is not None
@@ -84,13 +84,13 @@ def test_rows_stay_where_they_first_came_and_those_that_cancel_go() -> None:
     assert listed(nothing) == []
 
 
-def test_rows_without_columns_are_all_equal() -> None:
+def test_rows_without_columns_are_equal() -> None:
     found = consolidate_few((), Updates([], np.array([2, 3, -1], np.int64)))
     assert found is not None
     assert found.diff.tolist() == [4]
 
 
-def test_numbers_that_are_none_are_equal_and_so_are_zeros() -> None:
+def test_nans_and_zeros_are_equal() -> None:
     numbers = np.array([math.nan, 1.5, math.nan, 1.5, 0.0])
     found = consolidate_few(("double",), Updates([numbers], np.ones(5, np.int64)))
     assert found is not None
@@ -99,7 +99,7 @@ def test_numbers_that_are_none_are_equal_and_so_are_zeros() -> None:
     assert consolidate_few(("double",), Updates([with_nulls], np.ones(3, np.int64))) is None
 
 
-def test_many_rows_and_counts_near_the_limit_are_not_added_up_so() -> None:
+def test_many_rows_and_large_counts_are_not_consolidated() -> None:
     many = FEW_ROWS + 1
     assert consolidate_few(("bigint",), Updates([np.arange(many)], np.ones(many, np.int64))) is None
     large = Updates([np.array([1, 1])], np.array([1 << 62, 1 << 62], np.int64))
@@ -108,7 +108,7 @@ def test_many_rows_and_counts_near_the_limit_are_not_added_up_so() -> None:
         Delta(("bigint",), large).with_hashes(Layout(("bigint",), (0,)))
 
 
-def test_few_rows_are_consolidated_without_a_hash() -> None:
+def test_few_rows_are_consolidated_without_hash() -> None:
     delta = Delta(PAIRS, pairs((1, "a", 1), (2, "b", 1), (1, "a", -1)))
     with mock.patch.object(rows, "hash_columns", side_effect=AssertionError):
         few = delta.consolidated_if_few()

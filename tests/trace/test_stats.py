@@ -82,7 +82,7 @@ def same(left: list[Any], right: list[Any]) -> bool:
     data=st.data(),
     limit=st.integers(0, 9),
 )
-def test_the_first_rows_are_those_of_all_rows(
+def test_first_rows_equal_those_of_all_rows(
     types: list[str], data: st.DataObject, limit: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     row = st.tuples(*(st.sampled_from(VALUES[t]) for t in types))
@@ -121,7 +121,7 @@ def test_the_first_rows_are_those_of_all_rows(
 
 
 @pytest.mark.usefixtures("no_long_way")
-def test_a_large_table_in_many_layers_gives_its_first_rows_and_its_count(
+def test_large_table_gives_first_rows_and_count_without_merge(
     session: Session,
 ) -> None:
     random = np.random.default_rng(5)
@@ -158,7 +158,7 @@ class data_row(tuple[Any, ...]):  # noqa: N801
 
 
 @pytest.mark.usefixtures("no_long_way")
-def test_a_count_after_a_commit_looks_at_what_the_commit_took_away_and_no_more(
+def test_count_after_commit_probes_removed_rows_only(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
@@ -182,9 +182,7 @@ def test_a_count_after_a_commit_looks_at_what_the_commit_took_away_and_no_more(
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("read", ["count", "head", "rows"])
-def test_a_row_below_zero_is_an_error_of_every_read_wherever_it_stands(
-    session: Session, read: str
-) -> None:
+def test_negative_row_fails_every_read(session: Session, read: str) -> None:
     data = session.input("data", "id bigint")
     reads = {"count": data.count, "head": lambda: data.head(2), "rows": lambda: data.rows(limit=2)}
     data.insert([(i,) for i in range(100)])
@@ -208,7 +206,7 @@ def test_a_row_below_zero_is_an_error_of_every_read_wherever_it_stands(
     assert data.head(2) == [(0,), (1,)]
 
 
-def test_a_row_that_went_is_looked_for_where_rows_of_its_hash_are(
+def test_removed_row_is_probed_only_where_its_hash_occurs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The parts of a large layer have hashes of their own, and other layers other rows."""
@@ -231,7 +229,7 @@ def test_a_row_that_went_is_looked_for_where_rows_of_its_hash_are(
     assert stats.row_count(Trace(layout, (*layers, gone, twice))) is None
 
 
-def test_who_merges_layers_finds_out_what_holds_at_their_end() -> None:
+def test_merge_learns_if_rows_stay_nonnegative() -> None:
     layout = Layout(("bigint",), (0,))
 
     def trace(*changes: dict[int, int]) -> Trace:
@@ -266,7 +264,7 @@ def test_who_merges_layers_finds_out_what_holds_at_their_end() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_rows_of_one_hash_are_told_apart(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_one_hash_stay_apart(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     def collide(columns: Any, types: Any, n: int) -> Any:
         return np.full(n, 7, np.uint64)
 
@@ -284,7 +282,7 @@ def test_rows_of_one_hash_are_told_apart(session: Session, monkeypatch: pytest.M
         data.head(1)
 
 
-def test_after_merges_and_a_restart_they_are_the_same(tmp_path: Path) -> None:
+def test_counts_and_first_rows_survive_merges_and_restart(tmp_path: Path) -> None:
     with nosync_nb.open(str(tmp_path / "log")) as session:
         data = session.input("data", "id bigint, name string")
         for epoch in range(60):
@@ -300,7 +298,7 @@ def test_after_merges_and_a_restart_they_are_the_same(tmp_path: Path) -> None:
         assert (data.count(), data.rows(limit=30), data.rows()) == (305, expected[:30], expected)
 
 
-def test_counts_beyond_64_bits_are_exact(session: Session) -> None:
+def test_counts_above_64_bits_are_exact(session: Session) -> None:
     data = session.input("data", "id bigint")
     data.insert([(1,), (2,)])
     session.commit()
@@ -312,7 +310,7 @@ def test_counts_beyond_64_bits_are_exact(session: Session) -> None:
 
 
 @pytest.mark.parametrize("type_", [t for t in VALUES if t not in ("decimal(30,2)", "array<int>")])
-def test_codes_that_decide_together_order_as_values_do(type_: str) -> None:
+def test_exact_codes_order_like_values(type_: str) -> None:
     values = VALUES[type_] * 3
     columns, _ = rows.to_columns([(v,) for v in values], rows.Schema([("x", type_)]), "")
     for column in (columns[0], rows.from_arrow(rows.to_arrow(columns[0], type_), type_)):
@@ -324,7 +322,7 @@ def test_codes_that_decide_together_order_as_values_do(type_: str) -> None:
         assert [each[::-1].tolist() for each in again] == [each.tolist() for each in every]
 
 
-def test_codes_of_texts_in_slices_are_those_of_the_texts() -> None:
+def test_codes_of_sliced_texts_are_those_of_the_texts() -> None:
     texts = ["", "a", "aaaaaaaaa", "z" * 8, "é", "end"] * 3
     expected = [int.from_bytes(t.encode()[:8].ljust(8, b"\0")) for t in texts]
     array = pa.array(texts)

@@ -28,7 +28,7 @@ from models.batch_model import (
 from nosync_nb import rows
 from nosync_nb.trace import Layer, Trace, append_young, empty_batch, hash_ranges, layer
 from nosync_nb.trace import (
-    trace as layers,
+    trace as trace_module,
 )
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, merge
 from nosync_nb.trace.compaction import LAYERS_MAX
@@ -61,13 +61,13 @@ def young_of(layout: Layout, batches: list[Batch], looks: list[bool]) -> Trace:
 
 
 @given(st.data(), st.sampled_from([None, 1, 2]), st.sampled_from([(0, 1), (0, 1000), (1000, 1)]))
-def test_a_lookup_finds_the_rows_of_its_keys(
+def test_lookup_finds_rows_of_its_keys(
     data: st.DataObject, buckets: int | None, bounds: tuple[int, int]
 ) -> None:
     some, large = bounds  # many probes, and large parts, from these on
     with (
         weak_hashes(buckets) if buckets else nullcontext(),
-        mock.patch.object(layers, "SOME", some),
+        mock.patch.object(trace_module, "SOME", some),
         mock.patch.multiple(layer, LARGE=large, _SPARSE_SHIFT=0),
         mock.patch.object(layer, "ALIKE_MAX", data.draw(st.sampled_from([1, 16]))),
     ):
@@ -135,7 +135,7 @@ def looked_up(epochs: int, keys: int) -> Trace:
     return trace
 
 
-def test_who_looks_up_has_no_row_hashed() -> None:
+def test_lookup_hashes_no_row() -> None:
     with mock.patch.object(rows, "extend_hashes", side_effect=AssertionError):
         trace = looked_up(64, 128)
     assert max(each.rows_count for each in trace.layers) > 16, "they are merged all the same"
@@ -144,7 +144,7 @@ def test_who_looks_up_has_no_row_hashed() -> None:
     assert all(each.is_ordered for each in trace.layers)
 
 
-def test_rows_of_a_key_that_come_and_go_do_not_pile_up() -> None:
+def test_cancelled_rows_of_a_key_do_not_pile_up() -> None:
     """Of all epochs of a layer they would be found, each time, though they are none together."""
     trace = Trace(WIDE)
     asked = np.zeros(1, np.int64)
@@ -157,8 +157,8 @@ def test_rows_of_a_key_that_come_and_go_do_not_pile_up() -> None:
         assert found is None or len(found.diff) <= 2 * LAYERS_MAX + 16
 
 
-@pytest.mark.parametrize("n", [layers.MANY, layers.MANY + 1])
-def test_many_keys_are_found_in_whatever_order_they_are_asked_for(n: int) -> None:
+@pytest.mark.parametrize("n", [trace_module.MANY, trace_module.MANY + 1])
+def test_many_keys_are_found_in_any_order(n: int) -> None:
     batches = [
         numbers(PAIRS, [((key, key + at), 1) for key in range(0, 3 * n, 2)]) for at in (0, 7)
     ]
@@ -173,7 +173,7 @@ def test_many_keys_are_found_in_whatever_order_they_are_asked_for(n: int) -> Non
 
 
 @given(st.data())
-def test_a_trace_is_the_sum_of_its_layers(data: st.DataObject) -> None:
+def test_trace_is_the_sum_of_its_layers(data: st.DataObject) -> None:
     layout = data.draw(layouts())
     batches = data.draw(batches_of(layout))
     trace = trace_of(layout, batches, data.draw(st.lists(st.integers(0, 20), max_size=2)))
@@ -187,7 +187,7 @@ def test_a_trace_is_the_sum_of_its_layers(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_slices_of_a_trace_are_disjoint_and_complete(data: st.DataObject) -> None:
+def test_slices_of_trace_are_disjoint_and_complete(data: st.DataObject) -> None:
     layout = data.draw(layouts())
     batches = data.draw(batches_of(layout))
     trace = trace_of(layout, batches, [])
@@ -204,7 +204,7 @@ def test_slices_of_a_trace_are_disjoint_and_complete(data: st.DataObject) -> Non
 
 
 @pytest.mark.fault(46)
-def test_an_empty_trace_is_empty() -> None:
+def test_empty_trace_is_empty() -> None:
     trace = Trace(PAIRS)
     keys = [np.array([1, 2])]
     khash = rows.hash_columns(keys, ["bigint"], 2)
@@ -215,12 +215,12 @@ def test_an_empty_trace_is_empty() -> None:
     check(empty_batch(Layout(("string", "array<int>"), (0,), 0)))
 
 
-def test_a_lookup_without_probes_finds_nothing() -> None:
+def test_lookup_without_probes_finds_nothing() -> None:
     trace = Trace(PAIRS).with_batch(numbers(PAIRS, [((1, 1), 1)]))
     assert trace.lookup(np.zeros(0, np.uint64), [np.zeros(0, np.int64)]) is None
 
 
-def test_a_key_of_equal_hash_and_other_value_is_not_found() -> None:
+def test_key_with_equal_hash_is_not_found() -> None:
     with weak_hashes(1):
         trace = Trace(PAIRS).with_batch(numbers(PAIRS, [((1, 1), 1), ((2, 2), 5)]))
         keys = [np.array([3, 2])]
@@ -235,14 +235,14 @@ def test_a_key_of_equal_hash_and_other_value_is_not_found() -> None:
         assert trace.lookup(rows.hash_columns(keys, ["bigint"], 1), keys) is None
 
 
-def test_a_reader_keeps_its_trace_while_others_append() -> None:
+def test_reader_keeps_its_trace_during_appends() -> None:
     before = Trace(PAIRS).with_batch(numbers(PAIRS, [((1, 1), 1)]))
     after = before.with_batch(numbers(PAIRS, [((1, 1), -1)]))
     assert len(before.consolidated()) == 1
     assert len(after.consolidated()) == 0
 
 
-def test_layers_that_overlap_are_refused() -> None:
+def test_overlapping_layers_are_refused() -> None:
     batch = numbers(PAIRS, [((1, 1), 1)])
     trace = Trace(PAIRS).appended(Layer(0, 5, (batch,)))
     with pytest.raises(AssertionError):

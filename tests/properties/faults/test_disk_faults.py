@@ -59,7 +59,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Any], Sessi
 @pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT", "EROFS", "EIO"])
 @pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize("spill", [1, 1 << 16])
-def test_a_disk_that_refuses_to_write_refuses_the_epoch_and_goes_on_when_it_can(
+def test_refused_write_refuses_epoch_until_disk_recovers(
     on: Callable[..., Session],
     monkeypatch: pytest.MonkeyPatch,
     code: str,
@@ -101,7 +101,7 @@ def test_a_disk_that_refuses_to_write_refuses_the_epoch_and_goes_on_when_it_can(
 
 
 @pytest.mark.fault(16)
-def test_a_sync_that_fails_is_mended_or_told_and_nothing_is_lost(
+def test_failed_sync_loses_nothing_and_is_reported(
     on: Callable[..., Session],
 ) -> None:
     disk = Disk(actions={"sync"})
@@ -125,7 +125,7 @@ def test_a_sync_that_fails_is_mended_or_told_and_nothing_is_lost(
 
 
 @pytest.mark.fault(17)
-def test_a_transaction_that_may_not_be_on_disk_has_ended_and_the_session_goes_on(
+def test_transaction_with_failed_sync_has_ended(
     on: Callable[..., Session],
 ) -> None:
     disk = Disk(actions={"sync"})
@@ -149,7 +149,7 @@ def test_a_transaction_that_may_not_be_on_disk_has_ended_and_the_session_goes_on
 
 
 @pytest.mark.fault(17)
-def test_a_log_on_a_read_only_disk_can_be_read(on: Callable[..., Session]) -> None:
+def test_log_on_read_only_disk_is_readable(on: Callable[..., Session]) -> None:
     disk = Disk()
     with on(disk) as session:
         people(session)
@@ -165,7 +165,7 @@ def test_a_log_on_a_read_only_disk_can_be_read(on: Callable[..., Session]) -> No
 @pytest.mark.fault(45)
 @pytest.mark.parametrize("writer", [segments, checkpoint, owner, fencing])
 @pytest.mark.parametrize(("format_", "age"), [(99, "newer"), (5, "from before the first release")])
-def test_a_log_of_another_format_is_refused_and_left_as_it_is(
+def test_log_of_another_format_is_refused_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: Any, format_: int, age: str
 ) -> None:
     path = tmp_path / "log"
@@ -185,7 +185,7 @@ def test_a_log_of_another_format_is_refused_and_left_as_it_is(
 
 @pytest.mark.fault(22)
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_a_log_of_somebody_else_is_refused_for_writing(tmp_path: Path) -> None:
+def test_log_of_other_user_is_refused_for_writing(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         people(session)
         wanted = session["by_age"].rows()
@@ -198,7 +198,7 @@ def test_a_log_of_somebody_else_is_refused_for_writing(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(22)
-def test_a_log_that_others_can_write_is_refused(tmp_path: Path) -> None:
+def test_log_writable_by_others_is_refused(tmp_path: Path) -> None:
     nosync_nb.open(tmp_path / "log").close()
     (tmp_path / "log").chmod(0o777)
     for mode in ("r", "w"):
@@ -271,7 +271,7 @@ def outcome(on: Callable[..., Session], folder: Path, name: str, before: Any, af
 
 @pytest.mark.fault(12)
 @pytest.mark.slow
-def test_damage_of_any_byte_is_told_or_harmless(
+def test_damage_of_any_byte_is_reported_or_harmless(
     tmp_path: Path,
     on: Callable[..., Session],
     whole: tuple[Path, dict[str, Any], dict[str, Any]],
@@ -302,7 +302,7 @@ def test_damage_of_any_byte_is_told_or_harmless(
     assert told > 60
 
 
-def test_a_payload_that_is_whole_but_makes_no_sense_is_told(
+def test_valid_checksum_with_invalid_payload_is_damage(
     tmp_path: Path, on: Callable[..., Session]
 ) -> None:
     """Checksums prove who wrote it, not that it can be understood."""

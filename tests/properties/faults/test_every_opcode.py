@@ -310,7 +310,7 @@ def sizes(path: Path) -> dict[str, int]:
 )  # what is raised in a finalizer
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_is_done_or_not_whatever_is_raised_and_wherever(
+def test_operation_is_atomic_at_any_exception(
     name: str, error: BaseException, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(log.parent / "key"))
@@ -326,7 +326,7 @@ def test_an_operation_is_done_or_not_whatever_is_raised_and_wherever(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # what is raised in a finalizer
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_a_reader_misses_nothing_whatever_is_raised_while_it_follows(
+def test_reader_misses_no_epoch_at_any_exception(
     error: BaseException, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before the next epoch either, which would not follow what it has read."""
@@ -384,7 +384,7 @@ def waiting(session: Session, name: str) -> CallsTold:
     ],
     ids=["insert", "remove", "upsert"],
 )
-def test_a_call_is_added_to_those_that_wait_or_is_not_wherever_it_is_interrupted(
+def test_input_call_is_atomic_at_any_interrupt(
     name: str, call: Callable[[Any], Any], moved: bool, tmp_path: Path
 ) -> None:
     """Rows with no mark would come twice with the next run of the cell, a mark alone never."""
@@ -446,12 +446,12 @@ def outcomes(act: Callable[..., Any], fresh: Callable[[], Any]) -> list[Any]:
     return [*found, state]
 
 
-def test_what_is_done_in_two_steps_is_seen_half_done() -> None:
+def test_harness_sees_two_steps_half_done() -> None:
     act = planted("def act(x):\n    x[0] += 1\n    x[1] += 1")
     assert {tuple(x) for x in outcomes(act, lambda: [0, 0])} == {(0, 0), (1, 0), (1, 1)}
 
 
-def test_what_is_done_in_one_step_is_not() -> None:
+def test_harness_sees_one_step_as_atomic() -> None:
     act = planted("def act(x):\n    x[:] = [x[0] + 1, x[1] + 1]")
     assert {tuple(x) for x in outcomes(act, lambda: [0, 0])} == {(0, 0), (1, 1)}
 
@@ -470,13 +470,13 @@ def test_what_is_done_in_one_step_is_not() -> None:
         "with x:\n  with x:\n    try: len('')\n    finally: len('')",
     ],
 )
-def test_a_lock_is_released_wherever_its_block_is_left(body: str) -> None:
+def test_lock_is_released_wherever_its_block_is_left(body: str) -> None:
     lines = "".join(f"    {line}\n" for line in body.split("\n"))
     for lock in outcomes(planted(f"def act(x):\n{lines}"), threading.RLock):
         assert not is_held(lock)
 
 
-def test_only_the_engine_is_struck_and_after_one_strike_nothing_is() -> None:
+def test_harness_strikes_only_the_engine_and_only_once() -> None:
     act = planted("def act(call): call()\n")
     own: list[int] = []
     assert count(lambda: act(lambda: own.extend(abs(n) for n in (-2, -1))), int)[0] < 9

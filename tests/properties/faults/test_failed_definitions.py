@@ -45,7 +45,7 @@ def told(session: Session) -> dict[str, Any]:
     }
 
 
-def test_a_drop_that_cannot_read_what_it_forgets_is_done_or_not(
+def test_drop_with_unreadable_history_is_atomic(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = told(session)
@@ -76,7 +76,7 @@ def test_a_drop_that_cannot_read_what_it_forgets_is_done_or_not(
         assert told(session) == now
 
 
-def test_a_definition_that_fails_changes_nothing_of_what_readers_hold(session: Session) -> None:
+def test_failed_definition_changes_no_graph_of_readers(session: Session) -> None:
     """Nor are the numbers given again under which it may have written something."""
     session.commit()
     held = graph_of(session)
@@ -124,7 +124,7 @@ def test_a_definition_that_fails_changes_nothing_of_what_readers_hold(session: S
     ],
     ids=["define", "define several", "input", "drop", "rename"],
 )
-def test_an_error_after_a_definition_is_written_says_that_it_stands(
+def test_error_after_written_definition_reports_it_as_defined(
     session: Session,
     monkeypatch: pytest.MonkeyPatch,
     act: Callable[[Session], Any],
@@ -155,7 +155,7 @@ def test_an_error_after_a_definition_is_written_says_that_it_stands(
         assert told(session) == now
 
 
-def test_a_definition_that_failed_before_it_was_written_does_not_say_that_it_stands(
+def test_error_before_written_definition_adds_no_note(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.commit()

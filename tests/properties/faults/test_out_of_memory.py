@@ -54,7 +54,7 @@ def fails(call: Callable[[], Any], match: str) -> OutOfMemoryError:
     return caught.value
 
 
-def test_rows_that_were_not_taken_do_not_wait(session: Session, data: Any) -> None:
+def test_refused_rows_are_not_pending(session: Session, data: Any) -> None:
     for place, name in ((rows, "to_columns"), (pending_changes, "_effect")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, name, full)
@@ -65,9 +65,7 @@ def test_rows_that_were_not_taken_do_not_wait(session: Session, data: Any) -> No
 
 
 @pytest.mark.fault(47)
-def test_a_commit_leaves_the_rows_that_wait_and_the_epoch_before(
-    session: Session, data: Any
-) -> None:
+def test_failed_commit_keeps_pending_rows_and_last_epoch(session: Session, data: Any) -> None:
     data.insert([("a", 10), ("d", 4)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(services_of(session).publisher.runner, "epoch", full)
@@ -81,7 +79,7 @@ def test_a_commit_leaves_the_rows_that_wait_and_the_epoch_before(
     assert session["total"].rows() == [("a", 11), ("b", 2), ("c", 3), ("d", 4)]
 
 
-def test_a_definition_changes_no_stage(session: Session, data: Any) -> None:
+def test_failed_definition_changes_no_stage(session: Session, data: Any) -> None:
     edited = data.group_by("k").agg(t="max(n)")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "hash_columns", full)
@@ -108,7 +106,7 @@ def test_a_definition_changes_no_stage(session: Session, data: Any) -> None:
         lambda c: c.rows(at=1),
     ],
 )
-def test_a_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> None:
+def test_failed_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> None:
     before = data.rows()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(session_of(data)), "read", full)
@@ -118,14 +116,14 @@ def test_a_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> None:
     read(data)
 
 
-def test_changes_are_reads_too(data: Any) -> None:
+def test_failed_changes_call_is_a_failed_read(data: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(readable, "changes_table", full)
         fails(data.changes, "could not be read")
     assert data.changes().num_rows == 3
 
 
-def test_a_merge_in_the_background_is_done_later(session: Session, data: Any) -> None:
+def test_failed_background_merge_is_reported_and_repeated(session: Session, data: Any) -> None:
     told: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maintenance, "merge_ranges", full)
@@ -148,7 +146,7 @@ def test_a_merge_in_the_background_is_done_later(session: Session, data: Any) ->
 
 
 @pytest.mark.parametrize("spilled_at_once", [False, True])
-def test_files_that_cannot_be_mapped_are_no_damage_and_do_not_stay(
+def test_unmappable_files_are_no_damage_and_are_deleted(
     session: Session, monkeypatch: pytest.MonkeyPatch, *, spilled_at_once: bool
 ) -> None:
     data = session.input("data", "k bigint, n bigint")
@@ -214,5 +212,5 @@ with nosync_nb.open(sys.argv[1], spark_rows=1 << 40) as session:
 
 
 @pytest.mark.fault(47)
-def test_with_whatever_memory_a_load_is_committed_or_said_to_wait(tmp_path: Path) -> None:
+def test_load_is_committed_or_pending_under_any_memory_limit(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path / "log")], check=True, timeout=300)

@@ -146,7 +146,7 @@ def steps(opened: Callable[..., Session], path: Path) -> int:
 @pytest.mark.fault(6, 8)
 @pytest.mark.filterwarnings("ignore:.*Log.__del__:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_power_failure_at_any_step_keeps_what_was_promised(
+def test_power_failure_at_any_step_keeps_every_promise(
     opened: Callable[..., Session], tmp_path: Path, phase: Phase
 ) -> None:
     path = tmp_path / "log"
@@ -176,7 +176,9 @@ def test_a_power_failure_at_any_step_keeps_what_was_promised(
 
 
 @pytest.mark.fault(8)
-def test_the_crash_is_really_one(opened: Callable[..., Session], tmp_path: Path) -> None:
+def test_simulated_power_failure_loses_unsynced_epochs(
+    opened: Callable[..., Session], tmp_path: Path
+) -> None:
     """What nobody waited for may be gone or there: else the tests above would prove nothing."""
     found = set()
     for seed in range(30):

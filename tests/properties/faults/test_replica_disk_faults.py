@@ -115,9 +115,7 @@ def each_call(work: Callable[[PickyFiles], object], anew: Callable[[], None]) ->
 
 @pytest.mark.fault(16, 20)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_copy_is_level_after_a_call_that_failed_and_acknowledges_what_it_has(
-    log: Log, code: int
-) -> None:
+def test_failed_call_leaves_copy_level_and_acknowledgement_true(log: Log, code: int) -> None:
     def anew() -> None:
         shutil.rmtree(log.copies)
         os.mkdir(log.copies)
@@ -149,9 +147,7 @@ def test_a_copy_is_level_after_a_call_that_failed_and_acknowledges_what_it_has(
 
 
 @pytest.mark.fault(5, 16)
-def test_a_log_is_made_anew_as_a_whole_or_is_as_gone_as_before_a_call_that_failed(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restore_is_atomic_at_any_failed_call(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "nosync_nb.session.durability.replication.ReplicationService.start", lambda _self: None
     )
@@ -183,7 +179,7 @@ def test_a_log_is_made_anew_as_a_whole_or_is_as_gone_as_before_a_call_that_faile
 
 
 @pytest.mark.fault(14, 16)
-def test_a_file_is_brought_whole_or_not_at_all_whatever_call_fails(log: Log) -> None:
+def test_fetch_is_atomic_at_any_failed_call(log: Log) -> None:
     log.shipped(Files())
     whole = log.files()
     for item in log.rows().values():
@@ -210,7 +206,7 @@ def test_a_file_is_brought_whole_or_not_at_all_whatever_call_fails(log: Log) -> 
 
 
 @pytest.mark.fault(12, 16)
-def test_a_file_that_is_mended_is_the_bad_one_or_a_whole_one_whatever_call_fails(
+def test_repair_is_atomic_at_any_failed_call(
     log: Log,
 ) -> None:
     log.shipped(Files())

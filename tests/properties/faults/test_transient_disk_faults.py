@@ -55,7 +55,7 @@ def steps_of(disk: PickyFiles, act: Callable[[], Any]) -> int:
 
 
 @pytest.mark.fault(17, 21)
-def test_no_moment_of_a_refusing_disk_locks_a_process_out_of_its_own_log(
+def test_no_disk_error_locks_a_process_out_of_its_log(
     on: Callable[..., Session],
 ) -> None:
     disk = PickyFiles()
@@ -89,7 +89,7 @@ def test_no_moment_of_a_refusing_disk_locks_a_process_out_of_its_own_log(
     assert refused > opening * len(CODES) // 2
 
 
-def test_an_opening_that_failed_leaves_a_clean_log_clean(on: Callable[..., Session]) -> None:
+def test_failed_opening_keeps_clean_log_clean(on: Callable[..., Session]) -> None:
     """It wrote nothing, so the end of the session before it is still the log's end."""
     disk = PickyFiles()
     with on(disk) as session:
@@ -109,7 +109,7 @@ def test_an_opening_that_failed_leaves_a_clean_log_clean(on: Callable[..., Sessi
             session.close()
 
 
-def test_an_opening_that_failed_after_a_restart_does_not_take_a_torn_tail_for_damage(
+def test_failed_opening_after_restart_keeps_torn_tail_harmless(
     tmp_path: Path,
 ) -> None:
     """1. The power fails; a frame that was never synced is torn, one behind it is whole. 2. The
@@ -195,7 +195,7 @@ def newest(folder: Path) -> str:
 @pytest.mark.fault(6)
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
 @pytest.mark.parametrize("more", ["nothing", "epochs", "checkpoint", "killed before checkpoint"])
-def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
+def test_unreadable_checkpoint_loses_no_file(
     on: Callable[..., Session],
     edited: tuple[Path, dict[str, Any]],
     tmp_path: Path,
@@ -242,7 +242,7 @@ def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
 
 
 @pytest.mark.fault(14)
-def test_a_file_that_the_disk_does_not_show_is_not_taken_for_missing(
+def test_file_with_failing_stat_is_not_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = os.lstat

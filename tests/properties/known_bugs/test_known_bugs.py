@@ -2,51 +2,51 @@
 
 - a left join emits (A, null) -1 for a second match: test_semantics.py
   `test_case_6_left_join_pads_once_per_left_row`, and here
-  `test_a_second_match_takes_back_no_padded_row_again`
+  `test_second_match_does_not_retract_padded_row_again`
 - a count emits (k, 0): test_semantics.py
-  `test_case_3_counts_change_by_key_and_an_emptied_key_is_only_retracted`
+  `test_case_3_emptied_key_is_only_retracted_from_counts`
 - min ignores copies and returns what was retracted: test_semantics.py
-  `test_min_never_shows_a_retracted_value_that_was_there_twice`
+  `test_min_ignores_retracted_duplicate_value`
 - distinct merges NaN with null: test_semantics.py
   `test_nan_and_null_are_different_values_and_groups`
-- rows of equal hashes merge: here `test_rows_that_agree_in_half_of_their_hash_stay_apart` and
+- rows of equal hashes merge: here `test_rows_with_half_equal_hashes_stay_apart` and
   `test_programs_do_not_depend_on_hashes`; test_semantics.py `test_rows_of_equal_hashes_stay_apart`
 - compaction drops a whole key when one of its rows cancels: here
-  `test_a_merge_in_which_a_row_cancels_keeps_the_other_rows_of_its_key`
+  `test_merge_of_cancelled_row_keeps_other_rows_of_key`
 - reduce misses least upper bounds in nested loops: test_loops.py
-  `test_bounds_of_three_rounds_are_reached_in_a_nested_loop`; bounds of two, at random, in
-  test_fixpoints.py `test_variables_that_need_each_other_take_rounds_together`
+  `test_bound_of_three_rounds_is_reached_in_nested_loop`; bounds of two, at random, in
+  test_fixpoints.py `test_mutually_recursive_variables_share_rounds`
 - times are sorted by an order that is not transitive: test_loops.py
-  `test_a_round_runs_after_all_that_are_before_it_in_every_loop` and
-  `test_rows_of_one_time_are_gathered_once_whatever_their_order`
+  `test_round_runs_after_all_earlier_rounds` and
+  `test_rows_of_one_time_are_gathered_once`
 - a join loses what comes while a shared trace is merged: here
-  `test_an_epoch_that_comes_while_a_shared_trace_is_merged_is_not_lost`
+  `test_epoch_during_merge_of_shared_trace_is_not_lost`
 - "already joined" is taken from merged traces: here
-  `test_pairs_are_made_once_also_when_their_own_epoch_merges_the_traces`
+  `test_pairs_are_made_once_when_epoch_merges_traces`
 - distinct inserts a row that was removed unseen: test_semantics.py
   `test_removing_an_unseen_row_inserts_it_nowhere`
 - a loop without consolidation never ends: test_loops.py
-  `test_pairs_that_cancel_do_not_run_around_a_loop`
+  `test_cancelling_pairs_do_not_circulate_in_loop`
 - ranking what is left of deletions resurrects keys: test_top_k.py
   `test_ranking_after_all_rows_of_a_group_are_gone_resurrects_nothing`, and here
-  `test_a_rank_knows_no_row_that_was_deleted`
+  `test_rank_ignores_deleted_rows`
 - equal recursive fragments interfere: test_loop.py
   `test_two_equal_loops_do_not_disturb_each_other`, and test_loops.py
-  `test_a_loop_outlives_its_twin`
+  `test_loop_survives_drop_of_equal_loop`
 - a closure that comes and goes leaks rows: test_loop.py
   `test_a_chain_that_comes_and_goes_leaves_no_row_and_no_state`, and test_loops.py
-  `test_rows_of_a_closure_that_cancelled_do_not_pile_up`
+  `test_cancelled_rows_of_closure_do_not_pile_up`
 - a retry writes a name again: test_part_file.py `test_two_attempts_never_write_one_file`, and
-  test_recovery.py `test_an_epoch_that_is_tried_again_writes_files_of_its_own`
+  test_recovery.py `test_retried_epoch_writes_files_of_its_own`
 - a checkpoint lacks the state of loops, and of what no output depends on:
-  test_recovery.py `test_a_checkpoint_has_the_state_of_loops` and
-  `test_a_checkpoint_has_the_state_of_what_shows_nothing`
+  test_recovery.py `test_checkpoint_contains_state_of_loops` and
+  `test_checkpoint_contains_state_without_output`
 - files are deleted that a slow reader still needs: test_opening.py
   `test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners`, and test_recovery.py
-  `test_a_slow_reader_keeps_what_was_merged_away_and_deleted` and
-  `test_a_reader_whose_files_go_while_it_reads_begins_again`
+  `test_slow_reader_keeps_merged_and_deleted_files` and
+  `test_reader_restarts_when_its_files_are_deleted`
 - a second quick restart certifies what is half there: test_recovery.py
-  `test_a_second_kill_right_after_a_restart_leaves_the_next_epoch_right`; with real kills, at
+  `test_second_kill_after_restart_keeps_next_epoch_right`; with real kills, at
   random, in test_killed_under_load.py
   `test_a_killed_process_loses_nothing_that_returned_and_goes_on_right`
 """
@@ -76,7 +76,7 @@ from nosync_nb.trace import Merge, compaction
 pytestmark = pytest.mark.usefixtures("no_disk")
 
 
-def test_every_bug_is_held_by_tests_that_are_there() -> None:
+def test_every_bug_names_existing_tests() -> None:
     assert __doc__ is not None
     here = Path(__file__)
     for bug in re.split(r"^- ", __doc__, flags=re.MULTILINE)[1:]:
@@ -94,7 +94,7 @@ def test_every_bug_is_held_by_tests_that_are_there() -> None:
 # -- joins -----------------------------------------------------------------------------------------
 
 
-def test_a_second_match_takes_back_no_padded_row_again(session: Session) -> None:
+def test_second_match_does_not_retract_padded_row_again(session: Session) -> None:
     a, b = session.input("a", "k int, v string"), session.input("b", "k int, w string")
     left = session.stage("left", a.join(b, on="k", how="left"))
     change(session, a, {(1, "A"): 2})
@@ -112,7 +112,7 @@ def pairs(left: Sequence[Any], right: Sequence[Any]) -> dict[Any, int]:
     return dict(Counter((x[0], x[1], y[1]) for x in left for y in right if x[0] == y[0]))
 
 
-def test_an_epoch_that_comes_while_a_shared_trace_is_merged_is_not_lost(
+def test_epoch_during_merge_of_shared_trace_is_not_lost(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A merge is computed, an epoch changes both sides of all joins, then the merge is adopted."""
@@ -155,7 +155,7 @@ def test_an_epoch_that_comes_while_a_shared_trace_is_merged_is_not_lost(
     assert count(itself) == pairs(b.rows(), b.rows())
 
 
-def test_pairs_are_made_once_also_when_their_own_epoch_merges_the_traces(session: Session) -> None:
+def test_pairs_are_made_once_when_epoch_merges_traces(session: Session) -> None:
     """Layers of one row: every fourth epoch all is one layer, from which no epoch can be told."""
     a = session.input("a", "k int, v int")
     both = session.stage("both", a.join(a.rename({"v": "w"}), on="k"))
@@ -178,9 +178,7 @@ def test_pairs_are_made_once_also_when_their_own_epoch_merges_the_traces(session
 @pytest.mark.parametrize(
     ("one", "other"), [(24994, 219828), (5105, 203245)], ids=["lower half", "upper half"]
 )
-def test_rows_that_agree_in_half_of_their_hash_stay_apart(
-    session: Session, one: int, other: int
-) -> None:
+def test_rows_with_half_equal_hashes_stay_apart(session: Session, one: int, other: int) -> None:
     first, second = rows.hash_columns([np.array([one, other])], ("bigint",), 2).tolist()
     assert first != second
     assert first % 2**32 == second % 2**32 or first >> 32 == second >> 32
@@ -242,7 +240,7 @@ def test_programs_do_not_depend_on_hashes(
 # -- merges ----------------------------------------------------------------------------------------
 
 
-def test_a_merge_in_which_a_row_cancels_keeps_the_other_rows_of_its_key(session: Session) -> None:
+def test_merge_of_cancelled_row_keeps_other_rows_of_key(session: Session) -> None:
     a = session.input("a", "k int, v int")
     found = session.stage("found", a.group_by("k").agg(n="count(*)", low="min(v)", all="sum(v)"))
     once = session.stage("once", a.distinct())
@@ -263,7 +261,7 @@ def test_a_merge_in_which_a_row_cancels_keeps_the_other_rows_of_its_key(session:
     assert count(paired) == pairs(a.rows(), a.rows())
 
 
-def test_a_rank_knows_no_row_that_was_deleted(session: Session) -> None:
+def test_rank_ignores_deleted_rows(session: Session) -> None:
     """Deletions and what they delete lie in layers of their own, and are merged or not."""
     a = session.input("a", "k string, n int")
     ranked = session.stage("ranked", a.group_by("k").rank("n desc", 2))

@@ -35,7 +35,7 @@ def before(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return all(a <= b for a, b in zip(one, other, strict=True))
 
 
-def test_a_round_runs_after_all_that_are_before_it_in_every_loop(
+def test_round_runs_after_all_earlier_rounds(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[int, ...]] = []
@@ -71,7 +71,7 @@ times = st.tuples(*[st.integers(0, 3)] * 3)
 
 
 @given(st.lists(times, min_size=1, max_size=40))
-def test_rows_of_one_time_are_gathered_once_whatever_their_order(
+def test_rows_of_one_time_are_gathered_once(
     given_: list[tuple[int, ...]],
 ) -> None:
     found = equal_runs([np.array(column, np.int32) for column in zip(*given_, strict=True)])
@@ -80,7 +80,7 @@ def test_rows_of_one_time_are_gathered_once_whatever_their_order(
     assert all(given_[int(i)] == given_[row] for row, index in found for i in index)
 
 
-def test_bounds_of_three_rounds_are_reached_in_a_nested_loop(session: Session) -> None:
+def test_bound_of_three_rounds_is_reached_in_nested_loop(session: Session) -> None:
     """Three arrivals make an alarm, two none, so no pair of times leaves a trace of their bound.
 
     A row arrives once both its numbers are counted down, `far` by the outer loop and `near` by the
@@ -113,7 +113,7 @@ def test_bounds_of_three_rounds_are_reached_in_a_nested_loop(session: Session) -
 # -- what cancels ----------------------------------------------------------------------------------
 
 
-def test_pairs_that_cancel_do_not_run_around_a_loop(session: Session) -> None:
+def test_cancelling_pairs_do_not_circulate_in_loop(session: Session) -> None:
     """Each round moves all rows on, so that only what cancels in one round can end."""
     a, b = session.input("a", "x int"), session.input("b", "x int")
 
@@ -131,7 +131,7 @@ def test_pairs_that_cancel_do_not_run_around_a_loop(session: Session) -> None:
         assert session.stats["touched"] - before < 100
 
 
-def test_a_loop_outlives_its_twin(session: Session) -> None:
+def test_loop_survives_drop_of_equal_loop(session: Session) -> None:
     edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
     session.stage("one", reach(roots, edges))
     two = session.stage("two", reach(roots, edges))
@@ -148,7 +148,7 @@ def test_a_loop_outlives_its_twin(session: Session) -> None:
     assert count(again) == {(n,): 1 for n in (1, 2, 3, 4)}
 
 
-def test_rows_of_a_closure_that_cancelled_do_not_pile_up(
+def test_cancelled_rows_of_closure_do_not_pile_up(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "JOINED_MAX", 8)  # so many epochs wait for their order

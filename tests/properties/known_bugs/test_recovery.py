@@ -17,7 +17,7 @@ from internals import checkpoint_now, log_of, parts_folder, snapshot_of
 
 from nosync_nb import Collection, DurabilityError, Session, rows
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.reads import reader as reads
+from nosync_nb.session.reads import reader as reader_module
 from nosync_nb.store import store
 from nosync_nb.trace import compaction
 
@@ -112,7 +112,7 @@ def wanted(opened: Open) -> list[dict[str, dict[Any, int]]]:
 # -- restarts --------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_has_the_state_of_loops(opened: Open, wanted: Any) -> None:
+def test_checkpoint_contains_state_of_loops(opened: Open, wanted: Any) -> None:
     session = opened()
     define(session)
     for epoch in range(1, len(EPOCHS) + 1):
@@ -125,7 +125,7 @@ def test_a_checkpoint_has_the_state_of_loops(opened: Open, wanted: Any) -> None:
 
 @pytest.mark.parametrize("checkpoint", [None, "before", "after"])
 @pytest.mark.parametrize("quick", [1, 2])
-def test_a_second_kill_right_after_a_restart_leaves_the_next_epoch_right(
+def test_second_kill_after_restart_keeps_next_epoch_right(
     opened: Open, wanted: Any, checkpoint: str | None, quick: int
 ) -> None:
     session = opened()
@@ -145,7 +145,7 @@ def test_a_second_kill_right_after_a_restart_leaves_the_next_epoch_right(
             assert everything(session) == wanted[epoch]
 
 
-def test_a_checkpoint_has_the_state_of_what_shows_nothing(opened: Open) -> None:
+def test_checkpoint_contains_state_without_output(opened: Open) -> None:
     """Counts below 0, a pair that waits for its partner, an input without a reader."""
     session = opened()
     a, b = session.input("a", "x int"), session.input("b", "x int")
@@ -181,7 +181,7 @@ def files(session: Session) -> set[str]:
 
 
 @pytest.mark.usefixtures("small_files")
-def test_an_epoch_that_is_tried_again_writes_files_of_its_own(
+def test_retried_epoch_writes_files_of_its_own(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
@@ -239,32 +239,32 @@ def merged(opened: Open, small_files: None) -> Session:
     return session
 
 
-def test_a_slow_reader_keeps_what_was_merged_away_and_deleted(
-    merged: Session, opened: Open
-) -> None:
+def test_slow_reader_keeps_merged_and_deleted_files(merged: Session, opened: Open) -> None:
     session = opened(takeover=True)  # it has mapped no file yet
     seen = snapshot_of(session)
     assert replace_files(session)
     assert count(session["counts"]) == {(x, 8 if x < 5 else 5): 1 for x in range(9)}
     for epoch in range(6):
-        found = reads.collection_state(seen, "counts", epoch)
+        found = reader_module.collection_state(seen, "counts", epoch)
         assert rows.to_pylist(found.columns[1], "bigint") == [epoch] * (9 if epoch else 0)
-        assert sum(reads.collection_state(seen, "numbers", epoch).diff.tolist()) == 9 * epoch
+        assert (
+            sum(reader_module.collection_state(seen, "numbers", epoch).diff.tolist()) == 9 * epoch
+        )
 
 
 @pytest.mark.parametrize("at", [None, 3])
-def test_a_reader_whose_files_go_while_it_reads_begins_again(
+def test_reader_restarts_when_its_files_are_deleted(
     merged: Session, opened: Open, monkeypatch: pytest.MonkeyPatch, at: int | None
 ) -> None:
     reader = opened(mode="r")
-    read, gone = reads.SnapshotReader.read, set[str]()
+    read, gone = reader_module.SnapshotReader.read, set[str]()
 
     def late(*arguments: Any) -> Any:
         if not gone:
             gone.update(replace_files(merged))
         return read(*arguments)
 
-    monkeypatch.setattr(reads.SnapshotReader, "read", late)
+    monkeypatch.setattr(reader_module.SnapshotReader, "read", late)
     found = count(reader["counts"], at)
     assert gone
     assert found == {(x, at or (8 if x < 5 else 5)): 1 for x in range(9)}

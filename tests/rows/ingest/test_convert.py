@@ -67,7 +67,7 @@ def test_every_shape_holds_the_same_rows(rows: Any) -> None:
     assert read(rows, FLIGHTS) == ROWS
 
 
-def test_named_tuples_with_renamed_fields_stand_in_order() -> None:
+def test_named_tuples_with_renamed_fields_are_positional() -> None:
     schema = Schema.parse("class string, n int")
     renamed = namedtuple("row", ["class", "n"], rename=True)
     assert read([renamed("x", 1)], schema) == [("x", 1)]
@@ -78,7 +78,7 @@ def test_structured_and_square_numpy_arrays_are_rows() -> None:
     assert read(np.array([(2, 1)], [("b", "i4"), ("a", "i8")]), TWO) == [(1, 2)]
 
 
-def test_nothing_is_no_rows() -> None:
+def test_empty_data_has_no_rows() -> None:
     empties = (
         [],
         {"a": [], "b": []},
@@ -89,7 +89,7 @@ def test_nothing_is_no_rows() -> None:
         assert read(rows, TWO) == []
 
 
-def test_dicts_of_one_column_are_rows_of_it() -> None:
+def test_dicts_of_one_column_are_rows() -> None:
     columns, n = to_columns([{"a": 1}, {"a": None}], Schema.parse("a int"), "")
     assert (to_pylist(columns[0], "int"), n) == ([1, None], 2)
 
@@ -119,16 +119,14 @@ class Streaming:
         (Streaming(), "a Streaming is not a table: it is one column", ".to_frame()"),
     ],
 )
-def test_what_does_not_match_is_refused_with_a_remedy(
-    rows: Any, message: str, hint: str | None
-) -> None:
+def test_mismatched_data_is_refused_with_remedy(rows: Any, message: str, hint: str | None) -> None:
     with pytest.raises(SchemaError) as caught:
         to_columns(rows, TWO, "input 'flights'")
     assert str(caught.value).startswith(f"input 'flights': {message}")
     assert (hint or "") in (caught.value.hint or "")
 
 
-def test_a_scalar_for_one_column_is_told_what_to_type() -> None:
+def test_scalar_for_one_column_gets_a_hint() -> None:
     with pytest.raises(SchemaError, match="row 0 is 5") as caught:
         to_columns([5], Schema.parse("x int"), "xs")
     assert caught.value.hint == "write a tuple of one: (5,)"
@@ -162,13 +160,13 @@ def test_a_scalar_for_one_column_is_told_what_to_type() -> None:
         ({"a": 1.0}, "map<string,int>", {"a": 1}),
     ],
 )
-def test_values_are_taken_exactly(value: Any, type_: str, expected: Any) -> None:
+def test_values_are_converted_exactly(value: Any, type_: str, expected: Any) -> None:
     found = one(value, type_)
     assert expected == found
     assert type(found) is type(expected)
 
 
-def test_zones_are_turned_into_utc() -> None:
+def test_time_zones_are_converted_to_utc() -> None:
     there = datetime(2024, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
     assert one(there, "timestamp") == datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -219,15 +217,13 @@ def test_zones_are_turned_into_utc() -> None:
         ({"a": 1}, "struct<a:int,b:int>", "does not have the fields"),
     ],
 )
-def test_values_that_do_not_fit_are_named_with_column_and_row(
-    value: Any, type_: str, message: str
-) -> None:
+def test_unfit_value_error_names_column_and_row(value: Any, type_: str, message: str) -> None:
     with pytest.raises(SchemaError, match="input 's': column 'x', row 1: .*" + message) as caught:
         to_columns([(None,), (value,)], Schema([("x", type_)]), "input 's'")
     assert caught.value.hint
 
 
-def test_nan_is_null_from_pandas_alone() -> None:
+def test_nan_is_null_only_from_pandas() -> None:
     schema = Schema.parse("x double")
     frame = pd.DataFrame({"x": [math.nan, 1.0]})
     assert read(frame, schema) == [(None,), (1.0,)]
@@ -241,7 +237,7 @@ STRANGE = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
 
 @pytest.mark.parametrize("type_", ["double", "float"])
 @pytest.mark.parametrize("others", [[], [None], [1.0], [None] * 5000])
-def test_every_nan_and_every_zero_is_one_whichever_way_it_comes(
+def test_nan_and_zero_are_canonical_from_every_source(
     type_: str, others: list[float | None]
 ) -> None:
     values = [*others, STRANGE, -0.0]
@@ -291,7 +287,9 @@ def test_pandas_columns_convert_exactly() -> None:
         (pa.array([[1, 300]]), "array<tinyint>", 0),
     ],
 )
-def test_arrow_values_that_do_not_fit_are_named(array: pa.Array, type_: str, row: int) -> None:
+def test_unfit_arrow_value_error_names_column_and_row(
+    array: pa.Array, type_: str, row: int
+) -> None:
     with pytest.raises(SchemaError, match=f"column 'x', row {row}: "):
         to_columns(pa.table({"x": array}), Schema([("x", type_)]), "s")
 
@@ -314,12 +312,12 @@ def test_arrow_values_that_do_not_fit_are_named(array: pa.Array, type_: str, row
         (pa.chunked_array([[1], [2]]), "int", 1),
     ],
 )
-def test_arrow_values_that_fit_are_cast(array: Any, type_: str, expected: Any) -> None:
+def test_fitting_arrow_values_are_cast(array: Any, type_: str, expected: Any) -> None:
     assert read(pa.table({"x": array}), Schema([("x", type_)]))[0][0] == expected
 
 
 @pytest.mark.parametrize("n", [3, 10_000])
-def test_memory_of_the_caller_is_not_kept(n: int) -> None:
+def test_memory_of_caller_is_not_referenced(n: int) -> None:
     schema = Schema.parse("x bigint, y double, z array<double>")
     x, y, z = np.arange(n), np.ones(n), np.full(n, -0.0)
     nested = pa.ListArray.from_arrays(pa.array(np.arange(n + 1), pa.int32()), pa.array(z))
@@ -333,7 +331,7 @@ def test_memory_of_the_caller_is_not_kept(n: int) -> None:
     assert math.copysign(1, to_pylist(columns[2], "array<double>")[1][0]) == 1
 
 
-def test_lists_are_taken_at_the_call() -> None:
+def test_lists_are_copied_at_the_call() -> None:
     rows = [[1, 2]]
     columns, _ = to_columns(rows, TWO, "s")
     rows[0][0] = 9
@@ -341,7 +339,7 @@ def test_lists_are_taken_at_the_call() -> None:
 
 
 @given(typed_values())
-def test_arrow_of_the_schema_and_python_values_are_the_same(
+def test_arrow_and_python_values_convert_equally(
     drawn: tuple[str, list[Any]],
 ) -> None:
     type_, items = drawn
@@ -389,11 +387,11 @@ def test_arrow_of_the_schema_and_python_values_are_the_same(
         ),
     ],
 )
-def test_columns_are_taken_from_data(rows: Any, ddl: str) -> None:
+def test_schema_is_inferred_from_data(rows: Any, ddl: str) -> None:
     assert infer_schema(rows) == Schema.parse(ddl)
 
 
-def test_a_period_is_no_number() -> None:
+def test_pandas_period_is_refused() -> None:
     months = pd.DataFrame({"a": pd.period_range("2024-01", periods=2, freq="M")})
     for rows in (months, {"a": months["a"]}, pa.table(months)):
         for type_ in ("bigint", "string"):
@@ -410,7 +408,7 @@ def test_a_period_is_no_number() -> None:
     [pd.DataFrame({1: [5], ("a", 2): ["x"]}), {1: [5], ("a", 2): ["x"]}, [{1: 5, ("a", 2): "x"}]],
     ids=["pandas", "columns", "dicts"],
 )
-def test_names_that_are_no_text_are_taken_as_text(rows: Any) -> None:
+def test_other_column_names_become_text(rows: Any) -> None:
     schema = infer_schema(rows)
     assert schema.names == ("1", "('a', 2)")
     assert read(rows, schema) == [(5, "x")]
@@ -437,6 +435,6 @@ def test_names_that_are_no_text_are_taken_as_text(rows: Any) -> None:
         (7, "7 has no columns"),
     ],
 )
-def test_data_that_names_no_columns_is_refused(rows: Any, message: str) -> None:
+def test_schema_of_unnamed_or_untyped_data_is_refused(rows: Any, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         infer_schema(rows)

@@ -66,7 +66,7 @@ CSV = {
 
 
 @pytest.mark.parametrize(("data", "ddl", "message"), CSV.values(), ids=list(CSV))
-def test_error_of_a_csv_file_names_line_and_column(data: bytes, ddl: str, message: str) -> None:
+def test_csv_error_names_line_and_column(data: bytes, ddl: str, message: str) -> None:
     with pytest.raises(SchemaError) as caught:
         read(data, "f.csv", ddl)
     assert str(caught.value).startswith(f"'f.csv' cannot be read as csv: {message}")
@@ -86,7 +86,7 @@ JSON = {
 
 
 @pytest.mark.parametrize(("objects", "ddl", "message"), JSON.values(), ids=list(JSON))
-def test_error_of_a_json_file_names_the_line(objects: list[Any], ddl: str, message: str) -> None:
+def test_json_error_names_line(objects: list[Any], ddl: str, message: str) -> None:
     data = "\n".join(map(json.dumps, objects)).encode()
     with pytest.raises(SchemaError) as caught:
         read(data, "f.json", ddl)
@@ -94,7 +94,7 @@ def test_error_of_a_json_file_names_the_line(objects: list[Any], ddl: str, messa
     assert caught.value.hint
 
 
-def test_lines_of_json_are_counted_with_the_empty_ones() -> None:
+def test_empty_json_lines_are_counted() -> None:
     with pytest.raises(SchemaError, match="line 5, column 'x': changed from number to string"):
         read(b'\n{"x": 1}\n\n\n{"x": "y"}\n{"x": "z"}\n', "f.jsonl", "x bigint")
 
@@ -106,7 +106,7 @@ def test_lines_of_json_are_counted_with_the_empty_ones() -> None:
         ({"a": 1, "b": {"c": [1]}, "d": 2}, "leave out b, d or declare it"),
     ],
 )
-def test_nested_json_with_other_fields_is_refused_with_a_hint(value: Any, hint: str) -> None:
+def test_nested_json_with_other_fields_is_refused_with_hint(value: Any, hint: str) -> None:
     with pytest.raises(
         SchemaError, match=r"column 'x', row 0: .* does not have the fields"
     ) as caught:
@@ -114,7 +114,7 @@ def test_nested_json_with_other_fields_is_refused_with_a_hint(value: Any, hint: 
     assert caught.value.hint == hint
 
 
-def test_columns_of_csv_are_read_as_what_they_are_declared_in_any_case() -> None:
+def test_csv_columns_have_declared_types_in_any_case() -> None:
     assert read(b"A,b\n007,1\n", "f.csv", ANY) == [("007", 1)]
     with pytest.raises(SchemaError, match="unknown column 'c'"):
         read(b"A,c\n007,1\n", "f.csv", ANY)

@@ -46,7 +46,7 @@ def told(ledger: EpochIndex) -> Any:
     )
 
 
-def test_what_is_recorded_again_changes_nothing() -> None:
+def test_recording_an_epoch_twice_changes_nothing() -> None:
     ledger = written()
     before = told(ledger)
     for again in (FIRST, SECOND, SECOND._replace(label="late", durable=9), FIRST):
@@ -58,7 +58,7 @@ def test_what_is_recorded_again_changes_nothing() -> None:
     assert ledger.epochs([range(4)])[3] == (3, "evening", datetime.fromtimestamp(30, UTC))
 
 
-def test_an_epoch_that_does_not_follow_is_not_recorded() -> None:
+def test_epoch_out_of_order_is_not_recorded() -> None:
     ledger = written()
     with pytest.raises(AssertionError, match="out of turn"):
         ledger.record(THIRD._replace(epoch=4))
@@ -75,7 +75,7 @@ ACTS: list[Callable[[EpochIndex], Any]] = [
 
 
 @pytest.mark.parametrize("act", ACTS, ids=["record", "and enter", "and save"])
-def test_an_epoch_is_recorded_or_not_whatever_is_raised_and_wherever(
+def test_record_is_atomic_at_any_exception(
     act: Callable[[EpochIndex], Any],
 ) -> None:
     before, counted, after = told(written()), written(), written()
@@ -98,7 +98,7 @@ def test_an_epoch_is_recorded_or_not_whatever_is_raised_and_wherever(
 BACK = RewindMark(1, 1, 9)
 
 
-def test_a_rewind_forgets_what_follows_and_epochs_are_counted_on() -> None:
+def test_rewind_drops_later_epochs_and_numbering_continues() -> None:
     ledger = written()
     epochs = ledger.epochs([range(3)])
     ledger.rewind(BACK)
@@ -115,7 +115,7 @@ def test_a_rewind_forgets_what_follows_and_epochs_are_counted_on() -> None:
     assert EpochIndex.restored(2, times, meta).saved() == (meta, times)
 
 
-def test_a_copy_that_lacks_a_rewind_has_no_more_than_what_stays() -> None:
+def test_last_contained_epoch_of_copy_without_rewind() -> None:
     ledger = written()
     ledger.rewind(BACK)
     ledger.record(SECOND._replace(seq=10, durable=9))
@@ -127,7 +127,7 @@ def test_a_copy_that_lacks_a_rewind_has_no_more_than_what_stays() -> None:
     assert ledger.last_contained_epoch(3, 0) == 0
 
 
-def test_a_rewind_is_recorded_or_not_whatever_is_raised_and_wherever() -> None:
+def test_rewind_is_atomic_at_any_exception() -> None:
     def act(ledger: EpochIndex) -> None:
         ledger.rewind(BACK)
         ledger.saved()
@@ -142,7 +142,7 @@ def test_a_rewind_is_recorded_or_not_whatever_is_raised_and_wherever() -> None:
         assert told(ledger) == told(after)
 
 
-def test_a_note_tells_of_lost_epochs_of_its_own_incarnation_alone() -> None:
+def test_note_reports_lost_epochs_of_its_incarnation_only() -> None:
     assert lost_epochs(last_epoch_note(0, 7), 0, 5) == range(6, 8)
     assert lost_epochs(last_epoch_note(2, 7), 2, 7) == range(8, 8)
     assert not lost_epochs(last_epoch_note(0, 7), 1, 3)
@@ -150,7 +150,7 @@ def test_a_note_tells_of_lost_epochs_of_its_own_incarnation_alone() -> None:
     assert not lost_epochs(0, 0, 7)
 
 
-def test_who_asks_in_the_middle_of_a_call_is_answered_as_before_or_after_it() -> None:
+def test_queries_during_record_see_state_before_or_after() -> None:
     before, after, answers = told(written()), written(), []
     after.record(THIRD)
 
@@ -168,7 +168,7 @@ def test_who_asks_in_the_middle_of_a_call_is_answered_as_before_or_after_it() ->
     assert all(answer in (before, told(after)) for answer in answers)
 
 
-def test_threads_that_record_the_same_epochs_record_each_once() -> None:
+def test_concurrent_threads_record_each_epoch_once() -> None:
     ledger, together = EpochIndex(), Barrier(4)
     records = [
         EpochRecord(n, float(n), n, 0, f"label {n}", {f"load {n}": ""}) for n in range(1, 200)
@@ -190,7 +190,7 @@ def test_threads_that_record_the_same_epochs_record_each_once() -> None:
     assert list(meta["labels"].values()) == list(range(1, 200))
 
 
-def test_a_checkpoint_keeps_all_of_it_but_frames() -> None:
+def test_checkpoint_restores_index_without_frames() -> None:
     ledger = written()
     meta, times = ledger.saved()
     again = EpochIndex.restored(2, times, meta)
@@ -202,13 +202,13 @@ def test_a_checkpoint_keeps_all_of_it_but_frames() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 3])
-def test_a_checkpoint_with_times_of_other_epochs_is_damaged(epoch: int) -> None:
+def test_checkpoint_with_wrong_number_of_times_is_damaged(epoch: int) -> None:
     meta, times = written().saved()
     with pytest.raises(CorruptLogError, match=r"2 times for|a label|the key of a load"):
         EpochIndex.restored(epoch, times, meta)
 
 
-def test_a_moment_is_a_number_a_label_or_a_time() -> None:
+def test_moment_resolves_number_label_or_time() -> None:
     ledger = written()
     ledger.record(THIRD)
     assert [ledger.resolve(at, 3) for at in (0, 2, -1, "noon")] == [0, 2, 2, 2]
@@ -223,7 +223,7 @@ def test_a_moment_is_a_number_a_label_or_a_time() -> None:
             ledger.resolve(at, 3)
 
 
-def test_a_number_is_that_of_another_epoch_once_the_log_went_back_behind_it() -> None:
+def test_epoch_number_is_outdated_after_rewind_before_it() -> None:
     line = EpochNumbering(5, (9, 4, 7))
     assert not line.has_left(1000, 5)
     assert [line.has_left(7, i) for i in (4, 3)] == [False, True]

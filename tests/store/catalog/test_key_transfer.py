@@ -25,7 +25,7 @@ def become(patch: pytest.MonkeyPatch, path: Path) -> None:
 
 
 @pytest.mark.fault(43)
-def test_a_log_goes_on_elsewhere_once_its_key_is_imported(
+def test_imported_key_lets_log_continue_elsewhere(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
@@ -41,7 +41,7 @@ def test_a_log_goes_on_elsewhere_once_its_key_is_imported(
     assert stat.S_IMODE((tmp_path / "there" / "key").stat().st_mode) == 0o600
 
 
-def test_no_file_and_no_other_key_is_overwritten(
+def test_export_and_import_overwrite_no_file_or_key(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = signing.user_key()
@@ -67,7 +67,7 @@ def test_no_file_and_no_other_key_is_overwritten(
     ("content", "mode", "says"),
     [("secret?", 0o600, "is damaged"), ("", 0o600, "is damaged"), ("ab" * 32, 0o644, "mode 0644")],
 )
-def test_what_is_no_key_or_no_secret_is_not_imported(
+def test_import_refuses_invalid_or_readable_key(
     home: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -86,7 +86,7 @@ def test_what_is_no_key_or_no_secret_is_not_imported(
 
 
 @pytest.mark.parametrize("mode", ["r", "w"])
-def test_the_report_of_trust_tells_whose_a_log_is_and_what_it_computes(
+def test_trust_report_names_signer_and_stages(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
@@ -107,7 +107,7 @@ def test_the_report_of_trust_tells_whose_a_log_is_and_what_it_computes(
     assert not (tmp_path / "there").exists()
 
 
-def test_the_report_of_a_reader_is_of_what_the_owner_has_defined_since(
+def test_trust_report_of_reader_follows_new_definitions(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if nothing was defined yet when it was opened, which judges nobody."""

@@ -24,7 +24,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.expressions import disallowed_reason
 from nosync_nb.operators import spec
-from nosync_nb.operators.aggregates import aggregate as aggregates
+from nosync_nb.operators.aggregates import aggregate
 from nosync_nb.rows import Schema
 from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.spark.connection import SparkConnection
@@ -61,9 +61,9 @@ class Victim:
             raise nosync_nb.ExpressionError(f"{why} needs Spark")
 
         self.patch.setattr(SparkConnection, "require", require)
-        one, many = spec.compile_expression, aggregates.compile_aggregates
+        one, many = spec.compile_expression, aggregate.compile_aggregates
         self.patch.setattr(spec, "compile_expression", self._counting(one))
-        self.patch.setattr(aggregates, "compile_aggregates", self._counting(many))
+        self.patch.setattr(aggregate, "compile_aggregates", self._counting(many))
         load = signing.closure.deserialize_function
 
         def loads(data: bytes) -> Any:
@@ -157,7 +157,7 @@ def hostile(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> Victim:
 
 
 @pytest.mark.fault(43)
-def test_a_strangers_log_is_opened_read_and_committed_to_and_nothing_of_it_is_run(
+def test_log_of_other_key_is_read_and_written_without_running_it(
     hostile: Victim,
 ) -> None:
     for more in range(5, 8):
@@ -173,7 +173,7 @@ def test_a_strangers_log_is_opened_read_and_committed_to_and_nothing_of_it_is_ru
     assert hostile.untouched
 
 
-def test_what_is_stale_says_whose_key_signed_it_and_what_to_do(hostile: Victim) -> None:
+def test_stale_reason_names_signing_key_and_remedy(hostile: Victim) -> None:
     hostile.use_key("theirs")
     theirs = signing.key_id(signing.user_key())
     hostile.use_key("mine")
@@ -189,7 +189,7 @@ def test_what_is_stale_says_whose_key_signed_it_and_what_to_do(hostile: Victim) 
         session["big"].rows()
 
 
-def test_our_own_cells_make_a_strangers_stages_ours_from_the_rows_alone(hostile: Victim) -> None:
+def test_redefined_stages_of_other_key_are_computed_from_rows(hostile: Victim) -> None:
     """What the stranger says that they hold is not trusted, though the cells are the same."""
     session = hostile.opened()
     session.inputs["numbers"].insert([(5,)])
@@ -217,7 +217,7 @@ def test_our_own_cells_make_a_strangers_stages_ours_from_the_rows_alone(hostile:
     assert REFLECT not in hostile.compiled
 
 
-def test_a_strangers_stages_stay_held_however_often_our_catalog_is_written(
+def test_stages_of_other_key_stay_stale_in_signed_catalog(
     hostile: Victim,
 ) -> None:
     """Our signature over a catalog says that they are his; it does not make them ours."""
@@ -239,7 +239,7 @@ def test_a_strangers_stages_stay_held_however_often_our_catalog_is_written(
     assert hostile.untouched
 
 
-def test_a_reader_of_a_strangers_log_judges_nobody_and_runs_nothing(hostile: Victim) -> None:
+def test_reader_of_log_of_other_key_runs_nothing(hostile: Victim) -> None:
     reader = hostile.opened(mode="r")
     assert values(reader["numbers"]) == [1, 2, 3, 4]
     assert values(reader["counts"], 3) == [(1, 1), (2, 1), (3, 1)]
@@ -249,7 +249,7 @@ def test_a_reader_of_a_strangers_log_judges_nobody_and_runs_nothing(hostile: Vic
 
 
 @pytest.mark.fault(43)
-def test_without_a_key_a_log_is_read_and_none_is_made_by_opening_it(victim: Victim) -> None:
+def test_opening_without_key_reads_log_and_creates_no_key(victim: Victim) -> None:
     session = victim.opened()
     filled(session)
     session.close()
@@ -267,7 +267,7 @@ def test_without_a_key_a_log_is_read_and_none_is_made_by_opening_it(victim: Vict
     assert values(session["big"]) == [2, 3, 9]
 
 
-def test_a_key_that_others_may_read_holds_all_stages_and_says_so(victim: Victim) -> None:
+def test_readable_key_makes_all_stages_stale(victim: Victim) -> None:
     session = victim.opened()
     filled(session)
     session.close()
@@ -327,7 +327,7 @@ def reread(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[str, Any
         lambda meta: {**meta, "signed": [None, None]},
     ],
 )
-def test_a_catalog_that_was_changed_after_it_was_signed_is_nobodys(
+def test_catalog_changed_after_signing_is_not_trusted(
     victim: Victim, where: str, change: Any, reread: Any
 ) -> None:
     session = victim.opened()
@@ -347,9 +347,7 @@ def test_a_catalog_that_was_changed_after_it_was_signed_is_nobodys(
 
 
 @pytest.mark.fault(43)
-def test_a_catalog_signed_for_another_log_or_epoch_is_not_believed(
-    victim: Victim, reread: Any
-) -> None:
+def test_catalog_signed_for_other_log_is_not_trusted(victim: Victim, reread: Any) -> None:
     """Both are this user's own; the stages of one notebook are not to run on the other's rows."""
     taken: list[dict[str, Any]] = []
     session = victim.opened(log="one")
@@ -383,9 +381,7 @@ def test_a_catalog_signed_for_another_log_or_epoch_is_not_believed(
 
 
 @pytest.mark.fault(43)
-def test_an_older_catalog_of_the_same_log_is_not_believed_at_another_epoch(
-    victim: Victim, reread: Any
-) -> None:
+def test_older_catalog_is_not_trusted_at_other_epoch(victim: Victim, reread: Any) -> None:
     session = victim.opened()
     session.stage("big", session.input("numbers", "x int").filter("x > 1"))
     session.inputs["numbers"].insert([(1,), (2,)])
@@ -401,7 +397,9 @@ def test_an_older_catalog_of_the_same_log_is_not_believed_at_another_epoch(
     assert victim.untouched
 
 
-def test_the_newest_catalog_decides(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsigned_definition_after_signed_checkpoint_is_not_trusted(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A signed checkpoint lends nothing to an unsigned definition that follows it."""
     session = victim.opened()
     filled(session)
@@ -416,7 +414,7 @@ def test_the_newest_catalog_decides(victim: Victim, monkeypatch: pytest.MonkeyPa
     assert victim.untouched
 
 
-def test_our_own_log_goes_on_wherever_its_folder_and_key_are(victim: Victim) -> None:
+def test_own_log_continues_after_folder_and_key_are_moved(victim: Victim) -> None:
     session = victim.opened()
     filled(session)
     checkpoint_now(session)
@@ -441,7 +439,7 @@ def functions(data: dict[str, Any], stage: str) -> list[Any]:
 @pytest.mark.fault(43)
 @pytest.mark.parametrize("what", ["text", "both"])
 @pytest.mark.parametrize("log", ["log", "two"])
-def test_a_function_signed_for_another_place_is_not_loaded(
+def test_function_signed_for_other_stage_or_log_is_not_loaded(
     victim: Victim, monkeypatch: pytest.MonkeyPatch, what: str, log: str
 ) -> None:
     """Signed by this user, for a stage of this log or of another notebook."""
@@ -469,13 +467,13 @@ def test_a_function_signed_for_another_place_is_not_loaded(
     assert victim.loads == (1 if log == "log" else 0)  # that of `other` itself
 
 
-def test_a_function_whose_header_names_another_is_not_loaded() -> None:
+def test_function_with_other_fingerprint_is_not_loaded() -> None:
     sealed = signing.sign_function(len, key=b"1" * 32)
     with pytest.raises(nosync_nb.TrustError, match="has another fingerprint than its stage"):
         signing.load_signed_function(sealed, key=b"1" * 32, fingerprint="another")
 
 
-def test_functions_follow_their_stage_to_another_name_and_both_stages_that_share_them(
+def test_functions_follow_renamed_and_sharing_stages(
     victim: Victim,
 ) -> None:
     session = victim.opened()
@@ -552,20 +550,20 @@ RUN = [
 
 @pytest.mark.fault(43)
 @pytest.mark.parametrize("sql", REFUSED)
-def test_a_log_calls_nothing_that_loads_reads_or_runs_however_it_is_written(sql: str) -> None:
+def test_expressions_with_forbidden_calls_are_refused(sql: str) -> None:
     assert disallowed_reason(sql) is not None
 
 
 @pytest.mark.parametrize("sql", RUN)
-def test_a_log_calls_what_only_computes(sql: str) -> None:
+def test_expressions_with_pure_functions_are_allowed(sql: str) -> None:
     assert disallowed_reason(sql) is None
 
 
-def test_every_expression_that_is_computed_in_process_goes_on_after_a_restart() -> None:
+def test_all_expressions_computed_in_process_are_allowed() -> None:
     assert [case.sql for case in all_cases() if disallowed_reason(case.sql) is not None] == []
 
 
-def test_under_our_own_signature_a_log_does_not_call_reflect_by_itself(
+def test_reflect_in_signed_log_makes_stage_stale(
     victim: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One's own cell may: the stage waits for it, at every restart."""
@@ -590,14 +588,14 @@ def test_under_our_own_signature_a_log_does_not_call_reflect_by_itself(
 
 
 @pytest.mark.parametrize("sql", ["(table mine)", "x + (table mine)", "coalesce((table mine), 1)"])
-def test_a_column_called_table_lets_no_subquery_in(session: Session, sql: str) -> None:
+def test_column_named_table_allows_no_subquery(session: Session, sql: str) -> None:
     collection = session.input("rows", "x int, `table` int")
     with pytest.raises(nosync_nb.ExpressionError, match="subquery reads other rows"):
         collection.select(f"{sql} as y")
 
 
 @pytest.mark.spark
-def test_what_sparks_own_plan_shows_as_a_subquery_is_refused(spark: Any) -> None:
+def test_subquery_in_plan_of_spark_is_refused(spark: Any) -> None:
     from nosync_nb.spark import fallback
 
     spark.range(3).createOrReplaceTempView("mine")

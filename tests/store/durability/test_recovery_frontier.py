@@ -21,7 +21,7 @@ intervals = st.builds(Interval, st.integers(0, 9), st.integers(0, 9))
 sets = st.sets(st.integers(0, 12))
 
 
-def test_frontiers_show_inclusive_epochs_and_epoch_0_is_always_complete() -> None:
+def test_frontiers_are_inclusive_and_epoch_0_is_complete() -> None:
     assert [inclusive(upper) for upper in (0, 1, 2, 8)] == [0, 0, 1, 7]
     assert Frontier(memory=7, disk=6, replicas=0) == (7, 6, 0)
 
@@ -38,7 +38,7 @@ def test_intervals_are_sets_of_epochs(one: Interval, other: Interval) -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, unique=True).map(sorted))
-def test_adjacent_intervals_merge_to_the_whole(cuts: list[int]) -> None:
+def test_adjacent_intervals_merge(cuts: list[int]) -> None:
     parts = [Interval(a, b) for a, b in itertools.pairwise(cuts)]
     whole = Interval(cuts[0], cuts[-1])
     if parts:
@@ -49,7 +49,7 @@ def test_adjacent_intervals_merge_to_the_whole(cuts: list[int]) -> None:
 
 
 @given(sets, sets, st.integers(-2, 14))
-def test_epochs_are_a_set_in_ranges(one: set[int], other: set[int], epoch: int) -> None:
+def test_epoch_ranges_are_sets(one: set[int], other: set[int], epoch: int) -> None:
     made = EpochRanges(one)
     assert list(made) == sorted(one)
     assert bool(made) == bool(one)
@@ -62,13 +62,13 @@ def test_epochs_are_a_set_in_ranges(one: set[int], other: set[int], epoch: int) 
     assert made.nearest(epoch) == (below, above)
 
 
-def test_epochs_are_written_as_inclusive_ranges() -> None:
+def test_epoch_ranges_print_as_inclusive_ranges() -> None:
     assert str(EpochRanges.from_ranges(range(32, 41), range(8), range(16, 17))) == "0-7, 16, 32-40"
     assert str(EpochRanges()) == "none"
     assert hash(EpochRanges([1])) == hash(EpochRanges([1]))
 
 
-def test_an_unreadable_epoch_is_an_error_that_names_its_neighbours() -> None:
+def test_unreadable_epoch_error_names_neighbours() -> None:
     readable = EpochRanges.from_ranges(range(4), range(7, 10))
     check_readable("orders", 3, readable)
     with pytest.raises(TimeError, match="stage 'orders': epoch 5 is not readable, only 0-3, 7-9"):
@@ -158,13 +158,13 @@ def drawn(pick: Random) -> dict[str, FrontierNode]:
 
 @pytest.mark.fault(35, 36)
 @given(graphs())
-def test_what_is_kept_is_consistent_exact_and_maximal(nodes: dict[str, FrontierNode]) -> None:
+def test_exact_uppers_are_consistent_exact_and_maximal(nodes: dict[str, FrontierNode]) -> None:
     holds(nodes)
 
 
 @settings(max_examples=12 * settings.default.max_examples)
 @given(st.integers(0, 2**32))
-def test_so_it_is_on_hundreds_of_graphs(seed: int) -> None:
+def test_exact_uppers_hold_on_hundreds_of_graphs(seed: int) -> None:
     holds(drawn(Random(seed)))
 
 
@@ -191,7 +191,7 @@ def holds(nodes: dict[str, FrontierNode]) -> None:
 
 
 @given(graphs())
-def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, FrontierNode]) -> None:
+def test_exact_uppers_are_greatest_fixpoint(nodes: dict[str, FrontierNode]) -> None:
     exact = dict.fromkeys(nodes, UNBOUNDED)
     for _ in range(len(nodes) + 1):
         for name, node in nodes.items():

@@ -73,7 +73,7 @@ def same(expected: Any, actual: Any) -> bool:
 
 
 @given(batches())
-def test_a_batch_comes_back_in_the_form_it_went_in(batch: Any) -> None:
+def test_batch_round_trip_keeps_form(batch: Any) -> None:
     columns, types, diff = batch
     data = batch_codec.encode_batch(columns, types, diff)
     for form in (data, memoryview(data)):
@@ -84,7 +84,7 @@ def test_a_batch_comes_back_in_the_form_it_went_in(batch: Any) -> None:
 
 
 @given(batches(), st.data())
-def test_damaged_bytes_raise_or_decode_within_the_buffer(batch: Any, data: st.DataObject) -> None:
+def test_damaged_bytes_raise_or_decode_within_buffer(batch: Any, data: st.DataObject) -> None:
     columns, types, diff = batch
     good = bytearray(batch_codec.encode_batch(columns, types, diff))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -99,7 +99,7 @@ def test_damaged_bytes_raise_or_decode_within_the_buffer(batch: Any, data: st.Da
 
 
 @given(batches())
-def test_every_shorter_or_longer_buffer_is_refused(batch: Any) -> None:
+def test_truncated_or_extended_buffer_is_refused(batch: Any) -> None:
     columns, types, diff = batch
     data = batch_codec.encode_batch(columns, types, diff)
     for end in range(len(data)):
@@ -117,7 +117,7 @@ def test_diffs_of_one_take_no_space() -> None:
     assert len(batch_codec.encode_batch([column], ["bigint"], 1000 * ones)) == len(plain) + 80
 
 
-def test_large_columns_of_every_form_come_back() -> None:
+def test_large_columns_round_trip() -> None:
     rows = 10_000
     columns = [np.arange(rows), pa.array([f"label {one}" for one in range(rows)])]
     diff = np.ones(rows, np.int64)
@@ -130,14 +130,14 @@ def test_large_columns_of_every_form_come_back() -> None:
 
 
 @pytest.mark.fault(45)
-def test_a_newer_format_says_so() -> None:
+def test_newer_format_is_refused() -> None:
     data = bytearray(batch_codec.encode_batch([], [], np.empty(0, np.int64)))
     data[0] = batch_codec.FORMAT + 1
     with pytest.raises(CorruptLogError, match="newer than this program"):
         batch_codec.decode_batch(bytes(data), [])
 
 
-def test_types_other_than_those_written_are_refused() -> None:
+def test_other_types_are_refused() -> None:
     data = batch_codec.encode_batch([objects(["a", None])], ["string"], np.ones(2, np.int64))
     for types in (["bigint"], ["binary"], ["array<int>"], []):
         with pytest.raises(CorruptLogError):
@@ -148,7 +148,7 @@ def test_types_other_than_those_written_are_refused() -> None:
     st.lists(st.sampled_from(["bigint", "int", "double", "boolean", "string"]), max_size=3),
     st.data(),
 )
-def test_many_batches_come_back_one_after_the_other(types: list[str], data: st.DataObject) -> None:
+def test_many_batches_round_trip_in_order(types: list[str], data: st.DataObject) -> None:
     encoded, rows, diffs = [], [], []
     many = data.draw(st.sampled_from([1, 9]))
     for _ in range(data.draw(st.integers(0, 4))):
@@ -167,7 +167,7 @@ def test_many_batches_come_back_one_after_the_other(types: list[str], data: st.D
         assert to_pylist(column, type_) == [value for each in rows * many for value in each[i]]
 
 
-def test_damage_in_one_of_many_batches_is_an_error() -> None:
+def test_damage_in_one_of_many_batches_raises_error() -> None:
     columns = [np.arange(3, dtype=np.int64)]
     good = batch_codec.encode_batch(columns, ["bigint"], np.ones(3, np.int64))
     huge = good[:4] + b"\xff" * 4 + good[8:]
@@ -178,7 +178,7 @@ def test_damage_in_one_of_many_batches_is_an_error() -> None:
 
 
 @given(batches(), st.integers(0, 400))
-def test_a_batch_is_encoded_if_it_is_small_enough(
+def test_batch_is_encoded_only_below_size_limit(
     batch: tuple[list[Any], list[str], Any], most: int
 ) -> None:
     expected = batch_codec.encode_batch(*batch)
@@ -186,7 +186,7 @@ def test_a_batch_is_encoded_if_it_is_small_enough(
     assert found == (expected if len(expected) <= most else None)
 
 
-def test_a_text_that_is_too_long_is_not_copied() -> None:
+def test_too_long_text_is_not_copied() -> None:
     text = "ä" * (1 << 20)
     column = objects(["a", None, text])
     diff = np.ones(3, np.int64)

@@ -123,7 +123,7 @@ def check_recovery(path: str, promises: Promises, *, power: bool) -> None:
 
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("phase", ["before", "inside", "after"])
-def test_a_killed_process_loses_nothing_that_was_published(tmp_path, phase: Phase) -> None:
+def test_killed_process_keeps_published_frames(tmp_path, phase: Phase) -> None:
     for number in range(1, count_steps(str(tmp_path / "count")) + 1):
         path = str(tmp_path / f"log-{number}")
         promises = crash(path, number, phase, power=False)
@@ -132,7 +132,7 @@ def test_a_killed_process_loses_nothing_that_was_published(tmp_path, phase: Phas
 
 @pytest.mark.fault(8)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_power_failure_loses_nothing_that_was_durable(tmp_path, seed: int) -> None:
+def test_power_failure_keeps_durable_frames(tmp_path, seed: int) -> None:
     for number in range(1, count_steps(str(tmp_path / "count")) + 1):
         path = str(tmp_path / f"log-{number}")
         promises = crash(path, number, "inside", power=True, seed=1000 * seed + number)
@@ -141,7 +141,7 @@ def test_a_power_failure_loses_nothing_that_was_durable(tmp_path, seed: int) -> 
 
 @pytest.mark.fault(5)
 @pytest.mark.parametrize("power", [False, True])
-def test_a_crash_while_recovering_from_a_crash_loses_no_more(tmp_path, power: bool) -> None:
+def test_crash_during_recovery_loses_nothing_more(tmp_path, power: bool) -> None:
     steps = count_steps(str(tmp_path / "count"))
     for first in range(20, steps, 9):
         for second in range(1, 40):
@@ -157,7 +157,7 @@ def test_a_crash_while_recovering_from_a_crash_loses_no_more(tmp_path, power: bo
 
 @pytest.mark.parametrize("synced", [0, 2])
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_what_a_killed_owner_left_is_durable_once_the_next_one_says_so(
+def test_frames_of_killed_owner_are_rewritten_before_durable(
     tmp_path: Path, synced: int, checkpoint: bool
 ) -> None:
     """1. An owner is killed; what he wrote is in the page cache. 2. The next one, on the same boot,
@@ -191,9 +191,7 @@ def test_what_a_killed_owner_left_is_durable_once_the_next_one_says_so(
 
 @pytest.mark.fault(9)
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_new_folder_does_not_vanish_with_what_is_durable_in_it(
-    tmp_path: Path, deep: bool
-) -> None:
+def test_new_folder_survives_power_failure(tmp_path: Path, deep: bool) -> None:
     for seed in range(25):
         where = str(tmp_path.joinpath(f"{seed}", *(["a", "log"] if deep else [])))
         files = FaultyFiles(seed=seed)

@@ -64,7 +64,7 @@ def after_power_failure(path: str, log: Log) -> list[bytes]:
 
 
 @pytest.mark.fault(16)
-def test_one_failed_sync_seals_the_segment_and_rewrites_before_the_frontier_moves(
+def test_failed_sync_seals_segment_and_rewrites_frames(
     path: str,
 ) -> None:
     log = open_failing(path, Failing("sync", errno.EIO, times=1))
@@ -82,7 +82,7 @@ def test_one_failed_sync_seals_the_segment_and_rewrites_before_the_frontier_move
 
 
 @pytest.mark.fault(16)
-def test_after_a_failed_sync_nothing_is_written_anew_that_was_on_disk_before(path: str) -> None:
+def test_failed_sync_rewrites_no_durable_frame(path: str) -> None:
     failing = Failing("sync", errno.EIO, times=1)
     log = open_failing(path, failing)
     failing.on = False
@@ -98,7 +98,7 @@ def test_after_a_failed_sync_nothing_is_written_anew_that_was_on_disk_before(pat
 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("seed", range(4))
-def test_after_a_failed_sync_a_log_goes_on_behind_segments_that_were_deleted_meanwhile(
+def test_failed_sync_continues_after_trimmed_segments(
     path: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
@@ -127,7 +127,7 @@ def test_after_a_failed_sync_a_log_goes_on_behind_segments_that_were_deleted_mea
 
 
 @pytest.mark.fault(16)
-def test_after_a_failed_sync_the_file_is_never_synced_again(path: str) -> None:
+def test_file_is_not_synced_again_after_failed_sync(path: str) -> None:
     log = open_failing(path, Failing("sync", errno.EIO, times=1))
     log.append(1, b"one")
     log.sync()
@@ -142,7 +142,7 @@ def test_after_a_failed_sync_the_file_is_never_synced_again(path: str) -> None:
 
 
 @pytest.mark.fault(17)
-def test_while_syncs_fail_the_frontier_is_frozen_and_every_append_says_so(path: str) -> None:
+def test_failing_syncs_freeze_frontier_and_refuse_appends(path: str) -> None:
     failing = Failing("sync", errno.EIO)
     log = open_failing(path, failing)
     log.append(1, b"one")
@@ -161,7 +161,7 @@ def test_while_syncs_fail_the_frontier_is_frozen_and_every_append_says_so(path: 
 
 
 @pytest.mark.fault(17)
-def test_power_fails_while_syncs_fail_and_nothing_false_was_promised(path: str) -> None:
+def test_power_failure_during_failing_syncs_breaks_no_promise(path: str) -> None:
     for seed in range(10):
         where = f"{path}-{seed}"
         log = open_failing(where, Failing("sync", errno.EIO), seed=seed)
@@ -174,7 +174,7 @@ def test_power_fails_while_syncs_fail_and_nothing_false_was_promised(path: str) 
 
 @pytest.mark.fault(20)
 @pytest.mark.parametrize("action", ["append", "create", "rename", "sync_folder"])
-def test_a_full_disk_fails_the_append_and_the_log_resumes(
+def test_full_disk_refuses_appends_until_space_is_free(
     path: str, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 300)
@@ -210,7 +210,7 @@ def test_a_full_disk_fails_the_append_and_the_log_resumes(
 
 
 @pytest.mark.fault(19)
-def test_a_write_that_stops_halfway_leaves_no_part_of_the_frame(path: str) -> None:
+def test_partial_write_leaves_no_part_of_frame(path: str) -> None:
     failing = Failing("append", errno.ENOSPC, times=1)
     log = open_failing(path, failing)
     failing.on = False
@@ -227,9 +227,7 @@ def test_a_write_that_stops_halfway_leaves_no_part_of_the_frame(path: str) -> No
 
 
 @pytest.mark.fault(48)
-def test_an_interrupt_inside_an_append_leaves_the_frame_out_and_the_log_usable(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_append_leaves_frame_out(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_failing(path, Failing("none", 0))
     log.append(1, b"one")
     with monkeypatch.context() as pressed:
@@ -248,7 +246,7 @@ def test_an_interrupt_inside_an_append_leaves_the_frame_out_and_the_log_usable(
 
 @pytest.mark.fault(48)
 @pytest.mark.parametrize("step", ["_continue_in", "_next_segment"])
-def test_an_interrupt_while_a_segment_is_begun_hides_nothing_that_follows(
+def test_interrupted_segment_start_hides_no_later_frame(
     path: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
@@ -270,7 +268,7 @@ def test_an_interrupt_while_a_segment_is_begun_hides_nothing_that_follows(
 @pytest.mark.fault(48)
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("size_bytes", [8, 500])
-def test_an_interrupt_at_any_opcode_of_an_append_takes_the_frame_or_leaves_it(
+def test_append_is_atomic_at_any_opcode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
     """A large one begins a segment."""
@@ -315,7 +313,7 @@ def interrupted(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.fault(48)
-def test_a_commit_that_is_interrupted_while_the_log_is_synced_closes_no_file_of_the_sync(
+def test_interrupted_commit_closes_no_file_being_synced(
     path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """1. The thread syncs a segment. 2. A commit is interrupted, and the next one repairs the log.
@@ -349,7 +347,7 @@ def test_a_commit_that_is_interrupted_while_the_log_is_synced_closes_no_file_of_
 @pytest.mark.fault(48)
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("size_bytes", [8, 500])
-def test_an_interrupt_at_any_opcode_of_a_repair_loses_no_frame_and_leaves_no_file_open(
+def test_repair_is_atomic_at_any_opcode_and_leaks_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
     """A large frame begins a segment after the repair."""
@@ -385,7 +383,7 @@ def test_an_interrupt_at_any_opcode_of_a_repair_loses_no_frame_and_leaves_no_fil
 
 
 @pytest.mark.fault(16, 24)
-def test_an_owner_who_was_replaced_begins_no_segment_after_a_failed_sync(path: str) -> None:
+def test_fenced_owner_starts_no_segment_after_failed_sync(path: str) -> None:
     zombie = open_failing(path, Failing("sync", errno.EIO, times=3))
     zombie.append(1, b"one")
     with pytest.raises(DurabilityError):
@@ -402,7 +400,7 @@ def test_an_owner_who_was_replaced_begins_no_segment_after_a_failed_sync(path: s
 
 
 @pytest.mark.fault(16, 24)
-def test_an_owner_who_is_replaced_while_he_rewrites_calls_nothing_durable(path: str) -> None:
+def test_owner_fenced_during_rewrite_reports_nothing_durable(path: str) -> None:
     class Overtaken(FaultyFiles):
         """A disk whose log somebody takes when the new segment is there."""
 
@@ -425,7 +423,7 @@ def test_an_owner_who_is_replaced_while_he_rewrites_calls_nothing_durable(path: 
     assert zombie.durable == 0
 
 
-def test_a_deleted_segment_is_noticed_before_anything_is_called_durable(path: str) -> None:
+def test_deleted_segment_is_rewritten_before_sync_returns(path: str) -> None:
     log = open_failing(path, Failing("none", 0))
     log.append(1, b"one")
     Path(path, "segment-00000001-00000001.log").unlink()
@@ -435,7 +433,7 @@ def test_a_deleted_segment_is_noticed_before_anything_is_called_durable(path: st
 
 
 @pytest.mark.fault(47)
-def test_the_background_thread_freezes_the_frontier_and_goes_on_later(path: str) -> None:
+def test_background_sync_freezes_frontier_and_recovers(path: str) -> None:
     failing = Failing("sync", errno.EIO)
     log = open_failing(path, failing, background=True)
     log.append(1, b"one")
@@ -468,9 +466,7 @@ def use(files: FaultyFiles, machine: FakeMachine, path: str, kept: list[bytes]) 
 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EMFILE])
-def test_an_error_at_any_single_step_loses_nothing_and_the_next_try_succeeds(
-    path: str, code: int
-) -> None:
+def test_error_at_any_step_loses_nothing(path: str, code: int) -> None:
     for number, _ in every_error(f"{path}-{code}"):
         where, kept = f"{path}-{code}-{number}", []
 
@@ -487,7 +483,7 @@ def test_an_error_at_any_single_step_loses_nothing_and_the_next_try_succeeds(
 
 
 @pytest.mark.fault(17)
-def test_a_read_only_folder_is_named_as_such_and_can_be_read(path: str) -> None:
+def test_read_only_folder_is_reported_and_readable(path: str) -> None:
     with Log.open(path, files=HastyFiles(), machine=FakeMachine()) as log:
         log.append(1, b"one")
     for code, text in ((errno.EROFS, "read-only"), (errno.EACCES, "permissions")):

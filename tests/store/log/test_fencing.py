@@ -50,7 +50,7 @@ def words(path: str) -> ControlBlock:
 
 
 @pytest.mark.fault(12)
-def test_a_generation_file_of_something_else_is_told_and_left(path: str) -> None:
+def test_foreign_generation_file_is_reported_and_kept(path: str) -> None:
     taken(HastyFiles(), path).close()
     changed(path, MAGIC, lambda word: word ^ 1)
     before = Path(path, "generation").read_bytes()
@@ -63,9 +63,7 @@ def test_a_generation_file_of_something_else_is_told_and_left(path: str) -> None
 
 @pytest.mark.fault(10)
 @pytest.mark.parametrize("word", [GENERATION, INVERSE])
-def test_a_generation_that_is_half_written_is_none_and_the_next_one_goes_on(
-    path: str, word: int
-) -> None:
+def test_half_written_generation_is_ignored(path: str, word: int) -> None:
     taken(HastyFiles(), path).close()
     second = taken(HastyFiles(), path, takeover=True)
     assert second.number == 2
@@ -79,7 +77,7 @@ def test_a_generation_that_is_half_written_is_none_and_the_next_one_goes_on(
 @pytest.mark.parametrize(
     ("first", "read"), [(DURABLE, ControlBlock.durable), (NOTED, ControlBlock.last_note)]
 )
-def test_a_number_that_is_half_written_is_none(
+def test_half_written_number_is_ignored(
     path: str, first: int, read: Callable[[ControlBlock, int], int | None]
 ) -> None:
     lease = taken(HastyFiles(), path)
@@ -94,7 +92,7 @@ def test_a_number_that_is_half_written_is_none(
 
 
 @pytest.mark.fault(10, 12)
-def test_a_generation_that_a_replica_is_said_to_obey_is_believed_within_bounds(path: str) -> None:
+def test_outbid_generation_is_accepted_within_bounds(path: str) -> None:
     taken(HastyFiles(), path).close()
     for word, told in ((1000, 1000), (1 << 40, 0), (1000, 1000)):
         changed(path, OUTBID, lambda _, word=word: word)
@@ -110,7 +108,7 @@ def test_a_generation_that_a_replica_is_said_to_obey_is_believed_within_bounds(p
 
 
 @pytest.mark.fault(24)
-def test_a_fenced_owner_does_not_say_that_the_log_was_left(path: str) -> None:
+def test_fenced_owner_does_not_release_log(path: str) -> None:
     first = taken(HastyFiles(), path)
     second = taken(HastyFiles(), path, takeover=True)
     with pytest.raises(FencedError):
@@ -122,7 +120,7 @@ def test_a_fenced_owner_does_not_say_that_the_log_was_left(path: str) -> None:
 
 
 @pytest.mark.fault(9)
-def test_a_generation_is_given_once_though_power_fails_and_the_owners_file_is_lost(
+def test_generation_is_unique_after_power_loss_of_owner_file(
     tmp_path: Path,
 ) -> None:
     for seed in SEEDS:
@@ -134,7 +132,7 @@ def test_a_generation_is_given_once_though_power_fails_and_the_owners_file_is_lo
         assert taken(HastyFiles(), path).number == 2
 
 
-def test_a_file_system_whose_maps_lag_is_refused_and_the_log_stays_as_it_was(path: str) -> None:
+def test_file_system_with_stale_maps_is_refused(path: str) -> None:
     class Lagging(HastyFiles):
         """A disk on which a map shows what the file was."""
 
@@ -152,7 +150,7 @@ def test_a_file_system_whose_maps_lag_is_refused_and_the_log_stays_as_it_was(pat
 
 
 @pytest.mark.fault(9)
-def test_a_folder_that_was_made_by_somebody_who_died_outlasts_the_power(tmp_path: Path) -> None:
+def test_folder_of_killed_owner_survives_power_loss(tmp_path: Path) -> None:
     class Hurried(FaultyFiles):
         """A disk whose user dies before the name of his folder is synced."""
 
@@ -175,7 +173,7 @@ def test_a_folder_that_was_made_by_somebody_who_died_outlasts_the_power(tmp_path
 
 
 @pytest.mark.parametrize("place", [7, ["/x"], "logs", "/logs\0", None])
-def test_an_owner_who_says_no_folder_is_damage(path: str, place: object) -> None:
+def test_owner_with_invalid_folder_is_damage(path: str, place: object) -> None:
     """Where a log lies is looked at: it is a path, whoever wrote it."""
     Log.open(path, files=HastyFiles()).close()
     said = owner.read_owner(HastyFiles(), path)

@@ -46,9 +46,7 @@ def below(folder: Path) -> set[str]:
 @pytest.mark.fault(22)
 @pytest.mark.parametrize("inner", ["layers", "history"])
 @pytest.mark.parametrize("mode", ["w", "r"])
-def test_a_link_in_place_of_a_folder_is_refused_and_what_it_leads_to_stays(
-    tmp_path: Path, inner: str, mode: str
-) -> None:
+def test_link_in_place_of_inner_folder_is_refused(tmp_path: Path, inner: str, mode: str) -> None:
     write(tmp_path / "log")
     victim = tmp_path / "victim"
     shutil.move(tmp_path / "log" / inner, victim)
@@ -64,7 +62,7 @@ def test_a_link_in_place_of_a_folder_is_refused_and_what_it_leads_to_stays(
 @pytest.mark.fault(22)
 @pytest.mark.parametrize("inner", ["layers", "history"])
 @pytest.mark.parametrize("mode", ["w", "r"])
-def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, inner: str, mode: str) -> None:
+def test_inner_folder_writable_by_others_is_refused(tmp_path: Path, inner: str, mode: str) -> None:
     write(tmp_path / "log")
     (tmp_path / "log" / inner).chmod(0o777)
     with pytest.raises(TrustError, match="is writable by other users") as caught:
@@ -75,14 +73,14 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, inner: str, m
 @pytest.mark.fault(22)
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("inner", ["layers", "history"])
-def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, inner: str) -> None:
+def test_inner_folder_of_other_user_is_refused(tmp_path: Path, inner: str) -> None:
     write(tmp_path / "log")
     os.chown(tmp_path / "log" / inner, 12345, 12345)
     with pytest.raises(TrustError, match="belongs to user 12345"):
         nosync_nb.open(tmp_path / "log")
 
 
-def test_what_is_written_into_a_log_is_the_users_alone(tmp_path: Path) -> None:
+def test_log_files_are_private_to_user(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         write(tmp_path / "above" / "log")
@@ -129,9 +127,7 @@ KINDS = ["checkpoint-", "segment-", "generation", "owner", "lock", "layers/", "h
 @pytest.mark.fault(22)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_plain_file_is_told_or_left_out_and_nothing_hangs(
-    tmp_path: Path, kind: str
-) -> None:
+def test_special_files_are_reported_and_no_call_hangs(tmp_path: Path, kind: str) -> None:
     write(tmp_path / "whole")
     with nosync_nb.open(tmp_path / "whole") as session:
         wanted = session["rows"].rows()
@@ -153,7 +149,7 @@ def test_what_is_no_plain_file_is_told_or_left_out_and_nothing_hangs(
         shutil.rmtree(log)
 
 
-def test_a_log_may_lie_below_a_link_but_be_none(tmp_path: Path) -> None:
+def test_log_below_a_link_is_accepted(tmp_path: Path) -> None:
     """What leads to the folder is the user's to name."""
     (tmp_path / "real").mkdir()
     (tmp_path / "way").symlink_to(tmp_path / "real")

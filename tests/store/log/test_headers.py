@@ -42,7 +42,7 @@ def summed(head: bytes) -> bytes:
 
 
 @pytest.mark.fault(12)
-def test_every_flipped_bit_in_the_head_of_a_checkpoint_takes_its_mark(tmp_path: Path) -> None:
+def test_flipped_bit_in_checkpoint_header_is_detected(tmp_path: Path) -> None:
     files = HastyFiles()
     checkpoint.write_checkpoint(files, str(tmp_path), kept(7))
     data = files.read(str(tmp_path / checkpoint.file_name(7, 1)))
@@ -55,7 +55,7 @@ def test_every_flipped_bit_in_the_head_of_a_checkpoint_takes_its_mark(tmp_path: 
 
 
 @pytest.mark.fault(12)
-def test_every_flipped_bit_in_the_head_of_a_segment_is_told() -> None:
+def test_flipped_bit_in_segment_header_is_detected() -> None:
     head = segments.encode_header(made())
     assert segments.decode_header(head) == made()
     assert segments.decode_header(head[:-1]) is None
@@ -63,14 +63,14 @@ def test_every_flipped_bit_in_the_head_of_a_segment_is_told() -> None:
     assert all(segments.decode_header(flipped + padding) is None for flipped in flips(own))
 
 
-def test_what_is_no_segment_is_none_though_its_checksum_fits() -> None:
+def test_other_file_with_valid_checksum_is_no_segment() -> None:
     own = segments.encode_header(made())[: -2 * CRC_BYTES]
     assert segments.decode_header(summed(own)) == made()
     assert segments.decode_header(summed(b"OTHER" + own[5:])) is None
 
 
 @pytest.mark.fault(12)
-def test_a_flipped_bit_in_the_owners_file_is_told(tmp_path: Path) -> None:
+def test_flipped_bit_in_owner_file_is_detected(tmp_path: Path) -> None:
     Log.open(str(tmp_path), files=HastyFiles(), machine=FakeMachine()).close()
     file = tmp_path / "owner"
     data = file.read_bytes()
@@ -82,7 +82,7 @@ def test_a_flipped_bit_in_the_owners_file_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(9)
-def test_a_checkpoint_that_was_removed_does_not_come_back_with_the_power(tmp_path: Path) -> None:
+def test_removed_checkpoint_stays_removed_after_power_loss(tmp_path: Path) -> None:
     for seed in SEEDS:
         path, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
         files.make_folder(path)
@@ -95,7 +95,7 @@ def test_a_checkpoint_that_was_removed_does_not_come_back_with_the_power(tmp_pat
 
 @pytest.mark.fault(9)
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_segment_outlasts_the_power_where_it_is_asked_to(tmp_path: Path, sync: bool) -> None:
+def test_created_segment_survives_power_loss_if_synced(tmp_path: Path, sync: bool) -> None:
     seen = set()
     for seed in SEEDS:
         path, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
@@ -124,7 +124,7 @@ def damaged(path: str) -> tuple[Log, Log, Path]:
 
 
 @pytest.mark.fault(24)
-def test_an_owner_who_was_replaced_deletes_no_checkpoint(tmp_path: Path) -> None:
+def test_fenced_owner_deletes_no_checkpoint(tmp_path: Path) -> None:
     zombie, new, newest = damaged(str(tmp_path / "log"))
     assert new.checkpoint == b"state 2"
     with pytest.raises(FencedError, match="taken over"):

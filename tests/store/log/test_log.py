@@ -64,7 +64,7 @@ def snapshot(path: str) -> dict[str, bytes]:
 # What comes back
 
 
-def test_frames_come_back_in_order_with_kind_and_position(path: str) -> None:
+def test_frames_return_in_order_with_kind_and_position(path: str) -> None:
     with open_log(path) as first:
         assert first.fresh
         assert not first.clean
@@ -79,7 +79,7 @@ def test_frames_come_back_in_order_with_kind_and_position(path: str) -> None:
         assert again.notes == []
 
 
-def test_only_frames_after_the_checkpoint_are_read_again(path: str) -> None:
+def test_only_frames_after_checkpoint_are_replayed(path: str) -> None:
     with open_log(path) as first:
         positions = [first.append(1, b"%d" % number) for number in range(6)]
         first.write_checkpoint(b"state", positions[3])
@@ -90,7 +90,7 @@ def test_only_frames_after_the_checkpoint_are_read_again(path: str) -> None:
         assert again.read(positions[0]).payload == b"0"
 
 
-def test_any_old_frame_is_found_across_segments_and_openings(
+def test_old_frames_are_found_across_segments_and_openings(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 500)
@@ -108,7 +108,7 @@ def test_any_old_frame_is_found_across_segments_and_openings(
         assert verified_frames(reader) == 12
 
 
-def test_openings_without_appends_leave_no_files_behind(path: str) -> None:
+def test_openings_without_appends_leave_no_files(path: str) -> None:
     write(path, 3)
     before = len(os.listdir(path))
     for _ in range(5):
@@ -117,7 +117,7 @@ def test_openings_without_appends_leave_no_files_behind(path: str) -> None:
 
 
 @pytest.mark.fault(46)
-def test_a_payload_is_anything_from_nothing_to_megabytes(path: str) -> None:
+def test_payload_may_be_empty_or_megabytes(path: str) -> None:
     payloads = [b"", bytes(1), bytes(7), os.urandom(3 << 20), frames.MAGIC * 40]
     with open_log(path) as first:
         positions = [first.append(255, payload) for payload in payloads]
@@ -127,7 +127,7 @@ def test_a_payload_is_anything_from_nothing_to_megabytes(path: str) -> None:
 
 
 @pytest.mark.fault(46)
-def test_a_payload_beyond_the_limit_is_refused_before_anything_is_written(
+def test_payload_above_limit_is_refused_before_writing(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "PAYLOAD_BYTES_MAX", 100)
@@ -137,7 +137,7 @@ def test_a_payload_beyond_the_limit_is_refused_before_anything_is_written(
         assert first.append(1, bytes(100)) == Position(1, 0)
 
 
-def test_a_checkpoint_is_due_after_many_frames_or_bytes(
+def test_checkpoint_is_due_after_many_frames_or_bytes(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "FRAMES_MAX", 3)
@@ -153,7 +153,7 @@ def test_a_checkpoint_is_due_after_many_frames_or_bytes(
         assert first.checkpoint_due
 
 
-def test_a_checkpoint_is_due_once_what_follows_takes_twice_as_much(path: str) -> None:
+def test_checkpoint_is_due_after_twice_its_size(path: str) -> None:
     """So that half as much is written again; and not after few frames, however small it is."""
     few, size_bytes = checkpoint.FRAMES_MIN, 30_000
     with open_log(path) as first:
@@ -171,7 +171,7 @@ def test_a_checkpoint_is_due_once_what_follows_takes_twice_as_much(path: str) ->
         assert again.checkpoint_due
 
 
-def test_everything_is_private_to_the_user(path: str) -> None:
+def test_all_files_are_private_to_user(path: str) -> None:
     write(path, 1)
     assert os.stat(path).st_mode & 0o777 == 0o700
     assert {os.stat(os.path.join(path, name)).st_mode & 0o777 for name in os.listdir(path)} == {
@@ -179,7 +179,7 @@ def test_everything_is_private_to_the_user(path: str) -> None:
     }
 
 
-def test_a_note_is_left_for_the_next_owner_of_a_killed_one(path: str) -> None:
+def test_note_is_left_for_next_owner(path: str) -> None:
     first = open_log(path)
     assert first.noted == 0
     first.append(1, b"x")
@@ -200,7 +200,7 @@ def test_a_note_is_left_for_the_next_owner_of_a_killed_one(path: str) -> None:
 
 @pytest.mark.fault(10, 13)
 @pytest.mark.parametrize("way", ["cut", "zeros", "garbage"])
-def test_a_torn_last_frame_is_left_out_at_every_byte(path: str, way: str) -> None:
+def test_torn_last_frame_is_dropped_at_every_byte(path: str, way: str) -> None:
     payloads = write(path, 4, close=False)
     (file,) = segment_paths(path)
     content = file.read_bytes()
@@ -219,7 +219,7 @@ def test_a_torn_last_frame_is_left_out_at_every_byte(path: str, way: str) -> Non
 
 
 @pytest.mark.fault(12)
-def test_every_flipped_bit_is_an_error_that_changes_nothing(path: str) -> None:
+def test_flipped_bit_raises_error_and_changes_nothing(path: str) -> None:
     payloads = write(path, 2, size=1)
     (file,) = segment_paths(path)
     content = file.read_bytes()
@@ -245,7 +245,7 @@ def test_every_flipped_bit_is_an_error_that_changes_nothing(path: str) -> None:
 
 
 @pytest.mark.fault(12)
-def test_a_flipped_bit_in_an_unsynced_log_never_yields_other_data(path: str) -> None:
+def test_flipped_bit_in_unsynced_log_yields_no_other_data(path: str) -> None:
     payloads = write(path, 3, size=1, close=False)
     (file,) = segment_paths(path)
     content = file.read_bytes()
@@ -264,7 +264,7 @@ def test_a_flipped_bit_in_an_unsynced_log_never_yields_other_data(path: str) -> 
 
 
 @pytest.mark.fault(12)
-def test_damage_before_valid_frames_is_an_error_while_the_machine_runs(path: str) -> None:
+def test_damage_before_valid_frames_raises_error(path: str) -> None:
     write(path, 4, close=False)
     (file,) = segment_paths(path)
     content = bytearray(file.read_bytes())
@@ -275,7 +275,7 @@ def test_damage_before_valid_frames_is_an_error_while_the_machine_runs(path: str
 
 
 @pytest.mark.fault(11)
-def test_a_hole_in_what_was_never_synced_is_left_out_after_a_restart(path: str) -> None:
+def test_unsynced_hole_is_dropped_after_restart(path: str) -> None:
     payloads = write(path, 4, close=False)
     (file,) = segment_paths(path)
     content = bytearray(file.read_bytes())
@@ -287,7 +287,7 @@ def test_a_hole_in_what_was_never_synced_is_left_out_after_a_restart(path: str) 
 
 
 @pytest.mark.fault(15)
-def test_a_later_frame_is_witness_that_an_earlier_one_was_durable(path: str) -> None:
+def test_later_frame_proves_earlier_frame_durable(path: str) -> None:
     first = open_log(path)
     first.append(1, b"one")
     first.append(1, b"two")
@@ -304,7 +304,7 @@ def test_a_later_frame_is_witness_that_an_earlier_one_was_durable(path: str) -> 
 
 
 @pytest.mark.fault(15)
-def test_a_missing_swapped_or_old_segment_is_found(
+def test_missing_swapped_or_old_segment_is_detected(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
@@ -337,7 +337,7 @@ def test_a_missing_swapped_or_old_segment_is_found(
 
 
 @pytest.mark.fault(12)
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(path: str) -> None:
+def test_damaged_checkpoint_falls_back_to_previous_one(path: str) -> None:
     with open_log(path) as first:
         for number in range(6):
             first.append(1, b"%d" % number)
@@ -358,7 +358,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(path: str) -> None:
         assert again.checkpoint == b"state 1"
 
 
-def test_two_checkpoints_are_kept(path: str) -> None:
+def test_two_checkpoints_are_retained(path: str) -> None:
     with open_log(path) as first:
         for _ in range(5):
             first.append(1, b"")
@@ -378,7 +378,7 @@ def filled(path: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, list[Positi
     return made, positions
 
 
-def test_of_small_frames_no_more_are_kept_than_two_checkpoints_and_who_goes_back_need(
+def test_retained_small_frames_are_bounded(
     path: str,
 ) -> None:
     """However far from full a segment is; and those are kept, however often one is written."""
@@ -406,9 +406,7 @@ def test_of_small_frames_no_more_are_kept_than_two_checkpoints_and_who_goes_back
         assert verified_frames(made) == made.head.seq
 
 
-def test_who_reads_what_is_kept_while_segments_are_trimmed_asks_for_none_that_is_gone(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retained_frames_are_read_during_trim(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is trimmed between any two calls to the disk; what is left comes whole."""
 
     class Trimming(Files):
@@ -436,7 +434,7 @@ def test_who_reads_what_is_kept_while_segments_are_trimmed_asks_for_none_that_is
     assert looks > 20
 
 
-def test_segments_before_both_checkpoints_are_deleted_and_nothing_else(
+def test_trim_deletes_only_segments_before_both_checkpoints(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, positions = filled(path, monkeypatch)
@@ -462,9 +460,7 @@ def test_segments_before_both_checkpoints_are_deleted_and_nothing_else(
 
 
 @pytest.mark.fault(24)
-def test_an_owner_who_was_replaced_trims_nothing(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fenced_owner_trims_nothing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made, positions = filled(path, monkeypatch)
     before = segment_paths(path)
     new = open_log(path, takeover=True)
@@ -475,9 +471,7 @@ def test_an_owner_who_was_replaced_trims_nothing(
 
 
 @pytest.mark.fault(41)
-def test_a_reader_of_trimmed_frames_has_to_open_again(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reader_of_trimmed_frames_must_reopen(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
     with open_log(path) as made:
         made.append(1, b"first")
@@ -492,9 +486,7 @@ def test_a_reader_of_trimmed_frames_has_to_open_again(
 
 
 @pytest.mark.fault(6)
-def test_a_crash_between_two_deletions_leaves_the_rest_to_the_next_time(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crashed_trim_is_completed_by_next_trim(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = filled(path, monkeypatch)
     unlink, left = HastyFiles.unlink, [3]
 
@@ -519,7 +511,7 @@ def test_a_crash_between_two_deletions_leaves_the_rest_to_the_next_time(
         assert verified_frames(again) == 101
 
 
-def test_reading_a_damaged_old_frame_names_the_file(path: str) -> None:
+def test_read_of_damaged_old_frame_names_file(path: str) -> None:
     with open_log(path) as first:
         position = first.append(1, b"abc")
         first.append(1, b"def")
@@ -534,7 +526,7 @@ def test_reading_a_damaged_old_frame_names_the_file(path: str) -> None:
             verified_frames(first)
 
 
-def test_a_checkpoint_of_an_earlier_frame_does_not_read_its_payload(
+def test_checkpoint_of_earlier_frame_reads_no_payload(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
@@ -556,7 +548,7 @@ def test_a_checkpoint_of_an_earlier_frame_does_not_read_its_payload(
 
 
 @pytest.mark.parametrize("at", [0, 20, -4])
-def test_a_checkpoint_of_a_damaged_frame_is_none(path: str, at: int) -> None:
+def test_checkpoint_of_damaged_frame_is_refused(path: str, at: int) -> None:
     with open_log(path) as first:
         position = first.append(1, b"abc")
         end = first.head.offset
@@ -570,7 +562,7 @@ def test_a_checkpoint_of_a_damaged_frame_is_none(path: str, at: int) -> None:
         assert not [name for name in os.listdir(path) if name.startswith("checkpoint")]
 
 
-def test_a_wrong_position_is_an_error(path: str) -> None:
+def test_wrong_position_raises_error(path: str) -> None:
     with open_log(path) as first:
         position = first.append(1, b"abc")
         for wrong in (Position(2, 0), Position(1, 8), Position(1, 4096)):
@@ -581,7 +573,7 @@ def test_a_wrong_position_is_an_error(path: str) -> None:
 
 @pytest.mark.fault(45)
 @pytest.mark.parametrize("name", ["segment", "frame", "checkpoint", "owner", "generation"])
-def test_a_newer_format_says_so(path: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_format_is_refused(path: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from nosync_nb.store.log import checkpoint, fencing, owner
 
     modules = {
@@ -607,7 +599,7 @@ def test_a_newer_format_says_so(path: str, name: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.fault(23)
-def test_a_living_owner_is_named_with_the_remedies(path: str) -> None:
+def test_living_owner_is_named_with_remedies(path: str) -> None:
     machine = FakeMachine()
     first = open_log(path, machine)
     with pytest.raises(FencedError, match=rf"process {machine.me.pid} on here .*since 2023") as e:
@@ -622,7 +614,7 @@ def test_a_living_owner_is_named_with_the_remedies(path: str) -> None:
     open_log(path, machine.after()).close()
 
 
-def test_a_dead_owner_is_replaced_without_asking(path: str) -> None:
+def test_dead_owner_is_replaced(path: str) -> None:
     machine = FakeMachine()
     open_log(path, machine).append(1, b"x")
     machine.die()
@@ -631,7 +623,7 @@ def test_a_dead_owner_is_replaced_without_asking(path: str) -> None:
         assert again.head.seq == 1
 
 
-def test_a_restart_of_the_machine_proves_death(path: str) -> None:
+def test_owner_of_earlier_boot_is_dead(path: str) -> None:
     machine = FakeMachine()
     open_log(path, machine)
     open_log(path, machine.after(boot="boot-2")).close()
@@ -639,7 +631,7 @@ def test_a_restart_of_the_machine_proves_death(path: str) -> None:
 
 @pytest.mark.fault(42)
 @pytest.mark.parametrize("where", [{"host": "there"}, {"namespace": "container"}])
-def test_an_owner_elsewhere_is_dead_when_its_heart_stops(path: str, where: dict[str, str]) -> None:
+def test_remote_owner_is_dead_when_heartbeat_stops(path: str, where: dict[str, str]) -> None:
     first = open_log(path, background=False)
     other = FakeMachine(**where)
     other.meanwhile.append(words_of(first).beat)
@@ -651,7 +643,7 @@ def test_an_owner_elsewhere_is_dead_when_its_heart_stops(path: str, where: dict[
 
 
 @pytest.mark.fault(24)
-def test_a_checkpoint_that_an_owner_wrote_after_he_was_fenced_is_none(path: str) -> None:
+def test_checkpoint_written_after_fencing_is_not_adopted(path: str) -> None:
     machine = FakeMachine()
 
     class Overtaken(HastyFiles):
@@ -668,7 +660,7 @@ def test_a_checkpoint_that_an_owner_wrote_after_he_was_fenced_is_none(path: str)
 
 
 @pytest.mark.fault(24)
-def test_a_zombie_is_fenced_and_does_no_harm(path: str) -> None:
+def test_fenced_owner_cannot_write(path: str) -> None:
     machine = FakeMachine()
     zombie = open_log(path, machine)
     zombie.append(1, b"before")
@@ -689,7 +681,7 @@ def test_a_zombie_is_fenced_and_does_no_harm(path: str) -> None:
         assert again.clean
 
 
-def test_a_checkpoint_that_is_written_during_a_takeover_is_taken_back(
+def test_checkpoint_written_during_takeover_is_removed(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = open_log(path)
@@ -711,7 +703,7 @@ def test_a_checkpoint_that_is_written_during_a_takeover_is_taken_back(
 
 
 @pytest.mark.fault(24)
-def test_a_zombies_frontier_does_not_rise_behind_the_takeover(path: str) -> None:
+def test_frontier_of_fenced_owner_does_not_rise(path: str) -> None:
     machine = FakeMachine()
     zombie = open_log(path, machine)
     zombie.append(1, b"before")
@@ -724,7 +716,7 @@ def test_a_zombies_frontier_does_not_rise_behind_the_takeover(path: str) -> None
 
 
 @pytest.mark.fault(24)
-def test_what_a_zombie_wrote_behind_the_takeover_is_no_part_of_the_log(
+def test_frames_of_fenced_owner_after_takeover_are_ignored(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = FakeMachine()
@@ -749,7 +741,7 @@ def test_what_a_zombie_wrote_behind_the_takeover_is_no_part_of_the_log(
 
 
 @pytest.mark.fault(24)
-def test_what_a_zombie_calls_durable_says_nothing_of_the_new_owners_frames(
+def test_durable_mark_of_fenced_owner_covers_no_new_frame(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = FakeMachine()
@@ -767,7 +759,7 @@ def test_what_a_zombie_calls_durable_says_nothing_of_the_new_owners_frames(
 
 
 @pytest.mark.fault(24)
-def test_a_checkpoint_of_a_zombie_is_left_out(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_of_fenced_owner_is_ignored(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = FakeMachine()
     zombie = open_log(path, machine)
     zombie.append(1, b"before")
@@ -786,7 +778,7 @@ def test_a_checkpoint_of_a_zombie_is_left_out(path: str, monkeypatch: pytest.Mon
         assert "replaced" in again.notes[0]
 
 
-def test_a_damaged_owner_file_needs_a_decision(path: str) -> None:
+def test_damaged_owner_file_requires_takeover(path: str) -> None:
     write(path, 2)
     owner = Path(path, "owner")
     owner.write_bytes(owner.read_bytes().replace(b'"pid"', b'"pad"'))
@@ -797,7 +789,7 @@ def test_a_damaged_owner_file_needs_a_decision(path: str) -> None:
 
 
 @pytest.mark.fault(21)
-def test_an_opening_that_fails_leaves_the_log_free(path: str) -> None:
+def test_failed_opening_releases_log(path: str) -> None:
     write(path, 3)
     (file,) = segment_paths(path)
     content = file.read_bytes()
@@ -812,9 +804,7 @@ def test_an_opening_that_fails_leaves_the_log_free(path: str) -> None:
         assert again.clean
 
 
-def test_an_interrupted_opening_leaves_the_log_free(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_opening_releases_log(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write(path, 3)
     machine = FakeMachine()
 
@@ -830,7 +820,7 @@ def test_an_interrupted_opening_leaves_the_log_free(
         assert again.clean
 
 
-def test_a_lost_generation_file_is_made_again(path: str) -> None:
+def test_lost_generation_file_is_recreated(path: str) -> None:
     write(path, 3)
     Path(path, "generation").unlink()
     Path(path, "owner").unlink()
@@ -842,7 +832,7 @@ def test_a_lost_generation_file_is_made_again(path: str) -> None:
 # Folders
 
 
-def test_a_folder_that_others_can_write_is_refused(path: str) -> None:
+def test_folder_writable_by_others_is_refused(path: str) -> None:
     write(path, 1)
     for mode in (0o777, 0o770, 0o702):
         os.chmod(path, mode)
@@ -851,7 +841,7 @@ def test_a_folder_that_others_can_write_is_refused(path: str) -> None:
         assert "chmod 700" in str(e.value.hint)
 
 
-def test_a_foreign_folder_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_other_user_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write(path, 1)
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
     with pytest.raises(TrustError, match="belongs to user"):
@@ -859,7 +849,7 @@ def test_a_foreign_folder_is_refused(path: str, monkeypatch: pytest.MonkeyPatch)
     open_log(path, mode="r").close()
 
 
-def test_a_link_is_refused_and_its_target_named(path: str) -> None:
+def test_link_is_refused_and_names_target(path: str) -> None:
     write(path, 1)
     os.symlink(path, path + "-link")
     with pytest.raises(TrustError, match="is a link") as e:
@@ -867,7 +857,7 @@ def test_a_link_is_refused_and_its_target_named(path: str) -> None:
     assert path in str(e.value.hint)
 
 
-def test_a_folder_with_other_things_in_it_is_refused(path: str) -> None:
+def test_folder_with_other_files_is_refused(path: str) -> None:
     os.mkdir(path)
     Path(path, ".gitignore").write_text("*")
     open_log(path).close()
@@ -880,7 +870,7 @@ def test_a_folder_with_other_things_in_it_is_refused(path: str) -> None:
     assert os.stat(other).st_mode & 0o777 == 0o755
 
 
-def test_a_network_file_system_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_file_system_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = FakeMachine()
     monkeypatch.setattr(machine, "file_system", lambda _: "nfs4")
     with pytest.raises(DurabilityError, match="network file system") as e:
@@ -891,7 +881,7 @@ def test_a_network_file_system_is_refused(path: str, monkeypatch: pytest.MonkeyP
 # Readers
 
 
-def test_a_reader_follows_without_a_lease(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_follows_without_lease(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
     machine = FakeMachine()
     owner = open_log(path, machine)
@@ -923,9 +913,7 @@ def test_a_reader_follows_without_a_lease(path: str, monkeypatch: pytest.MonkeyP
                 act()
 
 
-def test_a_reader_goes_no_further_than_what_is_published(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reader_stops_at_published_frames(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = open_log(path)
     for first, second in ((b"one", b"two"), (b"three", b"four")):
         told = owner.head.seq
@@ -940,7 +928,7 @@ def test_a_reader_goes_no_further_than_what_is_published(
             assert late.head.seq == told + 2
 
 
-def test_a_reader_of_nothing_says_so(tmp_path: Path) -> None:
+def test_reader_of_missing_log_raises_error(tmp_path: Path) -> None:
     with pytest.raises(DurabilityError, match="there is no log"):
         open_log(str(tmp_path / "none"), mode="r")
     with pytest.raises(DurabilityError, match="holds no log"):
@@ -948,7 +936,7 @@ def test_a_reader_of_nothing_says_so(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_reader_needs_no_permission_to_write(path: str) -> None:
+def test_reader_writes_nothing(path: str) -> None:
     class ReadOnly(Files):
         def create(self, path: str):
             raise AssertionError(path)
@@ -964,7 +952,7 @@ def test_a_reader_needs_no_permission_to_write(path: str) -> None:
 # Threads
 
 
-def test_durable_rises_in_the_background_and_calls_back(path: str) -> None:
+def test_durable_rises_in_background_and_calls_back(path: str) -> None:
     seen: list[int] = []
     with Log.open(path, machine=FakeMachine()) as first:
         first.on_durable(seen.append)
@@ -978,7 +966,7 @@ def test_durable_rises_in_the_background_and_calls_back(path: str) -> None:
     assert seen == sorted(seen)
 
 
-def test_whoever_waits_does_not_wait_for_company(path: str) -> None:
+def test_sync_does_not_wait_for_group_delay(path: str) -> None:
     with Log.open(path, machine=FakeMachine(), delay_s=3600) as first:
         first.append(1, b"x")
         first.sync()
@@ -987,7 +975,7 @@ def test_whoever_waits_does_not_wait_for_company(path: str) -> None:
 
 
 @pytest.mark.fault(47)
-def test_a_failing_callback_is_shown_and_harms_nothing(
+def test_failing_callback_is_logged_and_harmless(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_log(path) as first:
@@ -998,7 +986,7 @@ def test_a_failing_callback_is_shown_and_harms_nothing(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_threads_may_append_sync_and_read_at_once(
+def test_threads_append_sync_and_read_concurrently(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 3000)
@@ -1038,7 +1026,7 @@ def test_threads_may_append_sync_and_read_at_once(
     assert len(everything(path)) == 240
 
 
-def test_closing_twice_is_no_error_and_appending_then_is(path: str) -> None:
+def test_close_is_idempotent_and_later_append_fails(path: str) -> None:
     first = open_log(path)
     first.close()
     first.close()
@@ -1047,7 +1035,7 @@ def test_closing_twice_is_no_error_and_appending_then_is(path: str) -> None:
 
 
 @pytest.mark.parametrize("later", [0, 1, -1])
-def test_a_pid_that_came_back_does_not_lock_the_log_of_a_dead_owner(path: str, later: int) -> None:
+def test_reused_pid_of_dead_owner_does_not_lock_log(path: str, later: int) -> None:
     """The owner has a pid that is alive; whether it is the owner, its start time tells."""
     parent = os.getppid()
 

@@ -88,7 +88,7 @@ class World:
     power=st.booleans(),
     seed=st.integers(0, 1 << 16),
 )
-def test_whatever_happens_what_was_promised_is_there(
+def test_random_programs_keep_every_promise(
     program: list[tuple[str, int]],
     crash_at: int,
     phase: str,

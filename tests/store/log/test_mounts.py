@@ -120,13 +120,13 @@ print("lost", lost)
 
 
 @pytest.mark.fault(20)
-def test_a_disk_that_is_really_full_refuses_frames_and_keeps_those_it_took(tmp_path: Path) -> None:
+def test_full_mounted_disk_refuses_frames_and_keeps_accepted(tmp_path: Path) -> None:
     told = run("-m", FULL, str(tmp_path))
     assert int(told.split()[1]) > 0
 
 
 @pytest.mark.fault(8, 9, 17)
-def test_a_disk_whose_power_goes_has_all_that_was_durable(tmp_path: Path) -> None:
+def test_power_loss_of_mounted_disk_keeps_durable_frames(tmp_path: Path) -> None:
     """And until it is mounted again every write fails, and none is called durable."""
     told = run("-m", POWER, str(tmp_path))
     assert int(told.split()[1]) > 0, "nothing was lost that may be: the power did not go"

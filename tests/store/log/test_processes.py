@@ -79,7 +79,7 @@ def attempt(act: Callable[[], object]) -> str:
 
 @pytest.mark.fault(23)
 @pytest.mark.parametrize("takeover", [False, True])
-def test_of_many_openers_exactly_one_writes(
+def test_exactly_one_of_many_openers_writes(
     path: str, children: list[Child], takeover: bool
 ) -> None:
     def opener(pipe: Connection) -> None:
@@ -111,7 +111,7 @@ def test_of_many_openers_exactly_one_writes(
 
 
 @pytest.mark.fault(23)
-def test_who_finds_the_beginning_of_another_openers_log_takes_it_for_a_log(path: str) -> None:
+def test_log_begun_by_other_opener_is_recognised(path: str) -> None:
     class Overtaken(Files):
         """Another process makes the log as soon as this one has looked into the folder."""
 
@@ -133,9 +133,7 @@ def test_who_finds_the_beginning_of_another_openers_log_takes_it_for_a_log(path:
 
 
 @pytest.mark.fault(24)
-def test_a_stopped_owner_that_goes_on_after_a_takeover_is_fenced(
-    path: str, children: list[Child]
-) -> None:
+def test_stopped_owner_is_fenced_after_takeover(path: str, children: list[Child]) -> None:
     def owner(pipe: Connection) -> None:
         log = Log.open(path)
         while request := pipe.recv():
@@ -169,7 +167,7 @@ def test_a_stopped_owner_that_goes_on_after_a_takeover_is_fenced(
 
 
 @pytest.mark.fault(1)
-def test_a_killed_process_loses_no_frame_it_was_told_of(path: str, children: list[Child]) -> None:
+def test_killed_process_keeps_acknowledged_frames(path: str, children: list[Child]) -> None:
     told = 0
     for round_ in range(5):
 
@@ -196,7 +194,7 @@ def test_a_killed_process_loses_no_frame_it_was_told_of(path: str, children: lis
 
 
 @pytest.mark.fault(26)
-def test_a_forked_child_cannot_write_nor_close(path: str, children: list[Child]) -> None:
+def test_forked_child_cannot_write_or_close(path: str, children: list[Child]) -> None:
     with Log.open(path) as log:
         log.append(1, b"parent")
 
@@ -216,7 +214,7 @@ def test_a_forked_child_cannot_write_nor_close(path: str, children: list[Child])
 
 
 @pytest.mark.fault(26)
-def test_a_child_of_a_killed_owner_does_not_keep_the_log(path: str, children: list[Child]) -> None:
+def test_child_of_killed_owner_does_not_hold_log(path: str, children: list[Child]) -> None:
     def owner(pipe: Connection) -> None:
         log = Log.open(path)
         log.append(1, b"x")
@@ -244,7 +242,7 @@ class Elsewhere(HostIdentity):
 
 
 @pytest.mark.fault(24, 42)
-def test_an_owner_that_cannot_be_seen_is_listened_to(path: str, children: list[Child]) -> None:
+def test_invisible_owner_is_judged_by_heartbeat(path: str, children: list[Child]) -> None:
     def own(pipe: Connection) -> None:
         with Log.open(path) as log:
             while (payload := pipe.recv()) is not None:

@@ -51,7 +51,7 @@ def whole(payloads: list[bytes]) -> bool:
 
 
 @pytest.mark.fault(11)
-def test_sectors_that_were_written_in_any_order_are_no_frames(tmp_path: Path) -> None:
+def test_sectors_written_in_any_order_are_no_frames(tmp_path: Path) -> None:
     path = tmp_path / "x.nosync"
     segment, content, durable = left(path)
     kept = {file.name: file.read_bytes() for file in path.iterdir()}
@@ -78,7 +78,7 @@ def test_sectors_that_were_written_in_any_order_are_no_frames(tmp_path: Path) ->
 
 
 @pytest.mark.fault(11)
-def test_a_new_header_over_old_bytes_is_no_frame(tmp_path: Path) -> None:
+def test_new_header_over_old_bytes_is_no_frame(tmp_path: Path) -> None:
     path = tmp_path / "x.nosync"
     segment, content, durable = left(path)
     stale = content[:durable] + content[durable : durable + 64] + PAYLOADS[0] * 3
@@ -89,9 +89,7 @@ def test_a_new_header_over_old_bytes_is_no_frame(tmp_path: Path) -> None:
 @pytest.mark.fault(13)
 @pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
 @pytest.mark.parametrize("tail", ["zeros", "garbage", "ones", "an old frame", "a page of zeros"])
-def test_what_follows_the_last_frame_is_no_frame_and_hides_none(
-    tmp_path: Path, tail: str, boot: str
-) -> None:
+def test_bytes_after_last_frame_are_no_frame(tmp_path: Path, tail: str, boot: str) -> None:
     path = tmp_path / "x.nosync"
     segment, content, durable = left(path)
     first = content.index(PAYLOADS[0]) - 64
@@ -107,7 +105,7 @@ def test_what_follows_the_last_frame_is_no_frame_and_hides_none(
 
 
 @pytest.mark.fault(13)
-def test_zeros_in_place_of_what_was_durable_are_damage(tmp_path: Path) -> None:
+def test_zeros_over_durable_frames_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "x.nosync"
     segment, content, durable = left(path)
     segment.write_bytes(content[: durable - 400] + bytes(len(content) - durable + 400))
@@ -116,7 +114,7 @@ def test_zeros_in_place_of_what_was_durable_are_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(12, 13)
-def test_a_frame_is_told_by_what_is_wrong_with_it() -> None:
+def test_scan_names_defect_of_frame() -> None:
     mark = genesis_mark(bytes(16))
     first, after = build_frame(1, PAYLOADS[0], mark, 1, 0)
     second, _ = build_frame(1, PAYLOADS[1], after, 1, 1)  # the first is durable
@@ -141,7 +139,7 @@ def test_a_frame_is_told_by_what_is_wrong_with_it() -> None:
 
 
 @pytest.mark.fault(18)
-def test_a_disk_that_lied_about_syncs_leaves_a_beginning_of_the_log_or_says_that_it_lacks_some(
+def test_disk_with_false_syncs_yields_prefix_or_error(
     tmp_path: Path,
 ) -> None:
     """Nothing can be promised on such a disk, but nothing is made up either."""

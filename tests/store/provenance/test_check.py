@@ -89,12 +89,12 @@ def changed(data: bytes | memoryview, at: int) -> bytes:
     return bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
 
 
-def test_nothing_of_a_log_that_is_whole_contradicts(frames: list[Frame]) -> None:
+def test_intact_log_has_no_contradiction(frames: list[Frame]) -> None:
     assert sum(kind == EPOCH for kind, _ in frames) == 12
     assert found(frames) == by_definition(frames) == []
 
 
-def test_clocks_as_the_writer_says_them_are_compared_and_not_read(
+def test_expected_clocks_are_compared_without_decoding(
     frames: list[Frame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[bytes] = []
@@ -106,7 +106,7 @@ def test_clocks_as_the_writer_says_them_are_compared_and_not_read(
     assert reads <= len(shapes) + sum(kind == DEFINITION for kind, _ in frames)
 
 
-def test_each_byte_of_each_clock_counts(frames: list[Frame]) -> None:
+def test_each_byte_of_each_clock_is_checked(frames: list[Frame]) -> None:
     tried = 0
     for at, (kind, payload) in enumerate(frames):
         (place,) = [i for i, each in enumerate(payload.entries) if each.kind == CLOCKS] or [None]
@@ -172,7 +172,7 @@ WAYS = [other_batch, no_batch, batch_of_the_past, clocks_twice, no_clocks, clock
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_frame_that_is_otherwise_made_is_judged_as_clocks_are_defined(
+def test_altered_frames_are_judged_by_definition(
     frames: list[Frame], way: Callable[[random.Random, Payload], list[PayloadEntry]]
 ) -> None:
     rng = random.Random(way.__name__)
@@ -184,14 +184,14 @@ def test_a_frame_that_is_otherwise_made_is_judged_as_clocks_are_defined(
         assert outcome(found, other) == outcome(by_definition, other)
 
 
-def test_a_frame_that_is_gone_is_found_by_who_reads_its_batches(frames: list[Frame]) -> None:
+def test_missing_frame_is_found_by_readers_of_its_batches(frames: list[Frame]) -> None:
     places = [i for i, (kind, _) in enumerate(frames) if kind == EPOCH]
     for at in places[1:-1]:
         gone = [*frames[:at], *frames[at + 1 :]]
         assert outcome(found, gone) == outcome(by_definition, gone)
 
 
-def test_what_was_replayed_is_believed_right_after_frames_that_are_gone_alone(
+def test_replayed_batches_are_trusted_only_after_missing_frames(
     frames: list[Frame],
 ) -> None:
     """A definition's batches may be in those; once an epoch is there they are looked for."""

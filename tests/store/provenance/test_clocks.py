@@ -14,12 +14,12 @@ from nosync_nb import CorruptLogError, Session
 from nosync_nb.errors import DurabilityError
 from nosync_nb.store import provenance
 from nosync_nb.store.provenance import LABEL_BYTES, NO_DIGEST, SIZE_BYTES
-from nosync_nb.store.records import payloads as journal
+from nosync_nb.store.records import payloads
 from nosync_nb.store.records.payloads import Payload
 from nosync_nb.store.store import Store
 
 
-def payloads(path: Path) -> list[Payload]:
+def tail_payloads(path: Path) -> list[Payload]:
     """The frames of a log after its checkpoint."""
     store = Store.open(str(path), mode="r")
     try:
@@ -32,7 +32,7 @@ def told(session: Session) -> list[dict[str, BatchClock]]:
     """The clocks of each frame after the checkpoint, by the names of now."""
     session.sync()
     names = services_of(session).publisher.logs
-    frames = [clocks_in_entries(p.entries) for p in payloads(Path(session.path))]
+    frames = [clocks_in_entries(p.entries) for p in tail_payloads(Path(session.path))]
     return [{names[c.own.log]: c for c in frame if c.own.log in names} for frame in frames]
 
 
@@ -49,7 +49,7 @@ def session(session: Session) -> Session:
     return session
 
 
-def test_a_clock_names_the_batch_it_adds_and_the_last_ones_it_was_made_from(
+def test_clock_names_its_batch_and_input_batches(
     session: Session,
 ) -> None:
     session.inputs["edges"].insert([(3, 1)])
@@ -62,13 +62,13 @@ def test_a_clock_names_the_batch_it_adds_and_the_last_ones_it_was_made_from(
     assert [c.own.upper for c in second.values()] == [3, 3, 3]
     assert first["nodes"].own.upper == 2
     assert second["labels"].own.generation == log_of(session).generation
-    (frame,) = payloads(Path(session.path))[-1:]
+    (frame,) = tail_payloads(Path(session.path))[-1:]
     entries = {e.number: e.data for e in frame.entries}
     for clock in second.values():
         assert clock.own.digest == provenance.batch_digest(entries[clock.own.log])
 
 
-def test_what_has_no_batch_yet_is_named_as_that(tmp_path: Path) -> None:
+def test_input_without_batch_has_empty_label(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         left, right = session.input("left", "x int"), session.input("right", "x int")
         session.stage("both", left.concat(right))
@@ -79,7 +79,7 @@ def test_what_has_no_batch_yet_is_named_as_that(tmp_path: Path) -> None:
         assert both.inputs[1] == BatchLabel(log, 0, 0, NO_DIGEST)
 
 
-def test_a_definition_has_clocks_and_so_has_the_past_that_is_computed_for_it(
+def test_definition_and_replay_have_clocks(
     session: Session,
 ) -> None:
     session.inputs["edges"].insert([(4, 1)])
@@ -93,7 +93,7 @@ def test_a_definition_has_clocks_and_so_has_the_past_that_is_computed_for_it(
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_the_last_batches_are_known_again_after_opening(session: Session, checkpoint: bool) -> None:
+def test_last_batches_are_restored_on_opening(session: Session, checkpoint: bool) -> None:
     path, nodes = session.path, told(session)[-1]["nodes"].own
     if checkpoint:
         checkpoint_now(session)
@@ -106,9 +106,7 @@ def test_the_last_batches_are_known_again_after_opening(session: Session, checkp
         assert clock.own.generation == nodes.generation + 1
 
 
-def test_a_frame_that_did_not_come_about_leaves_no_label(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_frame_leaves_no_label(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     before = told(session)[-1]["edges"].own
     log = log_of(session)
 
@@ -128,7 +126,7 @@ def test_a_frame_that_did_not_come_about_leaves_no_label(
 
 
 @pytest.mark.parametrize("stages", [4, 64])
-def test_a_clock_takes_as_many_bytes_whatever_else_there_is(tmp_path: Path, stages: int) -> None:
+def test_clock_size_is_independent_of_stage_count(tmp_path: Path, stages: int) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         edges = session.input("edges", "src int, dst int")
         other = session.input("other", "src int")
@@ -138,18 +136,18 @@ def test_a_clock_takes_as_many_bytes_whatever_else_there_is(tmp_path: Path, stag
         edges.insert([(1, 2)])
         session.commit()
         session.sync()
-        frame = payloads(Path(session.path))[-1]
-        (entry,) = [e for e in frame.entries if e.kind == journal.CLOCKS]
+        frame = tail_payloads(Path(session.path))[-1]
+        (entry,) = [e for e in frame.entries if e.kind == payloads.CLOCKS]
         assert len(read_clocks(entry.data)) == stages + 2
         each = SIZE_BYTES + 2 * LABEL_BYTES
         assert len(entry.data) == stages * each + 2 * SIZE_BYTES
 
 
-def test_what_fits_no_clock_is_damage_and_room_for_determinants_is_passed_over(
+def test_truncated_clocks_are_damage_and_spare_room_is_skipped(
     session: Session,
 ) -> None:
-    frame = payloads(Path(session.path))[-1]
-    (entry,) = [e for e in frame.entries if e.kind == journal.CLOCKS]
+    frame = tail_payloads(Path(session.path))[-1]
+    (entry,) = [e for e in frame.entries if e.kind == payloads.CLOCKS]
     data = bytes(entry.data)
     whole = read_clocks(data)
     sizes = [SIZE_BYTES + LABEL_BYTES * len(each.inputs) for each in whole]

@@ -114,7 +114,7 @@ def by_counts_beyond_numbers(patch: pytest.MonkeyPatch) -> None:
         (by_counts_beyond_numbers, "r"),
     ],
 )
-def test_a_crafted_log_takes_no_more_memory_or_time_than_it_has_bytes(
+def test_crafted_log_takes_bounded_memory_and_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, craft: Callable[..., None], mode: str
 ) -> None:
     size = TEXT if craft in (in_parts, in_packs, in_frames) else TEXT[: 1 << 13]

@@ -42,7 +42,7 @@ def checkpoint(epoch: int, padding: int = 0) -> bytes:
         (checkpoint, file_references.files_of_checkpoint),
     ],
 )
-def test_what_is_small_is_read_once_and_what_is_large_each_time(
+def test_small_records_are_cached_and_large_ones_reread(
     made: Callable[..., bytes], of: Callable[[bytes], Any]
 ) -> None:
     for padding, once in ((0, True), (1 << 14, False)):
@@ -57,7 +57,7 @@ def test_what_is_small_is_read_once_and_what_is_large_each_time(
 
 
 @pytest.mark.parametrize("kind", [bytes, memoryview])
-def test_what_makes_no_sense_is_damage_whenever_it_is_asked_for(
+def test_invalid_references_are_damage_on_every_read(
     kind: Callable[[bytes], Any],
 ) -> None:
     data = payloads.encode_payload(1, 0.0, {}, [PayloadEntry(7, payloads.FILES, b"[[1]]")])

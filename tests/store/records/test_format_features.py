@@ -55,7 +55,7 @@ def left_as_it_is(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.fault(45)
-def test_a_key_that_is_not_needed_is_passed_over(path: Path) -> None:
+def test_optional_unknown_key_is_ignored(path: Path) -> None:
     added(path, payloads.EPOCH, epoch({"hue": {"of": ["rows"]}}))
     with nosync_nb.open(path) as session:
         assert session.now == 2
@@ -64,16 +64,14 @@ def test_a_key_that_is_not_needed_is_passed_over(path: Path) -> None:
 
 @pytest.mark.fault(45)
 @pytest.mark.parametrize("kind", payloads.KINDS)
-def test_a_key_that_is_needed_is_refused(path: Path, kind: int) -> None:
+def test_required_unknown_key_is_refused(path: Path, kind: int) -> None:
     added(path, kind, epoch({"hue": 1, json_text.NEEDS: ["hue"]}))
     told = "the log has 'hue', which this program does not know"
     assert list(left_as_it_is(path)) == [told, told]
 
 
 @pytest.mark.fault(45)
-def test_a_key_that_is_needed_and_known_is_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_required_known_key_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_text, "KNOWN", frozenset({"hue"}))
     added(path, payloads.EPOCH, epoch({"hue": 1, json_text.NEEDS: ["hue"]}))
     with nosync_nb.open(path) as session:
@@ -81,7 +79,7 @@ def test_a_key_that_is_needed_and_known_is_read(
 
 
 @pytest.mark.fault(45)
-def test_a_checkpoint_that_needs_something_is_refused(
+def test_checkpoint_with_unknown_requirement_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = json_text.header_text
@@ -98,7 +96,7 @@ def test_a_checkpoint_that_needs_something_is_refused(
     assert list(left_as_it_is(path)) == [told, told]
 
 
-def test_a_log_needs_intervals_only_while_a_column_holds_some(
+def test_log_requires_intervals_while_a_column_holds_some(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with nosync_nb.open(path) as session:
@@ -130,7 +128,7 @@ def test_a_log_needs_intervals_only_while_a_column_holds_some(
     nosync_nb.open(path).close()
 
 
-def test_a_log_needs_coded_columns_if_a_file_has_some(
+def test_log_requires_coded_columns_if_a_file_has_some(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(part_file, "CODED_ROWS", 4)
@@ -154,14 +152,14 @@ def test_a_log_needs_coded_columns_if_a_file_has_some(
 
 
 @pytest.mark.fault(45)
-def test_an_entry_of_another_kind_is_refused(path: Path) -> None:
+def test_unknown_entry_kind_is_refused(path: Path) -> None:
     added(path, payloads.EPOCH, epoch({}, [payloads.PayloadEntry(1, payloads.UNDONE + 1, b"")]))
     told = "the log has an entry of kind 8, which this program does not know"
     assert list(left_as_it_is(path)) == [told, told]
 
 
 @pytest.mark.fault(45)
-def test_a_frame_of_another_kind_is_refused(path: Path) -> None:
+def test_unknown_frame_kind_is_refused(path: Path) -> None:
     added(path, max(payloads.KINDS) + 1, epoch({}))
     told = "the log has a frame of kind 5, which this program does not know"
     assert list(left_as_it_is(path)) == [told, told]
@@ -169,7 +167,7 @@ def test_a_frame_of_another_kind_is_refused(path: Path) -> None:
 
 @pytest.mark.fault(45)
 @pytest.mark.parametrize("pattern", ["segment-*", "checkpoint-*"])
-def test_a_flag_of_a_header_is_refused(path: Path, pattern: str) -> None:
+def test_unknown_header_flag_is_refused(path: Path, pattern: str) -> None:
     with nosync_nb.open(path) as session:
         checkpoint_now(session)
     file = max(path.glob(pattern))
@@ -182,7 +180,7 @@ def test_a_flag_of_a_header_is_refused(path: Path, pattern: str) -> None:
 
 
 @pytest.mark.fault(45)
-def test_what_a_later_program_says_of_the_owner_is_passed_over(path: Path) -> None:
+def test_unknown_owner_fields_are_ignored(path: Path) -> None:
     owner = path / "owner"
     fields = json.loads(owner.read_bytes().rsplit(b"\n", 2)[0])
     fields["hue"] = fields["identity"]["hue"] = fields["wrote"]["hue"] = fields["place"]["hue"] = 1
@@ -195,7 +193,7 @@ def test_what_a_later_program_says_of_the_owner_is_passed_over(path: Path) -> No
 
 @pytest.mark.fault(45)
 @pytest.mark.parametrize("number", [0, 2, 5, 6, 200])
-def test_any_other_number_is_refused_in_one_line(number: int) -> None:
+def test_other_format_number_is_refused_in_one_line(number: int) -> None:
     with pytest.raises(CorruptLogError) as told:
         frames.check_format(number, frames.FORMAT, "frame 7")
     said = str(told.value.args[0])

@@ -35,7 +35,7 @@ from nosync_nb.rows import Schema
 from nosync_nb.store import retention_policy, store
 from nosync_nb.store.catalog.validation import check_catalog
 from nosync_nb.store.log import Log, batch_codec, checkpoint
-from nosync_nb.store.records import payloads as journal
+from nosync_nb.store.records import payloads
 from nosync_nb.store.records.file_references import named_files
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.history import pack_file
@@ -67,8 +67,8 @@ class Corpus(NamedTuple):
         return "the corpus"
 
 
-def entries_of(payloads: Iterable[journal.Payload]) -> list[journal.PayloadEntry]:
-    return [entry for each in journal.entries_by_log(payloads).values() for _, entry in each]
+def entries_of(decoded: Iterable[payloads.Payload]) -> list[payloads.PayloadEntry]:
+    return [entry for each in payloads.entries_by_log(decoded).values() for _, entry in each]
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +101,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, no_disk: None) -> Corpus:
             patch.setattr(LoopCostEstimate, "keeps", lambda *_, **__: False)
             session.commit()  # the loop gives up, and empties its traces
         with Log.open(log, mode="r") as opened:
-            payloads = [bytes(frame.payload) for frame in opened.frames()]
+            encoded = [bytes(frame.payload) for frame in opened.frames()]
         (name,) = checkpoint.checkpoint_names(os.listdir(log))[:1]
         found = checkpoint.read_checkpoint(Files(), str(log), name)
         assert not isinstance(found, str)
-    kinds = {entry.kind for entry in entries_of(map(journal.decode_payload, payloads))}
-    assert journal.CLEAR in kinds, "every kind of small entry is a seed"
-    return Corpus(log, [found.payload, *payloads], found, name)
+    kinds = {entry.kind for entry in entries_of(map(payloads.decode_payload, encoded))}
+    assert payloads.CLEAR in kinds, "every kind of small entry is a seed"
+    return Corpus(log, [found.payload, *encoded], found, name)
 
 
 @contextmanager
@@ -177,13 +177,13 @@ def crafted(data: st.DataObject, given: Any) -> Any:
 
 
 def meta_of(payload: bytes) -> dict[str, Any]:
-    return journal.decode_payload(payload).meta
+    return payloads.decode_payload(payload).meta
 
 
 def with_meta(payload: bytes, meta: Any) -> bytes:
     """A payload that says something else."""
-    found = journal.decode_payload(payload)
-    return journal.encode_payload(found.epoch, found.utc, meta, found.entries)
+    found = payloads.decode_payload(payload)
+    return payloads.encode_payload(found.epoch, found.utc, meta, found.entries)
 
 
 def read_everything(folder: Path, mode: Any) -> None:
@@ -213,11 +213,11 @@ def copied(corpus: Corpus, tmp_path: Path) -> Callable[[], Path]:
 
 @SLICE
 @given(data=st.data())
-def test_a_frame_is_read_or_refused(corpus: Corpus, data: st.DataObject) -> None:
+def test_crafted_frame_is_read_or_refused(corpus: Corpus, data: st.DataObject) -> None:
     payload = data.draw(st.sampled_from(corpus.payloads))
     with bounded():
-        found = journal.decode_payload(mangled(data, payload))
-        list(named_files({}, journal.entries_by_log([found])))
+        found = payloads.decode_payload(mangled(data, payload))
+        list(named_files({}, payloads.entries_by_log([found])))
 
 
 TYPES = st.sampled_from(
@@ -227,30 +227,30 @@ TYPES = st.sampled_from(
 
 @SLICE
 @given(data=st.data(), types=TYPES)
-def test_a_batch_is_read_or_refused(
+def test_crafted_batch_is_read_or_refused(
     corpus: Corpus, data: st.DataObject, types: tuple[str, ...]
 ) -> None:
-    entries = entries_of(map(journal.decode_payload, corpus.payloads))
-    batches = [bytes(e.data) for e in entries if e.kind == journal.INLINE and e.number]
+    entries = entries_of(map(payloads.decode_payload, corpus.payloads))
+    batches = [bytes(e.data) for e in entries if e.kind == payloads.INLINE and e.number]
     with bounded():
         batch_codec.decode_batch(mangled(data, data.draw(st.sampled_from(batches))), types)
 
 
 @SLICE
 @given(data=st.data())
-def test_a_catalog_is_read_or_refused(corpus: Corpus, data: st.DataObject) -> None:
+def test_crafted_catalog_is_read_or_refused(corpus: Corpus, data: st.DataObject) -> None:
     metas = [meta_of(p) for p in corpus.payloads]
     catalog = data.draw(st.sampled_from([m["catalog"] for m in metas if "catalog" in m]))
     made = crafted(data, catalog)
     with bounded():
         check_catalog(made, 6)
-        journal.catalog_from_json(made, b"", None)
-        Graph(journal.restored_nodes(journal.foreign_json(made, "")), made["numbers"])
+        payloads.catalog_from_json(made, b"", None)
+        Graph(payloads.restored_nodes(payloads.foreign_json(made, "")), made["numbers"])
 
 
 @SLICE
 @given(data=st.data())
-def test_a_checkpoint_is_read_or_refused(
+def test_crafted_checkpoint_is_read_or_refused(
     corpus: Corpus, copied: Callable[[], Path], data: st.DataObject
 ) -> None:
     payload = corpus.checkpoint.payload
@@ -276,7 +276,7 @@ def refused(corpus: Corpus, folder: Path, meta: Any, told: str | None = None) ->
 
 
 @pytest.mark.parametrize("value", ["1", 1.5, True, [1]])
-def test_a_history_without_numbers_of_epochs_is_refused(
+def test_history_with_invalid_epochs_is_refused(
     corpus: Corpus, copied: Callable[[], Path], value: object
 ) -> None:
     meta = meta_of(corpus.checkpoint.payload)
@@ -298,7 +298,7 @@ def test_a_history_without_numbers_of_epochs_is_refused(
         {"pins": {"a": True}},
     ],
 )
-def test_a_retention_that_makes_no_sense_is_refused(corpus: Corpus, value: object) -> None:
+def test_invalid_retention_is_refused(corpus: Corpus, value: object) -> None:
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]
     check_catalog(catalog, 4)
     check_catalog({**catalog, "retention": {"epochs": 7, "pins": {"a": 4}}}, 4)
@@ -310,9 +310,7 @@ def test_a_retention_that_makes_no_sense_is_refused(corpus: Corpus, value: objec
     "value",
     [7, None, [], {"files": 0}, {"files": "7"}, {"files": True}, {"writes": 2**5000}, {"later": 7}],
 )
-def test_limits_of_older_releases_that_make_no_sense_are_ignored(
-    corpus: Corpus, value: object
-) -> None:
+def test_invalid_limits_of_older_releases_are_ignored(corpus: Corpus, value: object) -> None:
     catalog = {**meta_of(corpus.checkpoint.payload)["catalog"], "bounds": value}
     check_catalog(catalog, 4)
     assert retention_policy.retention_of(catalog) == retention_policy.Retention()
@@ -321,7 +319,7 @@ def test_limits_of_older_releases_that_make_no_sense_are_ignored(
 
 @pytest.mark.parametrize("place", range(1, 8))
 @pytest.mark.parametrize("value", [None, "1", -1])
-def test_a_pack_whose_epochs_are_no_numbers_is_refused(
+def test_pack_with_invalid_epochs_is_refused(
     corpus: Corpus, copied: Callable[[], Path], place: int, value: object
 ) -> None:
     if place == 2 and value == "1":  # a digest may be any text
@@ -331,7 +329,7 @@ def test_a_pack_whose_epochs_are_no_numbers_is_refused(
     refused(corpus, copied(), meta)
 
 
-def test_a_layer_of_no_epoch_is_refused(corpus: Corpus, copied: Callable[[], Path]) -> None:
+def test_layer_without_epochs_is_refused(corpus: Corpus, copied: Callable[[], Path]) -> None:
     meta = meta_of(corpus.checkpoint.payload)
     _, _, layers = next(each for each in meta["layers"].values() if each[2])
     layers[0][0] = layers[0][1]
@@ -340,43 +338,43 @@ def test_a_layer_of_no_epoch_is_refused(corpus: Corpus, copied: Callable[[], Pat
 
 @SLICE
 @given(data=st.data())
-def test_a_definition_of_a_stranger_is_read_or_refused(
+def test_crafted_unsigned_definition_is_read_or_refused(
     corpus: Corpus, copied: Callable[[], Path], data: st.DataObject
 ) -> None:
     """The owner's way: what is crafted is not signed, and nothing of it is compiled."""
     made = crafted(data, meta_of(corpus.checkpoint.payload)["catalog"])
     folder = copied()
-    whole = journal.decode_payload
+    whole = payloads.decode_payload
     with pytest.MonkeyPatch.context() as patch:
 
-        def unpack(given: Any) -> journal.Payload:
+        def unpack(given: Any) -> payloads.Payload:
             found = whole(given)
             return found._replace(meta={**found.meta, "catalog": made}) if found.meta else found
 
         patch.setenv("NOSYNC_KEY_FILE", str(folder.parent / "key"))
-        patch.setattr(journal, "decode_payload", unpack)
+        patch.setattr(payloads, "decode_payload", unpack)
         with bounded():
             read_everything(folder, "w")
 
 
 @SLICE
 @given(data=st.data())
-def test_a_frame_that_empties_a_trace_is_read_or_refused(
+def test_crafted_clear_entry_is_read_or_refused(
     corpus: Corpus, copied: Callable[[], Path], data: st.DataObject
 ) -> None:
     """Whatever it names: the rows of collections are all there, or the log says that it cannot."""
     number = data.draw(st.one_of(st.integers(0, 60), st.integers(0, 2**32 - 1)))
     content = data.draw(st.sampled_from([b"", b"", b"", b"[]", b"\0"]))
-    cleared = journal.PayloadEntry(number, journal.CLEAR, content)
+    cleared = payloads.PayloadEntry(number, payloads.CLEAR, content)
     folder = copied()
     with Log.open(folder, files=Files(), background=False) as log:
-        last = journal.decode_payload(list(log.frames())[-1].payload)
+        last = payloads.decode_payload(list(log.frames())[-1].payload)
         epoch = last.epoch + 1
         entries = [cleared]
         if data.draw(st.booleans()):
-            inner = journal.encode_payload(epoch, last.utc, {}, [cleared])
-            entries = [journal.missed_epoch_entry(inner)]
-        log.append(journal.EPOCH, journal.encode_payload(epoch, last.utc, {}, entries))
+            inner = payloads.encode_payload(epoch, last.utc, {}, [cleared])
+            entries = [payloads.missed_epoch_entry(inner)]
+        log.append(payloads.EPOCH, payloads.encode_payload(epoch, last.utc, {}, entries))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NOSYNC_KEY_FILE", str(folder.parent / "key"))
         mode = data.draw(st.sampled_from(["r", "w"]))
@@ -397,7 +395,9 @@ def files_of(corpus: Corpus, folder: str, ending: str) -> list[str]:
 
 @SLICE
 @given(data=st.data())
-def test_a_part_is_read_or_refused(corpus: Corpus, tmp_path: Path, data: st.DataObject) -> None:
+def test_crafted_part_is_read_or_refused(
+    corpus: Corpus, tmp_path: Path, data: st.DataObject
+) -> None:
     layers = meta_of(corpus.checkpoint.payload)["layers"].values()
     parts = [(shape, r) for _, shape, listed in layers for *_, refs in listed for r in refs or ()]
     shape, listed = data.draw(st.sampled_from(parts))
@@ -413,7 +413,7 @@ def test_a_part_is_read_or_refused(corpus: Corpus, tmp_path: Path, data: st.Data
 
 @SLICE
 @given(data=st.data())
-def test_a_pack_is_read_or_refused(
+def test_crafted_pack_is_read_or_refused(
     corpus: Corpus, copied: Callable[[], Path], data: st.DataObject
 ) -> None:
     folder = copied()
@@ -435,7 +435,7 @@ class Same(int):
 
 @SLICE
 @given(data=st.data())
-def test_a_section_of_a_pack_that_fits_its_checksum_is_read_or_refused(
+def test_crafted_section_with_valid_checksum_is_read_or_refused(
     corpus: Corpus, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(files_of(corpus, "history", ".pack")))
@@ -454,7 +454,7 @@ def test_a_section_of_a_pack_that_fits_its_checksum_is_read_or_refused(
 
 @SLICE
 @given(data=st.data())
-def test_a_memo_is_read_or_taken_for_none(tmp_path: Path, data: st.DataObject) -> None:
+def test_crafted_memo_is_read_or_ignored(tmp_path: Path, data: st.DataObject) -> None:
     known = {"attempts": 1, "names": {"x": "In[1]: x = 1"}, "aliases": {"a": "b"}}
     if data.draw(st.booleans()):
         content = json.dumps(crafted(data, known)).encode()
@@ -488,7 +488,7 @@ PIECES = st.sampled_from(
 
 @SLICE
 @given(data=st.data())
-def test_an_expression_is_read_or_refused(data: st.DataObject) -> None:
+def test_crafted_expression_is_read_or_refused(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(SEEDS))
     for _ in range(data.draw(st.integers(0, 4))):
         at = data.draw(st.integers(0, len(text)))
@@ -501,7 +501,7 @@ def test_an_expression_is_read_or_refused(data: st.DataObject) -> None:
         compile_expression(text, Schema.parse("x int, s string, d double"))
 
 
-def test_what_nests_without_end_is_damage(corpus: Corpus) -> None:
+def test_unbounded_nesting_is_damage(corpus: Corpus) -> None:
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]
     deep: Any = []
     for _ in range(3000):
@@ -513,11 +513,11 @@ def test_what_nests_without_end_is_damage(corpus: Corpus) -> None:
     text = b'{"catalog":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
     payload = frame_of(1, text)
     with pytest.raises(CorruptLogError, match="a frame cannot be decoded"):
-        journal.decode_payload(payload)
+        payloads.decode_payload(payload)
 
 
 @pytest.mark.parametrize("inputs", [[0], [1], [-1], [True], ["0"], [[]], [0.0], None])
-def test_an_operator_reads_what_stands_before_it(corpus: Corpus, inputs: Any) -> None:
+def test_operator_inputs_must_precede_it(corpus: Corpus, inputs: Any) -> None:
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]
     part = {"op": "distinct", "schema": [], "inputs": inputs, "params": {}, "functions": []}
     catalog["stages"][-1].update(definition=[part], functions=[])
@@ -525,7 +525,7 @@ def test_an_operator_reads_what_stands_before_it(corpus: Corpus, inputs: Any) ->
         check_catalog(catalog, 6)
 
 
-def test_no_two_inputs_are_one(corpus: Corpus) -> None:
+def test_inputs_with_equal_uid_are_refused(corpus: Corpus) -> None:
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]
     first, second = (s for s in catalog["stages"] if s["name"] in ("numbers", "keyed"))
     second["uid"] = first["uid"]
@@ -534,7 +534,7 @@ def test_no_two_inputs_are_one(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("apart", [-1, True, "1", 1.0, None, [1], 1 << 200])
-def test_what_tells_a_stage_from_equal_ones_is_a_number(corpus: Corpus, apart: Any) -> None:
+def test_stage_discriminator_must_be_a_number(corpus: Corpus, apart: Any) -> None:
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]
     catalog["stages"][-1]["apart"] = apart
     with pytest.raises(CorruptLogError, match="its discriminator"):
@@ -542,7 +542,7 @@ def test_what_tells_a_stage_from_equal_ones_is_a_number(corpus: Corpus, apart: A
 
 
 @pytest.mark.parametrize("name", [3, True, ["a"], {}])
-def test_a_collection_is_called_by_a_text(corpus: Corpus, name: Any) -> None:
+def test_node_name_must_be_text(corpus: Corpus, name: Any) -> None:
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]
     node = next(each for each in catalog["nodes"] if each["name"] is None)
     check_catalog(catalog, 6)
@@ -552,7 +552,7 @@ def test_a_collection_is_called_by_a_text(corpus: Corpus, name: Any) -> None:
 
 
 @pytest.mark.parametrize("parts", [0, OPERATORS_MAX + 1])
-def test_a_description_has_some_operators_and_not_too_many(corpus: Corpus, parts: int) -> None:
+def test_number_of_operators_is_bounded(corpus: Corpus, parts: int) -> None:
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]
     part = {"op": "distinct", "schema": [], "inputs": [], "params": {}, "functions": []}
     catalog["stages"][-1].update(definition=[part] * parts, functions=[])
@@ -565,7 +565,7 @@ def test_a_description_has_some_operators_and_not_too_many(corpus: Corpus, parts
     ["a b", "", "1a", "class", "a@1", "../x", "<b>", "a\n", 3, None, ["a"], "x" * 5 + "\x1b"],
 )
 @pytest.mark.parametrize("field", ["stage", "ref", "label", "once", "column"])
-def test_every_name_out_of_a_log_is_checked(
+def test_every_name_in_log_is_checked(
     corpus: Corpus, copied: Callable[[], Path], field: str, name: Any
 ) -> None:
     if field in ("label", "once", "column") and isinstance(name, str):
@@ -581,16 +581,16 @@ def test_every_name_out_of_a_log_is_checked(
         part["params"]["name"] = name
     elif field == "column":
         stage["schema"][0][0] = name
-    whole = journal.decode_payload
+    whole = payloads.decode_payload
     said = {"label": name} if field == "label" else {"once": [name]}
 
-    def unpack(given: Any) -> journal.Payload:
+    def unpack(given: Any) -> payloads.Payload:
         found = whole(given)
         if "catalog" in found.meta and field not in said:
             return found._replace(meta={**found.meta, "catalog": meta["catalog"]})
         return found if found.meta or field not in said else found._replace(meta=said)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal, "decode_payload", unpack)
+        patch.setattr(payloads, "decode_payload", unpack)
         with pytest.raises(CorruptLogError):
             nosync_nb.open(copied(), mode="r")

@@ -52,7 +52,7 @@ def next_one(world: World, boot: str | None = None) -> FakeMachine:
 
 
 @pytest.mark.fault(8)
-def test_what_the_power_took_comes_back_from_who_was_shipped_to(world: World) -> None:
+def test_frames_lost_by_power_failure_return_from_replica(world: World) -> None:
     shipped(world)
     world.darken()
     log, marks = asked(world, next_one(world, "boot-2"))
@@ -67,7 +67,7 @@ def test_what_the_power_took_comes_back_from_who_was_shipped_to(world: World) ->
 
 
 @pytest.mark.fault(5, 8)
-def test_a_crash_at_any_step_of_such_an_opening_leaves_what_can_be_taken_again(
+def test_crash_at_any_step_of_catch_up_is_repeatable(
     world: World,
 ) -> None:
     shipped(world)
@@ -89,7 +89,7 @@ def test_a_crash_at_any_step_of_such_an_opening_leaves_what_can_be_taken_again(
 
 
 @pytest.mark.fault(1, 7)
-def test_nobody_is_asked_where_the_disk_has_all_that_was_written(world: World) -> None:
+def test_replicas_are_not_asked_if_disk_is_complete(world: World) -> None:
     shipped(world)
     killed, marks = asked(world, next_one(world))
     assert marks == []
@@ -100,7 +100,7 @@ def test_nobody_is_asked_where_the_disk_has_all_that_was_written(world: World) -
 
 
 @pytest.mark.fault(14, 32)
-def test_frames_whose_files_a_copy_lacks_are_not_taken(world: World) -> None:
+def test_frames_with_missing_files_are_not_taken(world: World) -> None:
     shipped(world)
     world.darken()
     address = world.replicas.replicas[0]
@@ -112,7 +112,7 @@ def test_frames_whose_files_a_copy_lacks_are_not_taken(world: World) -> None:
 
 
 @pytest.mark.fault(24, 32)
-def test_nothing_is_taken_of_another_owner(world: World) -> None:
+def test_frames_of_other_owner_are_not_taken(world: World) -> None:
     """He went on elsewhere: he is fenced, or this one is, and neither takes what is the other's."""
     shipped(world)
     world.darken()
@@ -132,7 +132,7 @@ def test_nothing_is_taken_of_another_owner(world: World) -> None:
 
 
 @pytest.mark.fault(31, 35)
-def test_of_several_copies_the_one_that_goes_furthest_is_taken(world: World) -> None:
+def test_furthest_copy_is_taken(world: World) -> None:
     shipped(world, 0)
     world.append()
     shipped(world, 1)
@@ -143,7 +143,7 @@ def test_of_several_copies_the_one_that_goes_furthest_is_taken(world: World) -> 
 
 
 @pytest.mark.fault(27)
-def test_what_a_copy_has_not_acknowledged_is_not_taken(world: World) -> None:
+def test_unacknowledged_frames_are_not_taken(world: World) -> None:
     shipped(world)
     address = world.replicas.replicas[0]
     copy = connect_site(address, world.quiet).replica(world.log.id)

@@ -18,7 +18,7 @@ MORE = [(acts, EITHER) for acts in ("a01T2", "a01H2", "a01T23", "ac0Tb2", "ac0Hb
 @pytest.mark.slow
 @pytest.mark.fault(1, 5, 24, 27, 33)
 @pytest.mark.parametrize(("acts", "phases"), tried(USUAL, soak=MORE))
-def test_in_every_order_and_whoever_dies_at_whatever_step_what_was_announced_is_there(
+def test_announced_epochs_survive_every_order_and_crash(
     acts: str, phases: Sequence[Phase], record_property: Callable[[str, object], None]
 ) -> None:
     lives = died = 0
@@ -30,7 +30,7 @@ def test_in_every_order_and_whoever_dies_at_whatever_step_what_was_announced_is_
     assert died > 0.9 * lives
 
 
-def test_orders_are_all_that_make_sense_and_each_once() -> None:
+def test_orders_are_complete_and_distinct() -> None:
     assert list(orders("Ta2")) == ["T2a", "Ta2", "aT2"]
     for acts, count in (("a01T2", 30), ("a01T23", 120), ("a01Tb23", 630)):
         found = list(orders(acts))

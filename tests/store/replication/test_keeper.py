@@ -49,7 +49,7 @@ def gone(folder: Path) -> None:
 
 @pytest.mark.fault(24, 26)
 @pytest.mark.parametrize("end", [left, replaced, gone])
-def test_an_owner_who_is_none_any_more_is_not_waited_for_though_his_pipe_is_open(
+def test_keeper_does_not_wait_for_ended_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[Path], None]
 ) -> None:
     """A child of his may have the other end."""

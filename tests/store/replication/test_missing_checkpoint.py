@@ -87,7 +87,7 @@ def cut_at_each_step(prepared: Callable[[], World]) -> Iterator[World]:
 
 
 @pytest.mark.fault(27, 33)
-def test_a_copy_that_a_later_owner_has_not_brought_level_hides_no_longer_one() -> None:
+def test_outdated_copy_of_later_owner_hides_no_longer_copy() -> None:
     def prepared() -> World:
         world = begun()
         dropped(world)
@@ -116,7 +116,7 @@ def test_a_copy_that_a_later_owner_has_not_brought_level_hides_no_longer_one() -
 
 
 @pytest.mark.fault(27, 32, 33)
-def test_frames_that_cannot_be_read_back_hold_no_log_up_for_ever() -> None:
+def test_unreadable_frames_do_not_block_log() -> None:
     def prepared() -> World:
         world = begun()
         world.ship(0)
@@ -138,7 +138,7 @@ def test_frames_that_cannot_be_read_back_hold_no_log_up_for_ever() -> None:
 
 
 @pytest.mark.fault(31, 33, 34)
-def test_a_replica_that_is_filled_again_counts_for_what_was_safe_when_it_acknowledges() -> None:
+def test_refilled_replica_counts_after_its_acknowledgement() -> None:
     def prepared() -> World:
         world = begun()
         world.ship(0)
@@ -199,7 +199,7 @@ def half_damaged() -> World:
 
 
 @pytest.mark.fault(12, 33)
-def test_a_damaged_copy_of_a_later_owner_hides_nothing_that_it_is_a_part_of() -> None:
+def test_damaged_copy_of_later_owner_hides_nothing() -> None:
     world = half_damaged()
     world.lose_disk()  # which asserts that what was announced is there
     world.level()
@@ -207,7 +207,7 @@ def test_a_damaged_copy_of_a_later_owner_hides_nothing_that_it_is_a_part_of() ->
 
 
 @pytest.mark.fault(12, 32)
-def test_a_damaged_copy_is_no_witness_that_an_old_copy_of_the_disk_lacks_nothing() -> None:
+def test_damaged_copy_does_not_vouch_for_old_disk() -> None:
     world = half_damaged()
     before = world.put_back(alone=True)
     assert (before.last, before.announced) == (3, 4)
@@ -226,7 +226,7 @@ class Unsure(FolderReplica):
 
 
 @pytest.mark.fault(27, 32)
-def test_an_emptied_replica_is_no_witness_before_it_acknowledges_again(tmp_path: Path) -> None:
+def test_emptied_replica_has_no_vote_before_acknowledging(tmp_path: Path) -> None:
     path, backup = tmp_path / "x.nosync", tmp_path / "backup"
     places = [tmp_path / "a", tmp_path / "b"]
     for place in places:
@@ -268,7 +268,7 @@ def test_an_emptied_replica_is_no_witness_before_it_acknowledges_again(tmp_path:
 
 
 @pytest.mark.fault(14, 32)
-def test_a_replica_that_lost_a_file_of_what_it_acknowledged_is_ahead_all_the_same(
+def test_replica_with_lost_file_is_still_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
@@ -300,7 +300,7 @@ def test_a_replica_that_lost_a_file_of_what_it_acknowledged_is_ahead_all_the_sam
             shipper(source).ship()
 
 
-def test_another_quorum_counts_when_as_many_know_it_or_hold_the_log_as_it_takes() -> None:
+def test_changed_quorum_settles_when_enough_replicas_know_it() -> None:
     three = tuple(parse_address(f"file:///replicas/{number}") for number in range(3))
     fewer = ReplicaConfig(three, 2).changed(ReplicaConfig(three, 1), 10)
     assert not fewer.settles([True, False, False], [10, 10, 10])

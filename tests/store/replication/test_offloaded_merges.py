@@ -71,9 +71,7 @@ def files(tmp_path: Path) -> set[str]:
     return {path.name for path in (tmp_path / "layers").iterdir()}
 
 
-def test_what_is_merged_has_all_rows_once_in_ranges_that_are_told_of(
-    tmp_path: Path, asked: MergeRequest
-) -> None:
+def test_merge_returns_all_rows_in_reported_ranges(tmp_path: Path, asked: MergeRequest) -> None:
     told: list[MergeProposal] = []
     said = merged(tmp_path, asked, told.append)
     assert told == [MergeProposal(7)] * len(told)
@@ -93,7 +91,7 @@ def test_what_is_merged_has_all_rows_once_in_ranges_that_are_told_of(
 
 @pytest.mark.fault(6, 24)
 @pytest.mark.parametrize("looks", range(4))
-def test_nothing_is_left_of_a_merge_that_another_owner_ends(
+def test_merge_ended_by_other_owner_leaves_nothing(
     tmp_path: Path, asked: MergeRequest, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     before = files(tmp_path)
@@ -106,7 +104,7 @@ def test_nothing_is_left_of_a_merge_that_another_owner_ends(
 
 
 @pytest.mark.fault(6, 24)
-def test_an_owner_who_is_replaced_during_the_last_range_is_proposed_nothing(
+def test_owner_replaced_during_last_range_gets_no_proposal(
     tmp_path: Path, asked: MergeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, told = files(tmp_path), list[MergeProposal]()
@@ -120,9 +118,7 @@ def test_an_owner_who_is_replaced_during_the_last_range_is_proposed_nothing(
 
 
 @pytest.mark.fault(6)
-def test_a_merge_ends_with_its_owner_after_the_range_that_it_is_in(
-    tmp_path: Path, asked: MergeRequest
-) -> None:
+def test_merge_stops_after_its_range_when_owner_ends(tmp_path: Path, asked: MergeRequest) -> None:
     before = files(tmp_path)
     merger = KeeperMerger(str(tmp_path), 1, lambda _: merger.end(0.0), Files())
     said = merger.merged(asked)
@@ -134,7 +130,7 @@ def test_a_merge_ends_with_its_owner_after_the_range_that_it_is_in(
 
 @pytest.mark.fault(12, 14)
 @pytest.mark.parametrize("gone", [False, True])
-def test_what_went_bad_is_not_merged(tmp_path: Path, asked: MergeRequest, gone: bool) -> None:
+def test_damaged_file_is_not_merged(tmp_path: Path, asked: MergeRequest, gone: bool) -> None:
     """A merge of it would be whole, and wrong for ever."""
     path = tmp_path / "layers" / asked.layers[1][0].path
     data = bytearray(path.read_bytes())
@@ -150,7 +146,7 @@ def test_what_went_bad_is_not_merged(tmp_path: Path, asked: MergeRequest, gone: 
     assert files(tmp_path) == before
 
 
-def test_a_request_is_read_however_it_arrives(asked: MergeRequest) -> None:
+def test_request_is_parsed_from_any_chunks(asked: MergeRequest) -> None:
     other = asked._replace(merge=8)
     data = b"..." + asked.line + b".." + other.line + b"."
     for size in (1, 7, 100, len(data)):
@@ -163,7 +159,7 @@ def test_a_request_is_read_however_it_arrives(asked: MergeRequest) -> None:
         assert taken == [asked, other]
 
 
-def test_what_is_cut_short_or_no_request_is_none(asked: MergeRequest) -> None:
+def test_truncated_or_invalid_request_is_ignored(asked: MergeRequest) -> None:
     requests = MergeRequests()
     assert requests.complete_requests(asked.line[:-40]) == []
     assert requests.complete_requests(b"....") == []
@@ -177,7 +173,7 @@ def test_what_is_cut_short_or_no_request_is_none(asked: MergeRequest) -> None:
     assert requests.complete_requests(asked.line) == [asked]
 
 
-def test_a_proposal_that_names_what_is_no_part_is_none() -> None:
+def test_proposal_with_invalid_part_is_refused() -> None:
     ref = ["../owner", 1, 0, 1, 1, "0"]
     with pytest.raises(CorruptLogError):
         parse_progress(f'{{"merge": 1, "done": true, "files": [{ref}]}}'.replace("'", '"').encode())

@@ -47,7 +47,7 @@ def calls(run: Any) -> int:
     return count
 
 
-def test_a_log_without_replicas_costs_the_same_whatever_others_have(
+def test_cost_without_replicas_is_independent_of_other_logs(
     others: list[str], tmp_path: Path
 ) -> None:
     def opened() -> None:
@@ -59,9 +59,7 @@ def test_a_log_without_replicas_costs_the_same_whatever_others_have(
     assert calls(opened) == many
 
 
-def test_a_log_with_replicas_costs_the_same_whatever_others_have(
-    others: list[str], tmp_path: Path
-) -> None:
+def test_cost_with_replicas_is_independent_of_other_logs(others: list[str], tmp_path: Path) -> None:
     asked = config.checked_config([f"file://{others[0]}-copy"], None, log=others[0])
 
     def opened() -> None:
@@ -77,7 +75,7 @@ def test_a_log_with_replicas_costs_the_same_whatever_others_have(
     )
 
 
-def test_what_makes_no_sense_is_said_of_one_log_alone(others: list[str]) -> None:
+def test_invalid_entry_affects_only_its_log(others: list[str]) -> None:
     path = Path(config.registry_path())
     known = json.loads(path.read_text())
     said: Any
@@ -95,9 +93,7 @@ def test_what_makes_no_sense_is_said_of_one_log_alone(others: list[str]) -> None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "[" * 10_000])
-def test_a_file_that_makes_no_sense_says_nothing_and_is_written_anew(
-    others: list[str], text: str
-) -> None:
+def test_invalid_registry_is_ignored_and_rewritten(others: list[str], text: str) -> None:
     Path(config.registry_path()).write_text(text)
     assert config.registered_replicas(Files(), others[0]) is None
     assert not config.is_log_gone(Files(), os.path.dirname(others[0]))
@@ -106,14 +102,14 @@ def test_a_file_that_makes_no_sense_says_nothing_and_is_written_anew(
     assert config.registered_replicas(Files(), others[1]) is not None
 
 
-def test_a_file_that_was_cut_is_written_anew_though_the_log_stands_in_it(others: list[str]) -> None:
+def test_truncated_registry_is_rewritten(others: list[str]) -> None:
     path = Path(config.registry_path())
     path.write_bytes(path.read_bytes()[:-20])
     note(others[0])
     assert config.registered_replicas(Files(), others[0]) is not None
 
 
-def test_a_log_is_forgotten_and_no_other_whose_name_begins_alike(others: list[str]) -> None:
+def test_unregister_removes_only_the_exact_path(others: list[str]) -> None:
     note(f"{others[0]}/inner")
     assert config.unregister_replicas(Files(), others[0])
     assert not config.unregister_replicas(Files(), others[0])
@@ -123,7 +119,7 @@ def test_a_log_is_forgotten_and_no_other_whose_name_begins_alike(others: list[st
     assert kept[1] == 1
 
 
-def test_a_file_that_others_can_write_says_nothing(others: list[str]) -> None:
+def test_registry_writable_by_others_is_ignored(others: list[str]) -> None:
     os.chmod(config.registry_path(), 0o622)
     assert not config.unregister_replicas(Files(), others[0])
     assert config.registered_replicas(Files(), others[0]) is None

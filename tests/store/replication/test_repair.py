@@ -54,7 +54,7 @@ def mended(
 
 
 @pytest.mark.fault(24)
-def test_who_was_replaced_mends_nothing(tmp_path: Path) -> None:
+def test_fenced_owner_repairs_nothing(tmp_path: Path) -> None:
     folder = damaged(tmp_path, Files())
     before = {path: path.is_file() and path.read_bytes() for path in Path(folder).rglob("*")}
     with pytest.raises(FencedError):
@@ -65,7 +65,7 @@ def test_who_was_replaced_mends_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(9, 12)
-def test_what_was_mended_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
+def test_repaired_file_survives_power_loss(tmp_path: Path) -> None:
     for seed in SEEDS:
         root, files = tmp_path / f"{seed}", FaultyFiles(seed=seed)
         folder = damaged(root, files)
@@ -75,7 +75,7 @@ def test_what_was_mended_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(9, 33)
-def test_what_was_brought_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
+def test_fetched_file_survives_power_loss(tmp_path: Path) -> None:
     def whole(files: Files, path: str, _wanted: FileReference) -> None:
         assert prove(files, path, None) == ""
 

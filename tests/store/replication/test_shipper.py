@@ -21,7 +21,7 @@ from nosync_nb.store import store
 from nosync_nb.store.log import checkpoint, fencing, owner, segments, writer
 from nosync_nb.store.log.segments import HEADER_BYTES
 from nosync_nb.store.replication import file_layout
-from nosync_nb.store.replication.agent import log_source as source
+from nosync_nb.store.replication.agent import log_source
 from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.shipper import Shipper
 from nosync_nb.store.replication.agent.takeover import TakeoverVote
@@ -116,7 +116,7 @@ def begun(path: str, root: Path, *, files: Files | None = None) -> Recorded:
 
 
 @pytest.mark.fault(24, 32)
-def test_nothing_is_shipped_for_an_owner_of_whom_word_and_file_disagree(path: str) -> None:
+def test_disagreeing_owner_and_control_block_ship_nothing(path: str) -> None:
     number, said = now(path), Path(path, "owner").read_bytes()
     first = owner.read_owner(Files(), path)
     assert first is not None
@@ -131,7 +131,7 @@ def test_nothing_is_shipped_for_an_owner_of_whom_word_and_file_disagree(path: st
         LogSource(path, number)
 
 
-def test_a_look_at_what_has_not_grown_gives_what_the_last_one_gave(path: str) -> None:
+def test_unchanged_log_has_unchanged_view(path: str) -> None:
     with open_session(path) as session:
         source = LogSource(path, now(path))
         before = source.current_view()
@@ -151,7 +151,7 @@ def test_a_look_at_what_has_not_grown_gives_what_the_last_one_gave(path: str) ->
 
 
 @pytest.mark.fault(24)
-def test_who_looks_for_an_owner_who_was_replaced_is_told(path: str) -> None:
+def test_view_of_fenced_owner_raises_error(path: str) -> None:
     before = LogSource(path, now(path))
     assert before.current_view() is not None
     take_over(path)
@@ -160,7 +160,7 @@ def test_who_looks_for_an_owner_who_was_replaced_is_told(path: str) -> None:
 
 
 @pytest.mark.fault(24)
-def test_who_is_replaced_while_he_is_looked_at_is_not_shipped(path: str) -> None:
+def test_owner_fenced_during_view_is_not_shipped(path: str) -> None:
     class Overtaken(Files):
         """A disk whose log somebody takes while its segments are read."""
 
@@ -181,9 +181,7 @@ def test_who_is_replaced_while_he_is_looked_at_is_not_shipped(path: str) -> None
 
 
 @pytest.mark.fault(24, 28)
-def test_what_was_sent_for_an_owner_who_is_replaced_meanwhile_is_not_acknowledged(
-    path: str, tmp_path: Path
-) -> None:
+def test_data_of_owner_fenced_while_shipping_is_not_acknowledged(path: str, tmp_path: Path) -> None:
     replica = begun(path, tmp_path / "copies")
     taken = []
 
@@ -205,13 +203,13 @@ def test_what_was_sent_for_an_owner_who_is_replaced_meanwhile_is_not_acknowledge
 
 
 @pytest.mark.fault(21)
-def test_a_frame_that_could_not_be_noted_is_noted_with_the_next_look(
+def test_frame_missed_by_failed_view_is_in_next_view(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "SPILL_ROWS", 0)  # each epoch names a file of rows
     go_on(path, 2)
-    made, count = source.ShippedFrame, []
-    monkeypatch.setattr(source, "ShippedFrame", lambda *said: count.append(1) or made(*said))
+    made, count = log_source.ShippedFrame, []
+    monkeypatch.setattr(log_source, "ShippedFrame", lambda *said: count.append(1) or made(*said))
     whole = LogSource(path, now(path)).current_view()
     assert whole is not None
     assert whole.files
@@ -224,7 +222,7 @@ def test_a_frame_that_could_not_be_noted_is_noted_with_the_next_look(
             return made(*said)
 
         looked = LogSource(path, now(path))
-        monkeypatch.setattr(source, "ShippedFrame", refused)
+        monkeypatch.setattr(log_source, "ShippedFrame", refused)
         with pytest.raises(MemoryError):
             looked.current_view()
         assert looked.current_view() == whole
@@ -234,9 +232,7 @@ def test_a_frame_that_could_not_be_noted_is_noted_with_the_next_look(
 
 
 @pytest.mark.fault(8)
-def test_what_is_acknowledged_of_a_segment_that_grew_outlasts_the_power(
-    path: str, tmp_path: Path
-) -> None:
+def test_acknowledged_growth_of_segment_survives_power_loss(path: str, tmp_path: Path) -> None:
     with open_session(path) as session:
         copies = []
         for seed in SEEDS:
@@ -260,7 +256,7 @@ def test_what_is_acknowledged_of_a_segment_that_grew_outlasts_the_power(
 
 
 @pytest.mark.fault(8, 27)
-def test_a_segment_is_whole_on_disk_before_the_one_behind_it_is_there(
+def test_segment_is_durable_before_next_one_exists(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class KilledError(Exception):
@@ -296,7 +292,7 @@ def test_a_segment_is_whole_on_disk_before_the_one_behind_it_is_there(
             assert grown.read_bytes() == whole
 
 
-def test_what_a_replica_refuses_is_not_counted_as_sent(path: str, tmp_path: Path) -> None:
+def test_refused_data_is_not_counted_as_sent(path: str, tmp_path: Path) -> None:
     class Refusing(Recorded):
         def store(
             self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool
@@ -310,9 +306,7 @@ def test_what_a_replica_refuses_is_not_counted_as_sent(path: str, tmp_path: Path
 
 
 @pytest.mark.fault(31)
-def test_a_copy_that_is_gone_is_seen_though_nothing_is_new_and_made_again(
-    path: str, tmp_path: Path
-) -> None:
+def test_deleted_copy_is_noticed_and_rebuilt(path: str, tmp_path: Path) -> None:
     replica = begun(path, tmp_path / "copies")
     shipper = shipper_of(path, replica)
     assert shipper.ship()
@@ -326,9 +320,7 @@ def test_a_copy_that_is_gone_is_seen_though_nothing_is_new_and_made_again(
 
 
 @pytest.mark.fault(41)
-def test_a_checkpoint_that_is_replaced_while_others_are_sent_is_sent_once(
-    path: str, tmp_path: Path
-) -> None:
+def test_replaced_checkpoint_is_sent_once(path: str, tmp_path: Path) -> None:
     go_on(path, 1, checkpoint=True)
     replica = begun(path, tmp_path / "copies")
     (newest,) = sorted(Path(path).glob("checkpoint-*"))[-1:]
@@ -352,7 +344,7 @@ def test_a_checkpoint_that_is_replaced_while_others_are_sent_is_sent_once(
 
 
 @pytest.mark.fault(32)
-def test_a_log_that_its_first_owner_has_just_made_asks_nobody_what_it_lacks(tmp_path: Path) -> None:
+def test_first_owner_with_complete_log_skips_vote(tmp_path: Path) -> None:
     def ask(vote: TakeoverVote) -> None:
         raise AssertionError(vote)
 
@@ -367,7 +359,7 @@ def test_a_log_that_its_first_owner_has_just_made_asks_nobody_what_it_lacks(tmp_
 
 
 @pytest.mark.fault(32)
-def test_a_first_owner_asks_what_he_lacks_if_frames_are_gone_from_his_log(
+def test_first_owner_with_trimmed_log_asks_for_vote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 700)
@@ -388,7 +380,7 @@ def test_a_first_owner_asks_what_he_lacks_if_frames_are_gone_from_his_log(
 
 
 @pytest.mark.fault(32)
-def test_a_replica_of_a_log_without_an_epoch_has_nothing_that_it_lacks(tmp_path: Path) -> None:
+def test_replica_of_log_without_epochs_is_not_ahead(tmp_path: Path) -> None:
     path = str(tmp_path / "empty.nosync")
     votes: list[TakeoverVote] = []
     for _ in range(3):
@@ -400,9 +392,7 @@ def test_a_replica_of_a_log_without_an_epoch_has_nothing_that_it_lacks(tmp_path:
 
 
 @pytest.mark.fault(32)
-def test_a_copy_that_begins_where_its_checkpoint_was_made_can_be_read(
-    path: str, tmp_path: Path
-) -> None:
+def test_copy_that_begins_at_its_checkpoint_is_readable(path: str, tmp_path: Path) -> None:
     go_on(path, 2, checkpoint=True)
     go_on(path, 2)
     replica = begun(path, tmp_path / "copies")
@@ -421,7 +411,7 @@ def test_a_copy_that_begins_where_its_checkpoint_was_made_can_be_read(
 
 @pytest.mark.fault(10, 32)
 @pytest.mark.parametrize(("checkpoint", "short"), [(True, 1), (True, -2), (False, 1)])
-def test_a_segment_that_is_too_short_takes_what_no_checkpoint_behind_it_has(
+def test_short_segment_loses_frames_without_later_checkpoint(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, checkpoint: bool, short: int
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 700)
@@ -450,7 +440,7 @@ def test_a_segment_that_is_too_short_takes_what_no_checkpoint_behind_it_has(
             examine_copy(Files(), "copy", replica)
 
 
-def test_own_segments_are_compared_once_however_a_shipper_comes(path: str, tmp_path: Path) -> None:
+def test_own_segments_are_compared_once(path: str, tmp_path: Path) -> None:
     replica = begun(path, tmp_path / "copies")
     while shipper_of(path, replica).ship():
         break
@@ -463,9 +453,7 @@ def test_own_segments_are_compared_once_however_a_shipper_comes(path: str, tmp_p
 
 
 @pytest.mark.fault(32)
-def test_frames_of_another_log_in_the_place_of_a_copy_are_told_and_left(
-    path: str, tmp_path: Path
-) -> None:
+def test_frames_of_other_log_are_reported_and_kept(path: str, tmp_path: Path) -> None:
     other = str(tmp_path / "other.nosync")
     with open_session(other) as session:
         session.input("edges", "src int, dst int")
@@ -483,9 +471,7 @@ def test_frames_of_another_log_in_the_place_of_a_copy_are_told_and_left(
 
 
 @pytest.mark.fault(32, 35)
-def test_what_a_replica_acknowledged_of_a_history_that_was_left_counts_no_more(
-    path: str, tmp_path: Path
-) -> None:
+def test_acknowledgement_of_abandoned_history_is_withdrawn(path: str, tmp_path: Path) -> None:
     shutil.copytree(path, f"{path}.old")
     go_on(path, 2)
     replica = begun(path, tmp_path / "copies")
@@ -513,7 +499,7 @@ def test_what_a_replica_acknowledged_of_a_history_that_was_left_counts_no_more(
 
 
 @pytest.mark.fault(12, 32)
-def test_a_replica_that_is_ahead_and_damaged_says_so(path: str, tmp_path: Path) -> None:
+def test_damaged_replica_that_is_ahead_is_reported(path: str, tmp_path: Path) -> None:
     shutil.copytree(path, f"{path}.old")
     go_on(path, 2)
     replica = begun(path, tmp_path / "copies")
@@ -540,9 +526,7 @@ def test_a_replica_that_is_ahead_and_damaged_says_so(path: str, tmp_path: Path) 
 
 
 @pytest.mark.fault(28, 29)
-def test_what_is_kept_for_a_dead_replica_does_not_grow_with_epochs(
-    path: str, tmp_path: Path
-) -> None:
+def test_backlog_of_dead_replica_is_bounded_by_checkpoints(path: str, tmp_path: Path) -> None:
     """Its shipper knows the frames since the last checkpoint, and nothing is kept beside them."""
 
     class Dead(FolderReplica):
@@ -551,7 +535,7 @@ def test_what_is_kept_for_a_dead_replica_does_not_grow_with_epochs(
 
     def steps() -> int:
         gc.collect()
-        return sum(type(each) is source.ShippedFrame for each in gc.get_objects())
+        return sum(type(each) is log_source.ShippedFrame for each in gc.get_objects())
 
     counts, lacks = [], []
     with open_session(path) as session:

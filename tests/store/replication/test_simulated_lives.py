@@ -53,7 +53,7 @@ def asked() -> list[range]:
 @pytest.mark.slow
 @pytest.mark.fault(1, 12, 16, 20, 24, 27, 29, 30, 31, 32, 33, 35, 42)
 @pytest.mark.parametrize("seeds", asked(), ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
-def test_whatever_fails_what_was_announced_is_on_the_replicas(
+def test_announced_epochs_survive_any_faults(
     seeds: range, record_property: Callable[[str, object], None]
 ) -> None:
     did = lived(seeds)
@@ -64,9 +64,9 @@ def test_whatever_fails_what_was_announced_is_on_the_replicas(
 
 
 @pytest.mark.parametrize("seed", BROKEN_ONCE)
-def test_what_broke_a_promise_once_does_not_again(seed: int) -> None:
+def test_seeds_that_once_broke_a_promise_pass(seed: int) -> None:
     lived(range(seed, seed + 1))
 
 
-def test_a_seed_decides_everything() -> None:
+def test_seed_determines_simulation() -> None:
     assert lived(range(3, 5)) == lived(range(3, 5)) != lived(range(5, 7))

@@ -96,14 +96,14 @@ def name_of(session: Session) -> LogName:
         ([f"file:///mnt/{i}" for i in range(17)], "more than 16"),
     ],
 )
-def test_what_is_no_replica_is_refused_by_name(urls: Any, told: str) -> None:
+def test_invalid_replica_urls_are_refused_with_hint(urls: Any, told: str) -> None:
     with pytest.raises(SchemaError, match=told) as caught:
         config.checked_config(urls, None, log="/logs/x.nosync")
     assert "secret" not in str(caught.value)
     assert caught.value.hint
 
 
-def test_a_quorum_is_one_of_the_replicas_and_more_than_half_unless_told() -> None:
+def test_quorum_defaults_to_majority() -> None:
     urls = [f"file:///mnt/{i}" for i in range(3)]
     assert config.checked_config(urls, None, log="/x").quorum == 2
     assert config.checked_config(urls, 3, log="/x").quorum == 3
@@ -114,14 +114,14 @@ def test_a_quorum_is_one_of_the_replicas_and_more_than_half_unless_told() -> Non
         config.checked_config([], 1, log="/x")
 
 
-def test_an_epoch_is_safe_when_a_quorum_has_it_and_readers_meet_each_quorum() -> None:
+def test_read_quorum_meets_every_write_quorum() -> None:
     assert [config.quorum_index([7, 3, 5], q) for q in (1, 2, 3, 4)] == [7, 5, 3, 0]
     for count in range(1, 6):
         for needed in range(1, count + 1):
             assert config.read_quorum(count, needed) + needed == count + 1
 
 
-def test_replicas_are_believed_if_this_user_named_them_for_this_log(
+def test_replica_config_holds_for_its_user_and_log_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, folder = Files(), str(tmp_path / "log")
@@ -142,7 +142,7 @@ def test_replicas_are_believed_if_this_user_named_them_for_this_log(
         config.read_config(files, folder, ID)
 
 
-def test_a_volume_that_is_not_mounted_is_not_filled(tmp_path: Path) -> None:
+def test_unmounted_volume_is_not_filled(tmp_path: Path) -> None:
     replica = FolderReplica(str(tmp_path / "mnt" / "b" / "logs"), ID)
     with pytest.raises(DurabilityError, match="does not exist"):
         replica.promise(OwnerTerm(1, "me"), NAME)
@@ -150,7 +150,7 @@ def test_a_volume_that_is_not_mounted_is_not_filled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"generation": 1}\n00000000\n', b"\xff" * 9000])
-def test_a_damaged_promise_is_told(tmp_path: Path, text: bytes) -> None:
+def test_damaged_fencing_record_is_reported(tmp_path: Path, text: bytes) -> None:
     replica = FolderReplica(made(tmp_path / "r"), ID)
     replica.promise(OwnerTerm(1, "me"), NAME)
     Path(replica.folder, "promise").write_bytes(text)
@@ -161,7 +161,7 @@ def test_a_damaged_promise_is_told(tmp_path: Path, text: bytes) -> None:
 LEVEL, AHEAD, EMPTY = TakeoverVote("", 4), TakeoverVote("it has frame 9", 4), TakeoverVote("", 0)
 
 
-def test_an_owner_ships_when_enough_replicas_have_nothing_that_he_lacks() -> None:
+def test_owner_ships_after_quorum_of_level_replicas() -> None:
     poll = TakeoverPoll(3, 2)
     with pytest.raises(QuorumPendingError):
         poll.ask(0, LEVEL)
@@ -180,7 +180,7 @@ def test_an_owner_ships_when_enough_replicas_have_nothing_that_he_lacks() -> Non
         TakeoverPoll(1, 1).ask(0, AHEAD)
 
 
-def test_a_torn_replica_is_no_witness_against_one_that_is_ahead() -> None:
+def test_torn_replica_is_no_vote_against_one_ahead() -> None:
     torn = LEVEL._replace(generation=5, torn=True)
     poll = TakeoverPoll(3, 2)
     with pytest.raises(QuorumPendingError):
@@ -197,7 +197,7 @@ def test_a_torn_replica_is_no_witness_against_one_that_is_ahead() -> None:
     poll.ask(1, LEVEL)  # nobody is ahead
 
 
-def test_who_is_ahead_and_cannot_be_read_is_not_recommended_to_restore_from() -> None:
+def test_unreadable_replica_is_not_recommended_for_restore() -> None:
     damaged = AHEAD._replace(damage="'the replica' ends at 7")
     with pytest.raises(ReplicaAheadError, match="frame 9") as caught:
         TakeoverPoll(1, 1).ask(0, damaged)
@@ -212,7 +212,7 @@ def test_who_is_ahead_and_cannot_be_read_is_not_recommended_to_restore_from() ->
     assert "move the log's folder away" in str(caught.value.hint), "the other one can be read"
 
 
-def test_a_replica_that_holds_nothing_is_no_witness_while_another_may_hold_more() -> None:
+def test_empty_replica_is_no_vote_while_another_may_be_ahead() -> None:
     poll = TakeoverPoll(2, 2)
     with pytest.raises(QuorumPendingError):
         poll.ask(0, EMPTY)  # it may have been emptied
@@ -240,7 +240,7 @@ def test_a_replica_that_holds_nothing_is_no_witness_while_another_may_hold_more(
     poll.ask(0, TakeoverVote("it has frame 9", 3))
 
 
-def test_an_empty_replica_is_not_shipped_to_while_a_silent_one_may_hold_more() -> None:
+def test_empty_replica_gets_nothing_while_silent_one_may_be_ahead() -> None:
     poll = TakeoverPoll(3, 1)
     for number in (0, 1):
         with pytest.raises(
@@ -257,7 +257,7 @@ def test_an_empty_replica_is_not_shipped_to_while_a_silent_one_may_hold_more() -
     poll.ask(0, EMPTY)
 
 
-def test_a_copy_counts_once_whatever_leads_to_it() -> None:
+def test_copy_counts_once_under_several_urls() -> None:
     claims = CopyClaims(["file:///d", "grpc://127.0.0.1:7"])
     claims.claim(0, "a")
     claims.claim(0, "a")
@@ -268,7 +268,7 @@ def test_a_copy_counts_once_whatever_leads_to_it() -> None:
     claims.claim(1, "a")
 
 
-def test_work_follows_the_change_and_not_what_is_there(written: Session, tmp_path: Path) -> None:
+def test_shipped_bytes_follow_the_change(written: Session, tmp_path: Path) -> None:
     replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
     shipper = Shipper(source_of(written), replica, NAME, lambda why: None)
     assert shipper.ship()
@@ -287,7 +287,7 @@ def test_work_follows_the_change_and_not_what_is_there(written: Session, tmp_pat
 
 
 @pytest.mark.fault(33)
-def test_a_log_comes_back_from_any_copy_with_its_past(written: Session, tmp_path: Path) -> None:
+def test_log_with_history_is_restored_from_copy(written: Session, tmp_path: Path) -> None:
     path = written.path
     url = f"file://{tmp_path}/r"
     replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
@@ -312,7 +312,7 @@ def test_a_log_comes_back_from_any_copy_with_its_past(written: Session, tmp_path
 
 
 @pytest.mark.fault(8, 9, 33)
-def test_a_log_that_was_restored_outlasts_the_power(written: Session, tmp_path: Path) -> None:
+def test_restored_log_survives_power_loss(written: Session, tmp_path: Path) -> None:
     replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
     shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
     checkpoint_now(written)
@@ -341,7 +341,7 @@ def test_a_log_that_was_restored_outlasts_the_power(written: Session, tmp_path: 
 
 
 @pytest.mark.fault(34)
-def test_too_few_answers_restore_nothing_and_say_who_is_silent(
+def test_restore_needs_read_quorum_and_names_silent_replicas(
     written: Session, tmp_path: Path
 ) -> None:
     path = written.path
@@ -369,7 +369,7 @@ def test_too_few_answers_restore_nothing_and_say_who_is_silent(
     assert now.generation > term.generation
 
 
-def test_the_log_that_is_meant_is_the_one_of_this_path_and_key_or_is_named(
+def test_restore_selects_log_by_path_and_key_or_by_id(
     written: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, log_id = written.path, source_of(written).log_id
@@ -399,9 +399,7 @@ def test_the_log_that_is_meant_is_the_one_of_this_path_and_key_or_is_named(
 
 
 @pytest.mark.fault(14)
-def test_a_part_that_is_missing_is_damage_of_what_was_acknowledged(
-    written: Session, tmp_path: Path
-) -> None:
+def test_missing_part_is_damage_of_acknowledged_copy(written: Session, tmp_path: Path) -> None:
     edges = written.inputs["edges"]
     edges.insert([(i, i) for i in range(70_000)])
     written.commit(wait="disk")
@@ -424,7 +422,7 @@ def shipped(session: Session, replica: FolderReplica, poll: TakeoverPoll) -> Non
 
 
 @pytest.mark.fault(15, 32)
-def test_an_old_copy_of_the_disk_is_known_though_the_replica_dropped_what_it_has(
+def test_old_disk_is_detected_after_replica_dropped_frames(
     tmp_path: Path,
 ) -> None:
     path, backup = tmp_path / "x.nosync", tmp_path / "backup"
@@ -457,7 +455,7 @@ def test_an_old_copy_of_the_disk_is_known_though_the_replica_dropped_what_it_has
 
 
 @pytest.mark.fault(32)
-def test_a_copy_of_the_disk_from_before_the_first_epoch_hides_nothing(tmp_path: Path) -> None:
+def test_old_disk_without_epochs_is_detected(tmp_path: Path) -> None:
     path, backup = tmp_path / "x.nosync", tmp_path / "backup"
     with Log.open(path) as log:
         shutil.copytree(path, backup)
@@ -483,9 +481,7 @@ def test_a_copy_of_the_disk_from_before_the_first_epoch_hides_nothing(tmp_path: 
 
 
 @pytest.mark.fault(10)
-def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is_there(
-    written: Session, tmp_path: Path
-) -> None:
+def test_torn_tail_behind_acknowledged_frames_is_cut(written: Session, tmp_path: Path) -> None:
     replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
     shipped(written, replica, TakeoverPoll(1, 1))
     whole = consistency.examine_copy(Files(), "url", replica).end
@@ -506,7 +502,7 @@ def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is
 
 
 @pytest.mark.fault(32)
-def test_a_copy_of_a_log_does_not_take_its_replicas(tmp_path: Path) -> None:
+def test_copied_log_does_not_use_replicas_of_original(tmp_path: Path) -> None:
     path, copy = tmp_path / "x.nosync", tmp_path / "y.nosync"
     with open_session(path) as session:
         log_id = source_of(session).log_id
@@ -520,7 +516,7 @@ def test_a_copy_of_a_log_does_not_take_its_replicas(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(44)
-def test_a_stranger_cannot_have_a_log_shipped_where_he_wants(tmp_path: Path) -> None:
+def test_unsigned_replica_config_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "x.nosync"
     with open_session(path) as session:
         session.input("a", "n int")
@@ -533,9 +529,7 @@ def test_a_stranger_cannot_have_a_log_shipped_where_he_wants(tmp_path: Path) -> 
 
 
 @pytest.mark.fault(12)
-def test_what_is_bad_here_is_not_shipped_and_takes_no_good_copys_place(
-    written: Session, tmp_path: Path
-) -> None:
+def test_damaged_file_is_not_shipped_over_good_copy(written: Session, tmp_path: Path) -> None:
     written.inputs["edges"].insert([(i, i) for i in range(70_000)])
     written.commit(wait="disk")
     checkpoint_now(written)
@@ -571,7 +565,7 @@ def test_what_is_bad_here_is_not_shipped_and_takes_no_good_copys_place(
     assert shipper.acknowledged is not None
 
 
-def test_what_is_appended_to_a_copy_is_proven_before(written: Session, tmp_path: Path) -> None:
+def test_frames_are_verified_before_append_to_copy(written: Session, tmp_path: Path) -> None:
     source = source_of(written)
     replica = FolderReplica(made(tmp_path / "r"), source.log_id)
     shipper = Shipper(source, replica, NAME, lambda why: None)

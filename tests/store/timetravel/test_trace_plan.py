@@ -71,7 +71,7 @@ def check(now: Snapshot, was: Snapshot, made: GraphAtEpoch) -> None:
         assert own <= made.traces.keys(), node
 
 
-def test_every_trace_is_what_it_was_at_any_epoch(session: Session) -> None:
+def test_every_planned_trace_equals_its_past_state(session: Session) -> None:
     seen = committed(session, 1, 24)
     now = seen[24]
     for epoch, was in seen.items():
@@ -82,7 +82,7 @@ def test_every_trace_is_what_it_was_at_any_epoch(session: Session) -> None:
     assert not plan_as_of(now, 11).is_complete  # what operators remember has no history
 
 
-def test_files_are_those_of_the_layers_that_end_before(session: Session) -> None:
+def test_planned_files_are_those_of_earlier_layers(session: Session) -> None:
     edges = session.inputs["edges"]
     edges.insert([(i, i) for i in range(70_000)])
     session.commit()
@@ -96,7 +96,7 @@ def test_files_are_those_of_the_layers_that_end_before(session: Session) -> None
         assert [ref.path for layer in made.layers for ref in layer.files] == files
 
 
-def test_a_stage_that_was_defined_later_is_told(session: Session) -> None:
+def test_stage_defined_later_is_reported(session: Session) -> None:
     seen = committed(session, 1, 9)
     session.replay_rows = 0
     session.stage("late", session["edges"].group_by("dst").agg(n="count(*)"))
@@ -110,7 +110,7 @@ def test_a_stage_that_was_defined_later_is_told(session: Session) -> None:
         assert {now.graph.named[name].id for name in made.unread} <= made.refused
 
 
-def test_an_input_that_was_declared_later_is_empty(session: Session) -> None:
+def test_input_declared_later_is_empty(session: Session) -> None:
     committed(session, 1, 4)
     more = session.input("more", "x long")
     more.insert([(1,)])
@@ -121,7 +121,7 @@ def test_an_input_that_was_declared_later_is_empty(session: Session) -> None:
     assert [rows(made.traces[n]) for n in now.graph.named["more"].traces.values()] == [[]]
 
 
-def test_parts_of_a_stage_that_stood_still_are_not_taken(session: Session) -> None:
+def test_layers_of_caught_up_stage_are_not_split(session: Session) -> None:
     """A stage stops, epochs pass, and it has them in one step."""
     seen = committed(session, 1, 5)
     session.replay_rows = 0
@@ -142,7 +142,7 @@ def test_parts_of_a_stage_that_stood_still_are_not_taken(session: Session) -> No
         check(now, was, plan_as_of(now, epoch))
 
 
-def test_after_reopening_it_is_the_same(session: Session, tmp_path: Path) -> None:
+def test_plan_is_unchanged_after_reopening(session: Session, tmp_path: Path) -> None:
     seen = committed(session, 1, 12)
     session.close()
     with nosync_nb.open(tmp_path / "log") as again:
@@ -154,7 +154,7 @@ def test_after_reopening_it_is_the_same(session: Session, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("epoch", [-1, 5, 99])
-def test_an_epoch_that_is_not_there_is_told(session: Session, epoch: int) -> None:
+def test_missing_epoch_raises_error(session: Session, epoch: int) -> None:
     committed(session, 1, 4)
     with pytest.raises(TimeError, match="is not readable") as told:
         plan_as_of(snapshot_of(session), epoch)
@@ -173,7 +173,7 @@ def kept_frames(session: Session) -> list[Frame]:
     return retained_frames(store.files, store.path, store.log.head)
 
 
-def test_a_rewind_to_an_epoch_tells_all_that_came_after_it(session: Session) -> None:
+def test_rewind_frame_covers_all_undone_epochs(session: Session) -> None:
     committed(session, 1, 6)
     session.rewind(3)
     *before, rewind = kept_frames(session)
@@ -185,7 +185,7 @@ def test_a_rewind_to_an_epoch_tells_all_that_came_after_it(session: Session) -> 
         assert not RecentFrames(frames, 2).is_complete
 
 
-def test_recent_epochs_are_had_by_what_was_changed_since(session: Session) -> None:
+def test_recent_epochs_are_planned_from_frames(session: Session) -> None:
     """With the frames nothing has to be run, whatever layers were merged."""
     seen = committed(session, 1, 24)
     now, frames = seen[24], kept_frames(session)
@@ -196,7 +196,7 @@ def test_recent_epochs_are_had_by_what_was_changed_since(session: Session) -> No
         assert sum(len(t.layers) for t in made.traces.values()) < 16 * len(made.traces)
 
 
-def test_frames_are_kept_after_checkpoints_and_what_a_definition_wrote_is_not_taken_from_them(
+def test_frames_are_used_after_checkpoints_but_not_over_definitions(
     session: Session,
 ) -> None:
     seen = committed(session, 1, 8)
@@ -216,7 +216,7 @@ def test_frames_are_kept_after_checkpoints_and_what_a_definition_wrote_is_not_ta
     assert not plan_as_of(now, 14, frames=cut_off).is_complete
 
 
-def test_who_goes_back_once_more_takes_nothing_for_what_it_was_not(session: Session) -> None:
+def test_plan_after_rewind_is_right(session: Session) -> None:
     """A layer from which something was taken away tells of no epoch before that."""
     seen = committed(session, 1, 24)
     made = plan_as_of(seen[24], 20, frames=kept_frames(session))

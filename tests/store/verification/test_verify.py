@@ -21,7 +21,7 @@ from nosync_nb.files.filesystem import File, Files
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.store import store
 from nosync_nb.store.log import segments, writer
-from nosync_nb.store.verification import verify as verifying
+from nosync_nb.store.verification import verify as verify_module
 from nosync_nb.store.verification.report import DamagedRange, VerificationReport
 from nosync_nb.store.verification.survey import LogSurvey, survey_log
 from nosync_nb.store.verification.verify import verify
@@ -87,7 +87,7 @@ def hit(found: VerificationReport) -> set[str]:
     return {each.file for each in found.damage}
 
 
-def test_a_log_is_whole_and_every_byte_of_it_was_read(log: Path) -> None:
+def test_intact_log_is_whole_and_read_completely(log: Path) -> None:
     found = verify(str(log))
     assert found.whole, found
     assert found.epoch == EPOCHS
@@ -109,7 +109,7 @@ def positions(size: int) -> set[int]:
 
 
 @pytest.mark.fault(12)
-def test_any_changed_byte_of_any_file_is_found_and_named(log: Path) -> None:
+def test_changed_byte_of_any_file_is_named(log: Path) -> None:
     for path in files_of(log):
         good = path.read_bytes()
         for at in sorted(positions(len(good))):
@@ -139,7 +139,7 @@ def zeros_inside(data: bytes) -> bytes:
 
 @pytest.mark.fault(13, 15)
 @pytest.mark.parametrize("spoil", [cut, zeroed, emptied, zeros_inside])
-def test_a_spoilt_file_is_named(log: Path, spoil: Callable[[bytes], bytes]) -> None:
+def test_damaged_file_is_named(log: Path, spoil: Callable[[bytes], bytes]) -> None:
     for path in files_of(log):
         good = path.read_bytes()
         path.write_bytes(spoil(good))
@@ -149,7 +149,7 @@ def test_a_spoilt_file_is_named(log: Path, spoil: Callable[[bytes], bytes]) -> N
 
 
 @pytest.mark.fault(14, 15)
-def test_a_deleted_file_is_named_unless_nothing_needs_it(log: Path, tmp_path: Path) -> None:
+def test_deleted_file_is_named_unless_it_is_not_needed(log: Path, tmp_path: Path) -> None:
     paths = files_of(log)
     last = [path for path in paths if path.suffix == ".log"][-1]
     for path in paths:
@@ -167,7 +167,7 @@ def test_a_deleted_file_is_named_unless_nothing_needs_it(log: Path, tmp_path: Pa
 
 @pytest.mark.fault(15)
 @pytest.mark.parametrize("suffix", [".log", ".state", ".arrow", ".pack"])
-def test_two_files_that_were_exchanged_are_both_named(log: Path, suffix: str) -> None:
+def test_exchanged_files_are_both_named(log: Path, suffix: str) -> None:
     first, second = [path for path in files_of(log) if path.suffix == suffix][:2]
     one, other = first.read_bytes(), second.read_bytes()
     first.write_bytes(other)
@@ -175,7 +175,7 @@ def test_two_files_that_were_exchanged_are_both_named(log: Path, suffix: str) ->
     assert hit(verify(str(log))) == {first.name, second.name}
 
 
-def test_damage_is_told_by_stage_and_epochs(log: Path) -> None:
+def test_damage_names_stage_and_epochs(log: Path) -> None:
     with nosync_nb.open(log) as session:
         (layer,) = [
             layer for trace in snapshot_of(session).contents("far").layers[:1] for layer in [trace]
@@ -190,7 +190,7 @@ def test_damage_is_told_by_stage_and_epochs(log: Path) -> None:
     assert f"stage 'far', epochs {layer.lower} to {layer.upper - 1}" in str(damage)
 
 
-def test_one_frame_is_lost_and_those_around_it_are_not(log: Path) -> None:
+def test_damaged_frame_loses_only_its_epoch(log: Path) -> None:
     """An epoch in the middle of a segment: it alone is named."""
     path = [each for each in files_of(log) if each.suffix == ".log"][-2]
     good = path.read_bytes()
@@ -206,7 +206,7 @@ def test_one_frame_is_lost_and_those_around_it_are_not(log: Path) -> None:
 
 
 @pytest.mark.fault(10, 13)
-def test_a_torn_tail_that_was_never_synced_is_a_note(log: Path) -> None:
+def test_unsynced_torn_tail_is_only_a_note(log: Path) -> None:
     """After another boot the published word counts for nothing, and frames say what was on disk."""
 
     path = [each for each in files_of(log) if each.suffix == ".log"][-1]
@@ -220,13 +220,13 @@ def test_a_torn_tail_that_was_never_synced_is_a_note(log: Path) -> None:
     assert hit(verify(str(log))) == {path.name}, "the frame was known to be on disk"
 
 
-def test_files_that_nothing_names_are_nobodys(log: Path) -> None:
+def test_unreferenced_files_are_ignored(log: Path) -> None:
     (log / "layers" / "stray-1-g1-ab.arrow").write_bytes(b"rubbish")
     (log / "notes.txt").write_text("mine")
     assert verify(str(log)).whole
 
 
-def test_what_is_no_log_cannot_be_verified(log: Path, tmp_path: Path) -> None:
+def test_missing_log_or_link_cannot_be_verified(log: Path, tmp_path: Path) -> None:
     with pytest.raises(DurabilityError, match="no log"):
         verify(str(tmp_path / "nothing"))
     (tmp_path / "link").symlink_to(log)
@@ -251,7 +251,7 @@ class Unreadable(Files):
 
 
 @pytest.mark.fault(12)
-def test_a_checkpoint_of_a_copy_that_went_another_way_is_damage(tmp_path: Path) -> None:
+def test_checkpoint_of_diverged_copy_is_damage(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "one") as session:
         session.input("edges", "src int, dst int")
     shutil.copytree(tmp_path / "one", tmp_path / "other")
@@ -269,14 +269,14 @@ def test_a_checkpoint_of_a_copy_that_went_another_way_is_damage(tmp_path: Path) 
 
 
 @pytest.mark.fault(17)
-def test_what_a_disk_cannot_read_is_damage(log: Path) -> None:
+def test_unreadable_file_is_damage(log: Path) -> None:
     for path in files_of(log):
         found = verify(str(log), files=Unreadable(path.name))
         assert hit(found) == {path.name}, found
         assert "device" in found.damage[0].what
 
 
-def test_commits_merges_and_checkpoints_meanwhile_are_no_damage(
+def test_concurrent_commits_and_merges_are_no_damage(
     tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each piece that is read lets others go on; here they go on by whole epochs."""
@@ -311,7 +311,7 @@ def test_commits_merges_and_checkpoints_meanwhile_are_no_damage(
 
 
 @pytest.mark.fault(41)
-def test_files_that_go_between_a_survey_and_a_look_are_no_damage(
+def test_file_deleted_after_survey_is_no_damage(
     tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_files(monkeypatch)
@@ -334,7 +334,7 @@ def test_files_that_go_between_a_survey_and_a_look_are_no_damage(
 
 
 @pytest.mark.fault(41)
-def test_a_segment_that_goes_right_before_it_is_opened_is_no_damage(
+def test_segment_deleted_before_open_is_no_damage(
     tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_files(monkeypatch)
@@ -359,7 +359,7 @@ def test_a_segment_that_goes_right_before_it_is_opened_is_no_damage(
         assert found.epoch == 59
 
 
-def test_a_frame_that_is_being_written_is_not_in_the_log_yet(
+def test_unpublished_frame_is_not_verified(
     tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the next segment is there and has nothing in it, so that the last is not known."""
@@ -382,9 +382,7 @@ def test_a_frame_that_is_being_written_is_not_in_the_log_yet(
         assert verify(session.path).epoch == before.epoch + 1
 
 
-def test_a_later_look_that_lacks_the_newest_frames_takes_no_epoch_back(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_survey_never_lowers_epoch(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[LogSurvey] = []
 
     def mixture(*given: Any) -> LogSurvey:
@@ -394,12 +392,12 @@ def test_a_later_look_that_lacks_the_newest_frames_takes_no_epoch_back(
         gone = DamagedRange("gone.arrow", "it is missing")
         return seen._replace(damage=[gone]) if len(looks) == 1 else seen._replace(epoch=1)
 
-    monkeypatch.setattr(verifying, "survey_log", mixture)
+    monkeypatch.setattr(verify_module, "survey_log", mixture)
     found = verify(str(log))
     assert (len(looks), found.epoch, found.whole) == (2, EPOCHS, True)
 
 
-def test_a_verification_can_be_interrupted(log: Path) -> None:
+def test_verification_can_be_interrupted(log: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -410,7 +408,7 @@ def test_a_verification_can_be_interrupted(log: Path) -> None:
 
 
 @pytest.mark.fault(43)
-def test_nothing_of_a_log_is_written_or_run(log: Path) -> None:
+def test_verification_writes_and_runs_nothing(log: Path) -> None:
     def state() -> dict[str, tuple[bytes, int]]:
         every = [p for p in log.rglob("*") if p.is_file()]
         return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in every}
@@ -428,7 +426,7 @@ def test_nothing_of_a_log_is_written_or_run(log: Path) -> None:
 
 
 @pytest.mark.parametrize(("spoilt", "code"), [(False, 0), (True, 1)])
-def test_the_command_tells_by_its_exit(log: Path, *, spoilt: bool, code: int) -> None:
+def test_command_exit_code_reports_damage(log: Path, *, spoilt: bool, code: int) -> None:
     path = next(each for each in files_of(log) if each.suffix == ".pack")
     if spoilt:
         path.write_bytes(cut(path.read_bytes()))
@@ -444,7 +442,7 @@ def test_the_command_tells_by_its_exit(log: Path, *, spoilt: bool, code: int) ->
 
 
 @pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--what"], ["/nowhere/at/all"]])
-def test_the_command_says_when_it_cannot_tell(arguments: list[str]) -> None:
+def test_command_reports_invalid_arguments(arguments: list[str]) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "nosync_nb.verify", *arguments],
         capture_output=True,
@@ -456,7 +454,7 @@ def test_the_command_says_when_it_cannot_tell(arguments: list[str]) -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_what_is_told_of_strangers_cannot_repaint_a_terminal() -> None:
+def test_damage_escapes_hostile_text() -> None:
     damage = DamagedRange("x.arrow", "b\x1bad", "\u202estage", range(3, 4))
     assert str(damage) == "x.arrow (stage '\\u202estage', epoch 3): b\\x1bad"
 
@@ -482,9 +480,7 @@ def sparse(tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_log_that_begins_in_the_middle_of_a_definition_is_whole(
-    sparse: Path, tmp_path: Path
-) -> None:
+def test_log_that_begins_inside_definition_is_whole(sparse: Path, tmp_path: Path) -> None:
     before = tmp_path / "before"
     with nosync_nb.open(sparse) as session:
         for epoch in range(2):
@@ -505,7 +501,7 @@ def test_a_log_that_begins_in_the_middle_of_a_definition_is_whole(
 
 
 @pytest.mark.fault(12)
-def test_a_lost_frame_is_named_and_no_later_one(sparse: Path) -> None:
+def test_lost_frame_is_named_without_later_ones(sparse: Path) -> None:
     for path in sorted(sparse.glob("*.log")):
         good = path.read_bytes()
         path.write_bytes(good[:-20] + bytes([good[-20] ^ 1]) + good[-19:])

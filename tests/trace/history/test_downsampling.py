@@ -130,7 +130,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 @settings(max_examples=400 if SOAK else 15)
 @given(st.integers(0, 2**32 - 1), st.lists(st.sampled_from(STEPS), min_size=5, max_size=25))
-def test_what_can_be_read_after_any_thinning_is_as_it_was(seed: int, steps: list[str]) -> None:
+def test_readable_epochs_are_unchanged_by_downsampling(seed: int, steps: list[str]) -> None:
     folder = BASE[0] / f"{seed}-{len(list(BASE[0].iterdir()))}"
     folder.mkdir()
     model = ThinnedPast(folder, seed)
@@ -170,14 +170,14 @@ def long(folder: Path, count: int, every: int) -> ThinnedPast:
     return model
 
 
-def test_a_pack_of_which_a_part_is_old_is_thinned_out_there(tmp_path: Path) -> None:
+def test_pack_is_downsampled_in_its_old_part_only(tmp_path: Path) -> None:
     model = long(tmp_path, 1000, 1000)
     tidied(model.history, RetainedEpochs(100))
     assert model.history.epochs(1, 1000) == [range(15, 896, 16), range(896, 1001)]
     model.check()
 
 
-def test_a_pin_keeps_its_epoch_and_not_those_beside_it(tmp_path: Path) -> None:
+def test_pin_retains_only_its_epoch(tmp_path: Path) -> None:
     model = long(tmp_path, 1000, 1000)
     tidied(model.history, RetainedEpochs(100, frozenset([500, 31])))
     epochs = readable(model.history, 1, 1000)
@@ -188,7 +188,7 @@ def test_a_pin_keeps_its_epoch_and_not_those_beside_it(tmp_path: Path) -> None:
     model.check()
 
 
-def test_intervals_become_coarser_for_ever_and_packs_fewer(tmp_path: Path) -> None:
+def test_intervals_grow_and_packs_shrink_in_number(tmp_path: Path) -> None:
     model = long(tmp_path, 6000, 50)
     before = len(model.history.files())
     tidied(model.history, RetainedEpochs(2))
@@ -199,7 +199,7 @@ def test_intervals_become_coarser_for_ever_and_packs_fewer(tmp_path: Path) -> No
     model.check()
 
 
-def test_what_is_written_by_thinning_is_in_proportion_to_the_past(tmp_path: Path) -> None:
+def test_bytes_written_by_downsampling_follow_history(tmp_path: Path) -> None:
     model, written, made = ThinnedPast(tmp_path, 1), 0, 0
     for _ in range(60):
         model.advance(37)
@@ -210,7 +210,7 @@ def test_what_is_written_by_thinning_is_in_proportion_to_the_past(tmp_path: Path
     assert tidied(model.history, RetainedEpochs(20)) == 0
 
 
-def test_packs_are_as_many_as_epochs_that_can_be_told_apart_ask_for(tmp_path: Path) -> None:
+def test_number_of_packs_follows_readable_epochs(tmp_path: Path) -> None:
     """A pack of 300 epochs of which one group was left stayed a file, for each of them."""
     model = ThinnedPast(tmp_path, 1)
     for _ in range(240):
@@ -222,7 +222,7 @@ def test_packs_are_as_many_as_epochs_that_can_be_told_apart_ask_for(tmp_path: Pa
     model.check()
 
 
-def test_what_is_to_be_kept_since_is_not_lost() -> None:
+def test_recut_never_loses_epochs_to_be_retained() -> None:
     leaf = PackNode("a", 1, "", 0, 100, 100)
     (found,) = downsampling.recut_nodes([leaf], 200, RetainedEpochs(10, frozenset([50])))
     assert not downsampling.would_lose(found, 200, RetainedEpochs(10, frozenset([50])))
@@ -236,7 +236,7 @@ def test_what_is_to_be_kept_since_is_not_lost() -> None:
     assert downsampling.would_lose(again, 20_000, RetainedEpochs(10, frozenset([31])))
 
 
-def test_a_sum_whose_leaves_are_thinned_out_already_is_cut_as_a_whole() -> None:
+def test_sum_of_downsampled_leaves_is_recut_as_a_whole() -> None:
     ends = [*range(0, 1024 + 1, 64), 1040]
     leaves = [PackNode(f"{a}", 1, "", a, b, b, grain=16) for a, b in pairwise(ends)]
     whole = PackNode("sum", 1, "", 0, 1040, 1040, 1, children=tuple(leaves))
@@ -246,7 +246,7 @@ def test_a_sum_whose_leaves_are_thinned_out_already_is_cut_as_a_whole() -> None:
     assert len(found.pieces) > 1
 
 
-def test_what_came_late_of_epochs_that_a_rewind_has_left_is_thinned_out(tmp_path: Path) -> None:
+def test_late_changes_of_rewound_epochs_are_downsampled(tmp_path: Path) -> None:
     model = long(tmp_path, 100, 100)
     model.advance(1)
     model.catch_up()

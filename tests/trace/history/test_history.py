@@ -38,9 +38,11 @@ from nosync_nb.files.filesystem import File, Files
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.trace.checksums import file_damage
 from nosync_nb.trace.history import (
-    incremental_seek as near,
+    incremental_seek,
+    pack_file,
+    pack_tree,
+    sections,
 )
-from nosync_nb.trace.history import pack_file, pack_tree, sections
 from nosync_nb.trace.history.downsampling import RetainedEpochs
 from nosync_nb.trace.history.history import History
 from nosync_nb.trace.history.incremental_seek import NearbyState
@@ -105,8 +107,8 @@ class Past(RuleBasedStateMachine):
         self.known: dict[int, list[NearbyState]] = {trace: [] for trace in TRACES}
         self.few = [
             mock.patch.object(pack_tree, "FANOUT", 3),
-            mock.patch.object(near, "FEW_ROWS", 2),
-            mock.patch.object(near, "MANY_LAYERS", 3),
+            mock.patch.object(incremental_seek, "FEW_ROWS", 2),
+            mock.patch.object(incremental_seek, "MANY_LAYERS", 3),
         ]
         for each in self.few:
             each.start()
@@ -224,7 +226,7 @@ class Past(RuleBasedStateMachine):
         known = self.known[trace]
         if trace == TRACES[-1]:
             known.clear()  # what it was may change while it lags behind
-        found = near.nearby_state(self.history, trace, LAYOUTS[trace], epoch, known)
+        found = incremental_seek.nearby_state(self.history, trace, LAYOUTS[trace], epoch, known)
         for part in found.parts():
             check(part)
         assert self.expected(trace, None, epoch) == counted([found.consolidated()])
@@ -301,14 +303,14 @@ def rows_at(history: History, epoch: int) -> list[int]:
 
 @pytest.mark.fault(46)
 @pytest.mark.parametrize("every", [7, 16, 100])
-def test_any_epoch_of_a_long_past_can_be_read(tmp_path: Path, every: int) -> None:
+def test_any_epoch_of_long_history_is_readable(tmp_path: Path, every: int) -> None:
     history = long(tmp_path, 2000, every)
     for epoch in [*range(1, 60), *range(900, 1000), *range(1, 2001, 37), 1999, 2000]:
         assert list(range(max(1, epoch - 49), epoch + 1)) == rows_at(history, epoch)
     assert history.state(1, 0) == []
 
 
-def test_what_cannot_be_told_apart_is_none_of_single_epochs(tmp_path: Path) -> None:
+def test_summed_epochs_are_not_reported_as_single_epochs(tmp_path: Path) -> None:
     history = long(tmp_path, 600, 16, retain=32)
     assert history.is_thinned
     readable = {epoch for each in history.epochs(1, 600) for epoch in each}
@@ -320,7 +322,7 @@ def test_what_cannot_be_told_apart_is_none_of_single_epochs(tmp_path: Path) -> N
     assert len(found) < 100, "of epochs that are summed up none is told"
 
 
-def test_changes_that_frames_hold_are_decoded_many_at_once(tmp_path: Path) -> None:
+def test_frame_changes_are_decoded_in_bulk(tmp_path: Path) -> None:
     history = History.restore(str(tmp_path / "history"), None)
     steps: list[int] = []
 
@@ -341,7 +343,7 @@ def test_changes_that_frames_hold_are_decoded_many_at_once(tmp_path: Path) -> No
     assert before == {e: counted(history.changes(1, e - 1, e)) for e in before}
 
 
-def test_a_state_is_the_sum_of_few_batches(tmp_path: Path) -> None:
+def test_state_is_the_sum_of_few_batches(tmp_path: Path) -> None:
     history = long(tmp_path, 5000, 16)
     levels = {node.level for top in tree_of(history) for node in top.walk()}
     assert levels == {0, 1, 2}
@@ -353,20 +355,20 @@ def test_a_state_is_the_sum_of_few_batches(tmp_path: Path) -> None:
     assert max(seen) <= 3 * 16
 
 
-def test_a_sum_names_no_trace_that_has_its_own_interval(tmp_path: Path) -> None:
+def test_sum_names_no_trace_with_own_interval(tmp_path: Path) -> None:
     history = long(tmp_path, 600, 16)
     sums = [node for top in tree_of(history) for node in top.walk() if node.children]
     assert len(sums) > 1
     assert all(not node.own for node in sums)
 
 
-def test_traces_that_did_not_change_cost_nothing(tmp_path: Path) -> None:
+def test_unchanged_traces_cost_nothing(tmp_path: Path) -> None:
     history = long(tmp_path, 200, 50)
     assert history.state(9, 150) == []
     assert history.changes(9, 20, 150) == []
 
 
-def test_a_replay_over_packed_epochs_is_read_at_its_own_epochs(tmp_path: Path) -> None:
+def test_replay_over_packed_epochs_keeps_its_epochs(tmp_path: Path) -> None:
     history = long(tmp_path, 64, 16)
     for epoch in range(1, 65):
         history.append(2, epoch, numbers(PAIRS, [((0, epoch), 1)]))
@@ -384,7 +386,7 @@ def test_a_replay_over_packed_epochs_is_read_at_its_own_epochs(tmp_path: Path) -
     assert before[17] == counted(history.state(2, 17))
 
 
-def test_a_stage_that_lagged_catches_up_after_packs(tmp_path: Path) -> None:
+def test_lagging_stage_catches_up_after_packs(tmp_path: Path) -> None:
     history = long(tmp_path, 100, 20)
     history.append(2, 5, numbers(PAIRS, [((1, 1), 1)]))
     pack(history, 100)
@@ -397,7 +399,7 @@ def test_a_stage_that_lagged_catches_up_after_packs(tmp_path: Path) -> None:
     assert [len(counted(history.state(2, e))) for e in epochs] == [0, 1, 1, 2, 2, 1, 1]
 
 
-def test_a_row_of_two_layouts_is_read_in_both(tmp_path: Path) -> None:
+def test_row_in_two_layouts_is_read_in_both(tmp_path: Path) -> None:
     wide = Layout(("bigint", "bigint", "string"), (0,))
     history = History.restore(str(tmp_path / "history"), None)
     history.append(1, 1, numbers(PAIRS, [((1, 1), 1)]))
@@ -419,7 +421,7 @@ def test_large_sums_become_part_files(tmp_path: Path, monkeypatch: pytest.Monkey
         assert list(range(max(1, epoch - 49), epoch + 1)) == rows_at(history, epoch)
 
 
-def test_epochs_that_were_hidden_and_left_can_be_told_apart_again(tmp_path: Path) -> None:
+def test_hidden_epochs_undone_by_rewind_are_single_again(tmp_path: Path) -> None:
     history = long(tmp_path, 30, 1000)
     history.start_at(1, 5)
     history.hide(1, 8, 12)
@@ -431,7 +433,7 @@ def test_epochs_that_were_hidden_and_left_can_be_told_apart_again(tmp_path: Path
     assert rows_at(history, 17) == list(range(1, 18))
 
 
-def test_a_pack_of_what_another_copy_has_left_is_not_adopted(tmp_path: Path) -> None:
+def test_pack_of_abandoned_copy_is_not_adopted(tmp_path: Path) -> None:
     history = long(tmp_path, 30, 1000)
     plan = history.pack(29)
     assert plan is not None
@@ -447,7 +449,7 @@ def test_a_pack_of_what_another_copy_has_left_is_not_adopted(tmp_path: Path) -> 
     assert rows_at(history, 10) == list(range(1, 11))
 
 
-def test_retention_keeps_single_epochs_for_the_last_ones(tmp_path: Path) -> None:
+def test_retention_keeps_last_epochs_single(tmp_path: Path) -> None:
     history = long(tmp_path, 5000, 64, retain=100)
     every = long(tmp_path / "all", 5000, 64)
     ranges = history.epochs(1, 5000)
@@ -469,7 +471,7 @@ def test_retention_keeps_single_epochs_for_the_last_ones(tmp_path: Path) -> None
     assert rows_at(every, ranges[0][2]) == rows_at(history, ranges[0][2])
 
 
-def test_a_pinned_epoch_can_be_read_and_goes_when_it_is_let_go(tmp_path: Path) -> None:
+def test_pinned_epoch_is_readable_until_released(tmp_path: Path) -> None:
     history = long(tmp_path, 3000, 64)
     pack(history, 3000, RetainedEpochs(100, frozenset((1000, 255))))
     ranges = history.epochs(1, 3000)
@@ -483,9 +485,7 @@ def test_a_pinned_epoch_can_be_read_and_goes_when_it_is_let_go(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("back", [5, 9, 15, 31, 40, 255, 300])
-def test_a_pack_that_a_rewind_has_cut_is_read_after_all_is_thinned_out(
-    tmp_path: Path, back: int
-) -> None:
+def test_pack_cut_by_rewind_is_readable_after_downsampling(tmp_path: Path, back: int) -> None:
     history = long(tmp_path, 320, 320)
     history.truncate(back)
     for epoch in range(back + 1, 2001):
@@ -507,7 +507,7 @@ STEPS = st.sampled_from([1, 16, 256])
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), STEPS), max_size=4), st.integers(0, 999), STEPS)
-def test_epochs_in_two_lists_are_in_both(
+def test_common_epochs_are_in_both_lists(
     spans: list[tuple[int, int]], begin: int, step: int
 ) -> None:
     def aligned(lower: int, upper: int, step: int) -> range:
@@ -525,7 +525,7 @@ def test_epochs_in_two_lists_are_in_both(
     assert [e for each in both for e in each] == sorted(wanted)
 
 
-def test_hidden_epochs_name_their_readable_neighbours(tmp_path: Path) -> None:
+def test_hidden_epochs_name_readable_neighbours(tmp_path: Path) -> None:
     history = long(tmp_path, 30, 1000)
     history.start_at(1, 7)
     history.hide(1, 12, 20)
@@ -544,7 +544,7 @@ def test_hidden_epochs_name_their_readable_neighbours(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(12)
-def test_damage_is_found_when_it_is_read_and_by_the_scrubber(tmp_path: Path) -> None:
+def test_damage_is_found_by_read_and_scrubber(tmp_path: Path) -> None:
     history = long(tmp_path, 40, 40)
     (name,) = history.files()
     path = tmp_path / "history" / name
@@ -582,7 +582,7 @@ def test_damage_is_found_when_it_is_read_and_by_the_scrubber(tmp_path: Path) -> 
         [[True, [[0, 3]]]],
     ],
 )
-def test_hidden_epochs_of_a_manifest_are_epochs(tmp_path: Path, hidden: Any) -> None:
+def test_hidden_epochs_in_manifest_are_validated(tmp_path: Path, hidden: Any) -> None:
     history = long(tmp_path, 4, 4)
     good = history.manifest()
     assert History.restore(str(tmp_path / "history"), {**good, "hidden": [[1, [[0, 3]]]]})
@@ -591,7 +591,7 @@ def test_hidden_epochs_of_a_manifest_are_epochs(tmp_path: Path, hidden: Any) -> 
 
 
 @pytest.mark.fault(45)
-def test_a_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
     history = History.restore(str(tmp_path / "history"), None)
     with pytest.raises(CorruptLogError, match="format 99"):
         History.restore(str(tmp_path / "history"), {**history.manifest(), "format": 99})
@@ -664,7 +664,7 @@ def test_rows_of_one_epoch_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @given(st.data())
-def test_a_cover_is_disjoint_complete_and_small(data: st.DataObject) -> None:
+def test_cover_is_disjoint_complete_and_small(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, 600))
     stop = data.draw(st.integers(start + 1, start + 1500))
     lower = data.draw(st.integers(0, 2200))
@@ -701,7 +701,7 @@ def test_neighbours_are_the_nearest_epochs(data: st.DataObject) -> None:
     assert (before, after) == pack_tree.nearest_epochs(ranges, at)
 
 
-def test_a_hint_names_no_epoch_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_hint_names_no_future_epoch(tmp_path: Path) -> None:
     history = History(str(tmp_path / "history"))
     history.append(1, 3, numbers(PAIRS, [((0, 0), 1)]))
     history.hide(1, 0, 4)
@@ -710,7 +710,7 @@ def test_a_hint_names_no_epoch_that_is_not_there_yet(tmp_path: Path) -> None:
     assert told.value.hint == "read at a later epoch"
 
 
-def test_a_pack_of_which_no_digest_is_known_is_held_against_itself(tmp_path: Path) -> None:
+def test_pack_without_known_digest_is_checked_against_itself(tmp_path: Path) -> None:
     name, size, digest = pack_file.write_pack(str(tmp_path), [], "x")
     content = (tmp_path / name).read_bytes()
 
@@ -725,7 +725,7 @@ def test_a_pack_of_which_no_digest_is_known_is_held_against_itself(tmp_path: Pat
 
 
 @pytest.mark.parametrize("count", [1, 2**40])
-def test_a_pack_that_says_it_has_more_than_fits_is_damaged(tmp_path: Path, count: int) -> None:
+def test_pack_with_impossible_count_is_damaged(tmp_path: Path, count: int) -> None:
     words = np.array([0, 0, count, pack_file.MAGIC], np.uint64).tobytes()
     (tmp_path / "x.pack").write_bytes(words)
     with pytest.raises(CorruptLogError, match="its end is missing or overwritten"):
@@ -733,7 +733,7 @@ def test_a_pack_that_says_it_has_more_than_fits_is_damaged(tmp_path: Path, count
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_power_takes_nothing_of_a_pack_that_was_written(tmp_path: Path, seed: int) -> None:
+def test_written_pack_survives_power_loss(tmp_path: Path, seed: int) -> None:
     files = FaultyFiles(seed=seed)
     name, size, digest = pack_file.write_pack(str(tmp_path), [], "x", files=files)
     files.lose_power(str(tmp_path))

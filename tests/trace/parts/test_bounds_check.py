@@ -123,9 +123,9 @@ READ = """
 import sys
 import nosync_nb
 from nosync_nb import CorruptLogError
-from nosync_nb.session.maintenance import maintenance as upkeep
+from nosync_nb.session.maintenance import maintenance
 from nosync_nb.store import store
-store.SPILL_ROWS = upkeep.SPILL_ROWS = 4
+store.SPILL_ROWS = maintenance.SPILL_ROWS = 4
 for mode in ("r", "w"):
     with nosync_nb.open(sys.argv[1], mode=mode) as session:
         for at in (None, 1, 2):
@@ -138,7 +138,7 @@ for mode in ("r", "w"):
 
 @pytest.mark.parametrize("kind", BREAKS)
 @pytest.mark.parametrize("whose", ["own", "somebody else's"])
-def test_a_part_that_leads_outside_is_told_and_kills_nobody(
+def test_part_with_offsets_outside_is_reported_without_crash(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, whose: str
 ) -> None:
     layers = str(log / "layers")
@@ -161,7 +161,7 @@ def test_a_part_that_leads_outside_is_told_and_kills_nobody(
         assert lines[3].startswith("told:")
 
 
-def test_text_that_is_none_in_a_log_of_somebody_else_is_told(
+def test_invalid_utf8_in_untrusted_log_is_reported(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers = str(log / "layers")
@@ -173,7 +173,7 @@ def test_text_that_is_none_in_a_log_of_somebody_else_is_told(
             session["rows"].rows()
 
 
-def test_hashes_of_somebody_else_that_do_not_ascend_are_told(
+def test_unordered_hashes_in_untrusted_log_are_reported(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def turned(array: pa.Array) -> pa.Array:
@@ -188,9 +188,7 @@ def test_hashes_of_somebody_else_that_do_not_ascend_are_told(
         session["rows"].rows()
 
 
-def test_own_logs_are_not_looked_at_value_by_value(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_log_is_not_checked_value_by_value(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the user signed costs no more than its checksums, and is mapped when it is touched."""
     seen: list[bool] = []
     check = arrow_file.check_record
@@ -215,7 +213,7 @@ def test_own_logs_are_not_looked_at_value_by_value(
     assert set(seen) == {True}
 
 
-def test_a_log_of_somebody_else_deletes_nothing(
+def test_untrusted_log_deletes_nothing(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (log / "layers" / "nobodys.arrow").write_bytes(b"12345678")
@@ -260,7 +258,7 @@ def broken_packs(folder: Path) -> list[tuple[str, tuple[str, int, str], int]]:
     return made
 
 
-def test_a_pack_that_leads_outside_is_told(log: Path) -> None:
+def test_pack_with_offsets_outside_is_reported(log: Path) -> None:
     for what, pack, number in broken_packs(log):
         with pytest.raises(CorruptLogError) as caught:
             pack_file.Pack(str(log / "history"), *pack).sections(number)
@@ -268,7 +266,7 @@ def test_a_pack_that_leads_outside_is_told(log: Path) -> None:
 
 
 @pytest.mark.parametrize("thorough", [False, True])
-def test_what_is_no_part_of_these_columns_is_told(tmp_path: Path, thorough: bool) -> None:
+def test_file_with_other_columns_is_refused(tmp_path: Path, thorough: bool) -> None:
     folder = str(tmp_path)
     hashes = pa.array(np.arange(3, dtype=np.uint64))
     text, numbers = pa.array(["a", "b", "c"]), pa.array([1, 2, 3], pa.int32())
@@ -368,7 +366,7 @@ for what, work in pickle.load(sys.stdin.buffer):
 """
 
 
-def test_a_part_that_leads_outside_is_told_by_executors_and_kills_none(log: Path) -> None:
+def test_executors_report_offsets_outside_without_crash(log: Path) -> None:
     layers = str(log / "layers")
     ref, layout = part_of(log)
     good = works(layers, ref, layout, thorough=False)
@@ -390,7 +388,7 @@ def test_a_part_that_leads_outside_is_told_by_executors_and_kills_none(log: Path
 
 
 @pytest.mark.parametrize("what", ["map", "cut", "read"])
-def test_executors_look_at_every_value_of_somebody_elses_log(log: Path, what: str) -> None:
+def test_executors_check_every_value_of_untrusted_log(log: Path, what: str) -> None:
     layers = str(log / "layers")
     ref, layout = part_of(log)
     bad = broken_part(layers, ref, 1, not_utf8)
@@ -398,7 +396,7 @@ def test_executors_look_at_every_value_of_somebody_elses_log(log: Path, what: st
         worked(what, works(layers, bad, layout, thorough=True)[what])
 
 
-def test_what_is_served_says_whose_log_it_is_of(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_served_snapshot_says_if_log_is_trusted(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for foreign in (False, True):
         if foreign:
             monkeypatch.setenv("NOSYNC_KEY_FILE", str(log.parent / "another"))
@@ -414,7 +412,7 @@ def test_what_is_served_says_whose_log_it_is_of(log: Path, monkeypatch: pytest.M
     answers.close()
 
 
-def test_an_executor_looks_through_a_part_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executor_checks_a_part_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     check = arrow_file.check_record
 

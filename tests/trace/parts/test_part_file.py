@@ -66,7 +66,7 @@ def some(n: int = 1000, layout: Layout = PAIRS) -> Batch:
 
 
 @given(data=st.data())
-def test_a_part_is_read_as_it_was_written(data: st.DataObject, folder: str) -> None:
+def test_part_round_trip(data: st.DataObject, folder: str) -> None:
     layout = data.draw(layouts())
     batch = merge(layout, data.draw(batches_of(layout)))
     ref = PartRef(*json.loads(json.dumps(write_part(folder, batch, "layer"))))
@@ -84,7 +84,7 @@ def test_a_part_is_read_as_it_was_written(data: st.DataObject, folder: str) -> N
 
 
 @given(data=st.data())
-def test_loose_updates_are_read_as_they_were_written(data: st.DataObject, folder: str) -> None:
+def test_unordered_updates_round_trip(data: st.DataObject, folder: str) -> None:
     kinds = data.draw(st.lists(types, min_size=1, max_size=3))
     updates = data.draw(updates_of(kinds, data.draw(pools(kinds))))
     ref = write_updates(folder, updates, kinds, "shuffle")
@@ -117,7 +117,7 @@ def test_columns_of_fixed_types_are_views_of_the_file(folder: str) -> None:
     assert again.rhash is again.khash
 
 
-def test_a_part_is_an_arrow_file_for_everybody(folder: str) -> None:
+def test_part_is_a_plain_arrow_file(folder: str) -> None:
     batch = some()
     ref = write_part(folder, batch, "plain")
     with pa.memory_map(os.path.join(folder, ref.path)) as source:
@@ -126,7 +126,7 @@ def test_a_part_is_an_arrow_file_for_everybody(folder: str) -> None:
     assert batch.columns[1].tolist() == table["c1"].to_pylist()
 
 
-def test_what_need_not_be_stored_is_not(folder: str) -> None:
+def test_redundant_columns_are_not_stored(folder: str) -> None:
     layout = Layout(("bigint",))
     batch = arrange(layout, Updates([np.arange(100)], np.ones(100, np.int64)))
     ref = write_part(folder, batch, "small")
@@ -135,7 +135,7 @@ def test_what_need_not_be_stored_is_not(folder: str) -> None:
     assert open_part(folder, ref, layout).diff.tolist() == [1] * 100
 
 
-def test_opening_does_not_depend_on_the_number_of_rows(folder: str) -> None:
+def test_opening_cost_is_independent_of_rows(folder: str) -> None:
     """Nothing as large as a column is made, and rows that are not looked at are not read."""
     n = 400_000
     columns = [np.arange(n), np.arange(n)]
@@ -157,7 +157,7 @@ def test_opening_does_not_depend_on_the_number_of_rows(folder: str) -> None:
 
 
 @given(st.lists(st.integers(0, 12), max_size=60), st.integers(1, 9), st.integers(100, 1000))
-def test_parts_are_bounded_and_never_cut_a_key(keys: list[int], rows_max: int, size: int) -> None:
+def test_parts_are_bounded_and_never_split_a_key(keys: list[int], rows_max: int, size: int) -> None:
     batch = numbers(PAIRS, [((key, i), 1) for i, key in enumerate(keys)])
     pieces = list(split(batch, rows_max, size))
     assert counted([batch]) == counted(pieces)
@@ -213,7 +213,7 @@ def test_every_changed_bit_is_found(folder: str, monkeypatch: pytest.MonkeyPatch
     assert all(good[at] == 0 for at in kept)
 
 
-def test_a_cut_part_is_an_error(folder: str) -> None:
+def test_truncated_part_is_refused(folder: str) -> None:
     ref = write_part(folder, some(60), "cut")
     path = Path(folder) / ref.path
     good = path.read_bytes()
@@ -227,7 +227,7 @@ def test_a_cut_part_is_an_error(folder: str) -> None:
         open_part(folder, ref, PAIRS)
 
 
-def test_another_part_of_that_name_is_an_error(folder: str) -> None:
+def test_replaced_part_is_refused(folder: str) -> None:
     ref, other = write_part(folder, some(60), "one"), write_part(folder, some(60), "two")
     os.replace(os.path.join(folder, other.path), os.path.join(folder, ref.path))
     open_part(folder, ref, PAIRS)  # the same content: the same part
@@ -240,7 +240,7 @@ def test_another_part_of_that_name_is_an_error(folder: str) -> None:
 
 
 @pytest.mark.fault(45)
-def test_a_part_of_another_layout_is_an_error(folder: str) -> None:
+def test_part_of_another_layout_is_refused(folder: str) -> None:
     ref = write_part(folder, some(60), "layout")
     for layout in (Layout(("bigint", "bigint")), Layout(("bigint", "string"), (0,))):
         with pytest.raises(CorruptLogError, match="ordered by"):
@@ -260,7 +260,7 @@ class Full(Files):
 
 
 @pytest.mark.fault(20)
-def test_a_refused_write_leaves_no_file(tmp_path: Path) -> None:
+def test_refused_write_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(DurabilityError):
         write_part(str(tmp_path), some(), "full", files=Full())
     assert os.listdir(tmp_path) == []
@@ -282,7 +282,7 @@ class Traced(Files):
         self.steps.append("sync folder")
 
 
-def test_a_part_is_durable_before_it_is_named(tmp_path: Path) -> None:
+def test_part_is_durable_before_it_is_named(tmp_path: Path) -> None:
     disk = Traced()
     write_parts(str(tmp_path), [some()], "layer", files=disk)
     assert disk.steps[-2:] == ["sync", "sync folder"]
@@ -303,7 +303,7 @@ def coded_batch(n: int = part_file.CODED_ROWS) -> Batch:
 
 
 @pytest.mark.parametrize("few", [False, True])
-def test_columns_of_few_texts_are_coded_in_large_parts(folder: str, few: bool) -> None:
+def test_columns_of_few_texts_are_encoded_in_large_parts(folder: str, few: bool) -> None:
     batch = coded_batch(part_file.CODED_ROWS - few)
     ref = write_part(folder, batch, "coded")
     assert ref.path.endswith(part_file.CODED) != few
@@ -318,7 +318,7 @@ def test_columns_of_few_texts_are_coded_in_large_parts(folder: str, few: bool) -
     same(merge(FEW, [open_part(folder, each, FEW) for each in pieces]), batch)
 
 
-def test_a_part_is_smaller_by_what_is_coded(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoding_makes_part_smaller(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = coded_batch()
     few = write_part(folder, batch, "few").size_bytes
     monkeypatch.setattr(part_file, "CODED_ROWS", 1 << 40)
@@ -348,7 +348,7 @@ def same(one: Batch, other: Batch) -> None:
         ({}, "column 1 is of the type uint8"),
     ],
 )
-def test_texts_of_a_file_that_make_no_sense_are_damage(
+def test_invalid_texts_of_file_are_damage(
     folder: str, monkeypatch: pytest.MonkeyPatch, texts: object, told: str
 ) -> None:
     write = arrow_file.write_arrow

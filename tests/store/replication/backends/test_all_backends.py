@@ -152,7 +152,7 @@ def appended(replica: Replica, offset: int, data: bytes) -> None:
 
 
 @pytest.mark.fault(24)
-def test_a_copy_takes_nothing_of_an_earlier_owner(opened: Copy) -> None:
+def test_copy_refuses_earlier_owner(opened: Copy) -> None:
     first = OwnerTerm(3, "first")
     old, new = opened(), opened()
     assert new.promised() is None
@@ -177,7 +177,7 @@ def test_a_copy_takes_nothing_of_an_earlier_owner(opened: Copy) -> None:
 
 
 @pytest.mark.fault(44)
-def test_a_copy_holds_files_of_a_log_and_no_others(opened: Copy) -> None:
+def test_copy_accepts_only_log_files(opened: Copy) -> None:
     replica = opened()
     replica.promise(TERM, NAME)
     for name in ("../key", "promise", "lock", "x.txt", "a/b.arrow", ".arrow", "segment-1.log"):
@@ -192,7 +192,7 @@ def test_a_copy_holds_files_of_a_log_and_no_others(opened: Copy) -> None:
     assert dict(replica.held().files) == {PART: 1}
 
 
-def test_what_is_stored_and_appended_is_read_back(opened: Copy) -> None:
+def test_stored_and_appended_data_is_read_back(opened: Copy) -> None:
     replica = opened()
     piece = Random(7).randbytes(1 << 20)
     begun = replica.promise(TERM, NAME)
@@ -218,7 +218,7 @@ def test_what_is_stored_and_appended_is_read_back(opened: Copy) -> None:
 
 
 @pytest.mark.fault(30)
-def test_a_piece_that_comes_twice_or_out_of_order_is_refused(opened: Copy) -> None:
+def test_repeated_or_misplaced_piece_is_refused(opened: Copy) -> None:
     replica = opened()
     replica.promise(TERM, NAME)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
@@ -236,7 +236,7 @@ def test_a_piece_that_comes_twice_or_out_of_order_is_refused(opened: Copy) -> No
 
 
 @pytest.mark.fault(31)
-def test_a_copy_that_was_deleted_is_begun_anew(opened: Copy) -> None:
+def test_deleted_copy_starts_from_scratch(opened: Copy) -> None:
     replica = opened()
     first = replica.promise(TERM, NAME)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
@@ -251,7 +251,7 @@ def test_a_copy_that_was_deleted_is_begun_anew(opened: Copy) -> None:
     assert replica.acknowledged() == 0
 
 
-def test_the_logs_of_a_place_are_those_that_were_begun(opened: Copy) -> None:
+def test_site_lists_logs_with_stored_data(opened: Copy) -> None:
     replica = opened()
     assert opened.log_id not in opened.site.logs()
     replica.promise(TERM, NAME)
@@ -262,7 +262,7 @@ def test_the_logs_of_a_place_are_those_that_were_begun(opened: Copy) -> None:
 
 
 @pytest.mark.parametrize("opened", ["folder", "served"], indirect=True)
-def test_a_damaged_promise_is_told_by_each_call(opened: Copy) -> None:
+def test_damaged_fencing_record_is_reported_by_each_call(opened: Copy) -> None:
     replica = opened()
     replica.promise(TERM, NAME)
     (opened.folder / "promise").write_bytes(b"{}")
@@ -308,7 +308,7 @@ def promised(copies: ServerCopies, log_id: bytes) -> dict[str, int]:
 
 
 @pytest.mark.fault(16)
-def test_a_segment_that_could_not_be_synced_is_in_doubt_until_it_is_stored_anew(
+def test_unsynced_segment_is_doubtful_until_stored_again(
     tmp_path: Path,
 ) -> None:
     disk, log_id = FailingFiles(), os.urandom(16)
@@ -373,7 +373,7 @@ def do_nothing(_replica: Replica, _size: int) -> None:
 @pytest.mark.parametrize("then", [do_nothing, grow, add_pack])
 @pytest.mark.parametrize("since", [grow, add_part, add_segment])
 @pytest.mark.parametrize("how", ["as a whole", "file by file", "in place"])
-def test_a_replica_acknowledges_no_frame_that_an_old_copy_put_back_lacks(
+def test_replica_acknowledges_no_frame_missing_in_restored_copy(
     opened: Copy, how: str, since: Any, then: Any
 ) -> None:
     replica = opened()
@@ -398,7 +398,7 @@ def test_a_replica_acknowledges_no_frame_that_an_old_copy_put_back_lacks(
 
 
 @pytest.mark.fault(31)
-def test_a_replica_goes_on_acknowledging_while_others_write_beside_its_files(opened: Copy) -> None:
+def test_foreign_files_beside_copy_do_not_stop_acknowledgements(opened: Copy) -> None:
     replica = opened()
     replica.promise(TERM, NAME)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)

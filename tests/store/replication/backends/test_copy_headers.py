@@ -50,7 +50,7 @@ def changed(fields: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.fault(12)
-def test_a_flipped_bit_of_a_promise_is_told() -> None:
+def test_flipped_bit_in_fencing_record_is_detected() -> None:
     data = protocol.encode_grant(PROMISE)
     assert protocol.decode_grant(data, "copy") == PROMISE
     for at in range(len(data) - 1):  # all but the end of the line
@@ -78,7 +78,7 @@ def test_a_flipped_bit_of_a_promise_is_told() -> None:
     ],
     ids=str,
 )
-def test_a_promise_beyond_all_bounds_is_none(fields: dict[str, Any]) -> None:
+def test_fencing_record_out_of_bounds_is_refused(fields: dict[str, Any]) -> None:
     assert protocol.decode_grant(changed({}), "copy") == PROMISE
     with pytest.raises(CorruptLogError, match="replica 'copy': the fencing record is damaged"):
         protocol.decode_grant(changed(fields), "copy")
@@ -98,7 +98,7 @@ def record(fields: dict[str, Any], data: bytes = b"data") -> bytes:
 
 
 @pytest.mark.fault(12)
-def test_a_flipped_bit_of_a_record_is_told() -> None:
+def test_flipped_bit_in_manifest_record_is_detected() -> None:
     data = object_manifest.encode_record(RECORD, b"")
     plain = RECORD._replace(changes=object_manifest.decode_record(data, "copy").changes)
     assert object_manifest.decode_record(data, "copy") == plain
@@ -124,7 +124,7 @@ def test_a_flipped_bit_of_a_record_is_told() -> None:
     ],
     ids=str,
 )
-def test_a_record_beyond_all_bounds_is_none(fields: dict[str, Any]) -> None:
+def test_manifest_record_out_of_bounds_is_refused(fields: dict[str, Any]) -> None:
     assert object_manifest.decode_record(record({}), "copy").writer == RECORD.writer
     with pytest.raises(CorruptLogError, match="a record of 'copy' is damaged"):
         object_manifest.decode_record(record(fields), "copy")
@@ -141,7 +141,7 @@ class Saying:
 
 
 @pytest.mark.parametrize("size", [-1, -(1 << 70), True, 1.0, "1", None])
-def test_no_server_is_believed_that_has_files_of_no_size(size: Any) -> None:
+def test_invalid_file_size_from_server_is_refused(size: Any) -> None:
     def told(files: Any) -> Any:
         line: Any = Saying(["0123456789abcdef", files])
         return FlightReplica(line, "grpc://here", bytes(16)).held().files

@@ -33,9 +33,10 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import segments
 from nosync_nb.store.replication import consistency, protocol, remote_call
 from nosync_nb.store.replication.address import parse_address
-from nosync_nb.store.replication.backends import flight_client, flight_protocol, flight_server
 from nosync_nb.store.replication.backends import (
-    flight_server as server,
+    flight_client,
+    flight_protocol,
+    flight_server,
 )
 from nosync_nb.store.replication.backends.flight_client import FlightReplica, ServerConnection
 from nosync_nb.store.replication.backends.flight_server import LOGS_MAX, Connections, ServerCopies
@@ -117,14 +118,14 @@ def failure(url: str) -> DurabilityError:
         ("grpc://10.0.0.7:7461", "would not be encrypted"),
     ],
 )
-def test_what_is_no_server_is_refused_by_name(url: str, told: str) -> None:
+def test_invalid_server_url_is_refused_with_hint(url: str, told: str) -> None:
     with pytest.raises(SchemaError, match=told) as caught:
         parse_address(url)
     assert caught.value.hint
     assert "secret" not in str(caught.value)
 
 
-def test_one_server_has_one_address() -> None:
+def test_server_url_is_canonical() -> None:
     hosts = {
         parse_address(f"grpc://{name}:7461/").host
         for name in ("localhost", "LOCALHOST", "127.0.0.1")
@@ -137,7 +138,7 @@ def test_one_server_has_one_address() -> None:
 
 
 @pytest.mark.fault(44)
-def test_a_client_with_another_token_gets_and_gives_nothing(
+def test_client_with_other_token_is_refused(
     running: ReplicaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
@@ -159,7 +160,7 @@ def test_a_client_with_another_token_gets_and_gives_nothing(
     assert "does not accept this user's token" in str(failure(running.url))
 
 
-def test_a_token_is_found_by_host_and_port(
+def test_token_is_found_by_host_and_port(
     own_key: Path, running: ReplicaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = flight_protocol.server_token(Files())
@@ -191,7 +192,7 @@ class Squatter(flight.FlightServerBase):  # type: ignore[misc]
 
 
 @pytest.mark.fault(44)
-def test_who_took_the_port_of_a_server_is_told_nothing() -> None:
+def test_impostor_at_server_port_learns_nothing() -> None:
     with Squatter() as squatter:
         replica = replica_at(f"grpc://127.0.0.1:{squatter.port}")
         with pytest.raises(DurabilityError, match="does not accept this user's token"):
@@ -202,7 +203,7 @@ def test_who_took_the_port_of_a_server_is_told_nothing() -> None:
 
 
 @pytest.mark.fault(29)
-def test_why_a_server_cannot_be_reached_is_said_in_plain_words(hasty: None) -> None:
+def test_error_of_unreachable_server_is_plain(hasty: None) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
@@ -228,14 +229,14 @@ def test_why_a_server_cannot_be_reached_is_said_in_plain_words(hasty: None) -> N
 
 
 @pytest.mark.fault(29)
-def test_what_does_not_answer_is_given_up(hasty: None) -> None:
+def test_silent_server_is_abandoned(hasty: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         assert "did not answer within 0.5 s" in str(failure(f"grpc://127.0.0.1:{port}"))
     assert "cannot be reached" in str(failure(f"grpc://127.0.0.1:{port}"))
 
 
-def test_another_kind_of_server_is_none_of_ours(hasty: None) -> None:
+def test_http_server_is_refused(hasty: None) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as web:
         thread = threading.Thread(target=web.handle_request)
         thread.start()
@@ -244,7 +245,7 @@ def test_another_kind_of_server_is_none_of_ours(hasty: None) -> None:
         thread.join()
 
 
-def test_no_proxy_is_asked_for_this_machine(
+def test_local_server_is_reached_without_proxy(
     running: ReplicaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
@@ -277,7 +278,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.fault(44)
-def test_beyond_this_machine_it_takes_tls_and_a_token(
+def test_remote_access_requires_tls_and_token(
     certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tls = ("--tls-cert", certificate / "cert", "--tls-key", certificate / "key")
@@ -298,7 +299,7 @@ def test_beyond_this_machine_it_takes_tls_and_a_token(
 
 
 @pytest.mark.fault(44)
-def test_a_server_says_why_it_does_not_start(
+def test_failed_start_of_server_names_reason(
     running: ReplicaServer,
     certificate: Path,
     tmp_path: Path,
@@ -331,15 +332,15 @@ def test_a_server_says_why_it_does_not_start(
         ([copies, "--port", str(running.port)], "cannot listen"),
     ):
         port = [] if "--port" in arguments else ["--port", "0"]
-        assert server.main([*arguments, *port]) == 2, arguments
+        assert flight_server.main([*arguments, *port]) == 2, arguments
         said = capfd.readouterr().err
         assert told in said
         assert "Hint: " in said or "look at" in said
     with pytest.raises(SystemExit):
-        server.main([copies, "--port", "70000"])
+        flight_server.main([copies, "--port", "70000"])
 
 
-def test_a_server_ends_with_a_signal_and_comes_back_at_its_port(tmp_path: Path) -> None:
+def test_server_stops_on_signal_and_restarts_at_its_port(tmp_path: Path) -> None:
     with ReplicaServer(tmp_path / "copies") as first:
         replica = replica_at(first.url, ID)
         replica.promise(TERM, NAME)
@@ -374,7 +375,7 @@ SETTINGS = bytes.fromhex("000000040000000000")
 
 
 @pytest.mark.fault(44)
-def test_garbage_at_the_port_harms_nobody(running: ReplicaServer) -> None:
+def test_garbage_at_port_is_harmless(running: ReplicaServer) -> None:
     before = memory_bytes(running.pid)
     random = Random(44)
     frames = [random.randbytes(1 << random.randrange(16)) for _ in range(40)]
@@ -394,7 +395,7 @@ def test_garbage_at_the_port_harms_nobody(running: ReplicaServer) -> None:
 
 
 @pytest.mark.fault(44)
-def test_flight_itself_gives_strangers_nothing(running: ReplicaServer) -> None:
+def test_unauthenticated_flight_calls_are_refused(running: ReplicaServer) -> None:
     schema = pa.schema([("a", pa.int64())])
     ticket, path = flight.Ticket(b"x"), flight.FlightDescriptor.for_path("x")
     with flight.FlightClient(running.url) as client:
@@ -424,14 +425,14 @@ def test_flight_itself_gives_strangers_nothing(running: ReplicaServer) -> None:
 
 GROWN = """
 import sys
-from nosync_nb.store.replication.backends import flight_server as server
-server.MEMORY_BYTES_MAX = 120 << 20
-sys.exit(server.main(sys.argv[1:]))
+from nosync_nb.store.replication.backends import flight_server
+flight_server.MEMORY_BYTES_MAX = 120 << 20
+sys.exit(flight_server.main(sys.argv[1:]))
 """
 
 
 @pytest.mark.fault(44)
-def test_a_server_that_was_sent_too_much_starts_again_and_has_lost_nothing(
+def test_flooded_server_restarts_without_loss(
     tmp_path: Path,
 ) -> None:
     with ReplicaServer(tmp_path / "copies", program=GROWN) as small:
@@ -467,7 +468,7 @@ ASKED = ["promise", "promised", "held", "store", "append", "sync", "acknowledged
 @pytest.mark.fault(44)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
-def test_a_call_that_makes_no_sense_is_refused_and_touches_nothing_else(
+def test_invalid_call_is_refused_and_touches_nothing_else(
     tmp_path: Path, no_disk: None, data: st.DataObject
 ) -> None:
     folder = tmp_path / "copies"
@@ -493,7 +494,7 @@ def test_a_call_that_makes_no_sense_is_refused_and_touches_nothing_else(
 
 
 @pytest.mark.fault(44)
-def test_what_was_changed_on_the_way_is_not_believed() -> None:
+def test_tampered_messages_are_refused() -> None:
     token, other = bytes(range(32)), bytes(32)
     greeter, greeting = (
         flight_protocol.ServerHandshake(token),
@@ -535,7 +536,9 @@ def test_what_was_changed_on_the_way_is_not_believed() -> None:
 
 
 @pytest.mark.fault(44)
-def test_a_server_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_limits_logs_names_and_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "copies"
     folder.mkdir()
     copies = ServerCopies(str(folder))
@@ -561,7 +564,7 @@ def test_a_server_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.fault(24)
-def test_an_owner_whose_session_is_gone_is_told_who_has_come_after_him(tmp_path: Path) -> None:
+def test_owner_without_session_learns_of_later_owner(tmp_path: Path) -> None:
     copies = ServerCopies(str(tmp_path))
     first, second = ({"log": ID.hex(), "term": [number, "me"]} for number in (3, 4))
     for said in (first, second):
@@ -575,7 +578,7 @@ def test_an_owner_whose_session_is_gone_is_told_who_has_come_after_him(tmp_path:
     copies.close()
 
 
-def test_a_session_that_is_silent_for_long_begins_anew(tmp_path: Path) -> None:
+def test_idle_session_must_start_again(tmp_path: Path) -> None:
     copies = ServerCopies(str(tmp_path))
     log = {"log": ID.hex(), "term": list(TERM)}
     said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
@@ -591,7 +594,7 @@ def test_a_session_that_is_silent_for_long_begins_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(21)
-def test_who_asks_without_a_promise_leaves_nothing_open(tmp_path: Path) -> None:
+def test_call_without_grant_leaves_no_replica_open(tmp_path: Path) -> None:
     copies, log = ServerCopies(str(tmp_path)), {"log": ID.hex()}
     said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
     copies.call(b"session", {"do": "promise", "term": list(TERM), **log}, said)
@@ -618,7 +621,7 @@ class SlowFiles(Files):
 
 
 @pytest.mark.fault(30)
-def test_a_call_that_its_client_gave_up_is_over_before_the_next_session(tmp_path: Path) -> None:
+def test_abandoned_call_ends_before_next_session(tmp_path: Path) -> None:
     slow = SlowFiles()
     copies = ServerCopies(str(tmp_path), slow)
     log = {"log": ID.hex(), "term": list(TERM)}
@@ -647,7 +650,7 @@ def test_a_call_that_its_client_gave_up_is_over_before_the_next_session(tmp_path
 
 
 @pytest.mark.fault(20)
-def test_a_full_disk_is_told_and_the_server_lives(running: ReplicaServer) -> None:
+def test_full_disk_is_reported_and_server_survives(running: ReplicaServer) -> None:
     replica = replica_at(running.url, ID)
     replica.promise(TERM, NAME)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
@@ -702,7 +705,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.fault(33, 35)
-def test_what_was_safe_at_servers_is_there_after_disk_and_server_are_lost(
+def test_acknowledged_log_survives_loss_of_disk_and_server(
     tmp_path: Path, three: list[ReplicaServer]
 ) -> None:
     path = tmp_path / "x.nosync"
@@ -726,7 +729,7 @@ def test_what_was_safe_at_servers_is_there_after_disk_and_server_are_lost(
 
 
 @pytest.mark.fault(27)
-def test_a_server_that_is_killed_under_load_catches_up_and_loses_nothing(
+def test_server_killed_under_load_catches_up_without_loss(
     tmp_path: Path, three: list[ReplicaServer]
 ) -> None:
     path = tmp_path / "x.nosync"
@@ -758,7 +761,7 @@ def test_a_server_that_is_killed_under_load_catches_up_and_loses_nothing(
 
 
 @pytest.mark.fault(28)
-def test_epochs_go_on_while_servers_are_stopped_and_are_safe_when_they_go_on(
+def test_epochs_continue_while_servers_are_stopped(
     tmp_path: Path, three: list[ReplicaServer]
 ) -> None:
     with begun(tmp_path / "x.nosync", three) as session:
@@ -788,7 +791,7 @@ def test_epochs_go_on_while_servers_are_stopped_and_are_safe_when_they_go_on(
         assert session.frontiers["degrees"] == (51, 51, 51)
 
 
-def test_what_is_small_takes_one_call_for_an_epoch(
+def test_small_append_takes_one_call_per_epoch(
     running: ReplicaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
@@ -812,7 +815,7 @@ def test_what_is_small_takes_one_call_for_an_epoch(
     replica.close()
 
 
-def test_flight_is_loaded_when_a_server_is_named(tmp_path: Path) -> None:
+def test_flight_is_imported_only_for_a_server(tmp_path: Path) -> None:
     program = (
         "import sys, nosync_nb, nosync_nb.store.replication.endpoints\n"
         "import nosync_nb.store.replication.agent.keeper\n"
@@ -835,7 +838,7 @@ def idle_at(port: int, count: int) -> list[socket.socket]:
 
 
 @pytest.mark.fault(21, 44)
-def test_idle_connections_without_a_token_keep_no_client_from_a_server_without_descriptors(
+def test_idle_connections_do_not_block_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
@@ -871,7 +874,7 @@ def tried(call: Callable[[], Any]) -> Any:
     raise last
 
 
-def test_connections_that_prove_nothing_are_shut_down_if_there_are_many() -> None:
+def test_unproved_connections_are_closed_above_limit() -> None:
     with ExitStack() as ends:
         listening = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
         port = listening.getsockname()[1]

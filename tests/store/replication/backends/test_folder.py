@@ -60,7 +60,7 @@ def again(root: Path, files: Files) -> FolderReplica:
 
 
 @pytest.mark.fault(8, 9, 27)
-def test_what_was_stored_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
+def test_stored_files_survive_power_loss(tmp_path: Path) -> None:
     for seed in SEEDS:
         root, files = tmp_path / f"{seed}", Watched(seed=seed)
         replica = begun(root, files)
@@ -71,7 +71,7 @@ def test_what_was_stored_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(8, 9, 27)
-def test_what_a_killed_shipper_left_unsynced_is_on_disk_before_it_counts(tmp_path: Path) -> None:
+def test_unsynced_data_of_killed_shipper_is_synced_before_it_counts(tmp_path: Path) -> None:
     for seed in SEEDS:
         root, files = tmp_path / f"{seed}", Watched(seed=seed)
         killed = begun(root, files)
@@ -87,7 +87,7 @@ def test_what_a_killed_shipper_left_unsynced_is_on_disk_before_it_counts(tmp_pat
 
 
 @pytest.mark.fault(8, 24, 28)
-def test_what_a_shipper_adds_while_a_copy_is_promised_anew_does_not_count(tmp_path: Path) -> None:
+def test_append_during_new_grant_does_not_count(tmp_path: Path) -> None:
     """He has the segment open, and looks at the promise with his next sync only."""
     root, files = tmp_path / "copies", Watched()
     zombie = begun(root, files)
@@ -107,7 +107,7 @@ def test_what_a_shipper_adds_while_a_copy_is_promised_anew_does_not_count(tmp_pa
 
 
 @pytest.mark.fault(24, 28)
-def test_a_shipper_who_was_replaced_begins_nothing_and_goes_on_with_nothing(
+def test_fenced_shipper_changes_nothing(
     tmp_path: Path,
 ) -> None:
     root, files = tmp_path / "copies", Watched()
@@ -126,7 +126,7 @@ def test_a_shipper_who_was_replaced_begins_nothing_and_goes_on_with_nothing(
 
 
 @pytest.mark.fault(24, 28)
-def test_a_file_that_was_begun_before_the_takeover_does_not_appear_after_it(
+def test_file_begun_before_takeover_does_not_appear_after_it(
     tmp_path: Path,
 ) -> None:
     root, files = tmp_path / "copies", Watched()
@@ -144,7 +144,7 @@ def test_a_file_that_was_begun_before_the_takeover_does_not_appear_after_it(
 
 
 @pytest.mark.fault(41)
-def test_a_segment_that_was_deleted_under_a_shipper_is_not_acknowledged(tmp_path: Path) -> None:
+def test_deleted_segment_is_not_acknowledged(tmp_path: Path) -> None:
     root, files = tmp_path / "copies", Watched()
     replica = begun(root, files)
     replica.append(FIRST, SEGMENT, 5, b"more")
@@ -155,7 +155,7 @@ def test_a_segment_that_was_deleted_under_a_shipper_is_not_acknowledged(tmp_path
 
 
 @pytest.mark.fault(31)
-def test_what_was_appended_to_a_folder_that_was_moved_away_is_not_acknowledged(
+def test_append_to_moved_folder_is_not_acknowledged(
     tmp_path: Path,
 ) -> None:
     root, files = tmp_path / "copies", Watched()
@@ -171,7 +171,7 @@ def test_what_was_appended_to_a_folder_that_was_moved_away_is_not_acknowledged(
 
 
 @pytest.mark.fault(31)
-def test_a_segment_that_was_cut_in_place_is_not_acknowledged(
+def test_truncated_segment_is_not_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, files = tmp_path / "copies", Watched()
@@ -187,7 +187,7 @@ def test_a_segment_that_was_cut_in_place_is_not_acknowledged(
 
 
 @pytest.mark.fault(8, 11)
-def test_power_leaves_no_later_acknowledgement_than_the_last(tmp_path: Path) -> None:
+def test_power_loss_leaves_no_later_acknowledgement_than_the_last(tmp_path: Path) -> None:
     seen = set()
     for seed in SEEDS:
         root, files = tmp_path / f"{seed}", Watched(seed=seed)
@@ -200,7 +200,7 @@ def test_power_leaves_no_later_acknowledgement_than_the_last(tmp_path: Path) -> 
 
 
 @pytest.mark.fault(8, 11, 31)
-def test_power_does_not_take_that_a_replica_has_acknowledged(tmp_path: Path) -> None:
+def test_power_loss_keeps_that_replica_has_acknowledged(tmp_path: Path) -> None:
     seen = set()
     for seed in SEEDS:
         root, files = tmp_path / f"{seed}", Watched(seed=seed)
@@ -230,7 +230,7 @@ class Asked(Files):
         return super().exists(path)
 
 
-def test_a_promise_lists_each_folder_once_and_looks_for_nothing_that_it_reads(
+def test_grant_lists_each_folder_once(
     tmp_path: Path,
 ) -> None:
     """On a mounted volume each of these is a journey."""

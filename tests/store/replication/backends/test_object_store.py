@@ -24,7 +24,7 @@ from obstore.store import MemoryStore
 import nosync_nb
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.durability import replication as replicating
+from nosync_nb.session.durability import replication as replication_module
 from nosync_nb.store.log import segments
 from nosync_nb.store.replication import address, remote_call
 from nosync_nb.store.replication.backends import object_manifest, object_requests
@@ -60,7 +60,7 @@ def bucket(server: ObjectServer, tmp_path: Path) -> ObjectStoreClient:
     return ObjectStoreClient("s3", "bucket", tmp_path.name)
 
 
-def test_folders_are_listed_page_by_page_and_no_more_than_a_bucket_of_copies_has(
+def test_folders_are_listed_by_page_and_bounded(
     bucket: ObjectStoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["a", "a!", "a!0", "a0", "a00", "b", "b0"]
@@ -151,7 +151,7 @@ def contents(replica: ObjectReplica) -> dict[str, bytes]:
     return files
 
 
-def test_a_url_names_a_bucket_and_what_keys_begin_with() -> None:
+def test_url_names_bucket_and_key_prefix() -> None:
     for url, place in {
         "s3://logs": ("s3", "logs", ""),
         "gs://my.logs/a/b/": ("gs", "my.logs", "a/b"),
@@ -173,7 +173,7 @@ def test_a_url_names_a_bucket_and_what_keys_begin_with() -> None:
         assert caught.value.hint
 
 
-def test_files_are_as_they_were_sent_however_they_are_cut(bucket: ObjectStoreClient) -> None:
+def test_files_round_trip_in_any_pieces(bucket: ObjectStoreClient) -> None:
     random = Random(3)
     replica = begun(bucket)
     model = {SEGMENT: b"begin", PART: random.randbytes(5 << 20), OTHER: b""}
@@ -202,7 +202,7 @@ def test_files_are_as_they_were_sent_however_they_are_cut(bucket: ObjectStoreCli
 
 
 @pytest.mark.fault(46)
-def test_many_appends_make_few_objects_and_one_request_each(server: ObjectServer) -> None:
+def test_many_appends_make_few_objects_and_requests(server: ObjectServer) -> None:
     del server  # the counts are the same on any store
     store = MemoryStore()
     bucket = ObjectStoreClient("s3", "bucket", "", client=store)
@@ -224,7 +224,7 @@ def test_many_appends_make_few_objects_and_one_request_each(server: ObjectServer
     assert sent < 3 * len(model) + 1200 * count
 
 
-def test_a_sync_is_two_requests_and_none_of_them_lists(
+def test_sync_takes_two_requests_and_lists_nothing(
     bucket: ObjectStoreClient, server: ObjectServer
 ) -> None:
     replica = begun(bucket)
@@ -276,9 +276,7 @@ def workload(replica: ObjectReplica, *, told: list[dict[str, bytes]]) -> None:
     [(None, True), (0, True), (3, True), (3, False), (25, False)],
     ids=["never", "unheard", "late", "late, another process", "very late, another process"],
 )
-def test_a_request_that_fails_anywhere_leaves_all_or_nothing_of_a_step(
-    after: int | None, same: bool
-) -> None:
+def test_failed_request_leaves_all_or_nothing_of_step(after: int | None, same: bool) -> None:
     counted = Failing(MemoryStore())
     workload(ObjectReplica(counted, ID), told=[])
     assert counted.made > 50
@@ -320,7 +318,7 @@ class Twice(ObjectStoreClient):
 
 
 @pytest.mark.fault(30)
-def test_requests_that_are_made_twice_do_what_they_do_once() -> None:
+def test_repeated_requests_have_effect_once() -> None:
     store = MemoryStore()
     replica = ObjectReplica(Twice("s3", "bucket", "", client=store), ID)
     replica.promise(TERM, NAME)
@@ -333,7 +331,7 @@ def test_requests_that_are_made_twice_do_what_they_do_once() -> None:
         begun(Failing(store), OwnerTerm(1, "another"))
 
 
-def test_after_a_request_that_failed_it_is_not_gone_on_without_a_look() -> None:
+def test_failed_request_requires_new_grant() -> None:
     store = MemoryStore()
     replica = ObjectReplica(failing := Failing(store, 102), ID)
     replica.promise(TERM, NAME)
@@ -359,7 +357,7 @@ def test_after_a_request_that_failed_it_is_not_gone_on_without_a_look() -> None:
     assert contents(replica)[SEGMENT] == b"begin" + b"x" * (size - 5) + b"y"
 
 
-def test_no_name_of_an_object_is_used_again() -> None:
+def test_object_names_are_never_reused() -> None:
     store, names = MemoryStore(), set()
     replica = begun(Failing(store))
     for _ in range(3):  # the same bytes each time: what deletes them late deletes the old ones
@@ -370,7 +368,7 @@ def test_no_name_of_an_object_is_used_again() -> None:
 
 
 @pytest.mark.fault(24)
-def test_an_owner_who_is_overtaken_at_any_request_changes_nothing_any_more() -> None:
+def test_overtaken_owner_changes_nothing() -> None:
     counted = Failing(MemoryStore())
     workload(ObjectReplica(counted, ID), told=[])
     refused = [overtaken(at) for at in range(counted.made)]
@@ -419,7 +417,7 @@ def overtaken(at: int) -> bool:
 
 
 @pytest.mark.fault(24)
-def test_one_who_slept_finds_his_place_taken_though_records_were_deleted() -> None:
+def test_sleeping_owner_finds_its_slot_taken() -> None:
     store = MemoryStore()
     sleeper = begun(Failing(store))
     sleeper.store(TERM, SEGMENT, 0, b"begin", last=True)
@@ -435,7 +433,7 @@ def test_one_who_slept_finds_his_place_taken_though_records_were_deleted() -> No
 
 
 @pytest.mark.fault(23)
-def test_of_many_who_want_one_generation_one_has_it() -> None:
+def test_one_of_many_owners_wins_a_generation() -> None:
     count = 6
     bucket = Failing(MemoryStore())  # which looks and makes in one step, as moto's server does not
     for generation in range(1, 6):
@@ -462,7 +460,7 @@ def test_of_many_who_want_one_generation_one_has_it() -> None:
 
 
 @pytest.mark.fault(31)
-def test_a_copy_that_was_deleted_is_begun_anew_and_acknowledges_nothing_meanwhile() -> None:
+def test_deleted_copy_is_recreated_and_acknowledges_nothing() -> None:
     store = MemoryStore()
     replica = begun(Failing(store))
     first = replica.held().incarnation
@@ -477,7 +475,7 @@ def test_a_copy_that_was_deleted_is_begun_anew_and_acknowledges_nothing_meanwhil
     assert again.incarnation != first
 
 
-def test_who_promises_himself_a_copy_that_is_begun_anew_meanwhile_has_what_it_holds_then() -> None:
+def test_grant_during_recreation_reads_new_copy() -> None:
     """The place of his record is taken by one that follows nothing of what he has read."""
     later = OwnerTerm(2, "later")
 
@@ -505,7 +503,7 @@ def test_who_promises_himself_a_copy_that_is_begun_anew_meanwhile_has_what_it_ho
 
 
 @pytest.mark.fault(12, 14)
-def test_records_that_are_damaged_or_missing_are_told_or_the_copy_holds_nothing() -> None:
+def test_damaged_or_missing_records_are_reported() -> None:
     store = MemoryStore()
     replica = begun(Failing(store))
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
@@ -533,7 +531,7 @@ def test_records_that_are_damaged_or_missing_are_told_or_the_copy_holds_nothing(
         begun(Failing(store), TERM)
 
 
-def test_a_piece_that_is_lost_is_told_and_not_read_as_nothing() -> None:
+def test_lost_piece_is_reported() -> None:
     store = MemoryStore()
     bucket = Failing(store)
     replica = begun(bucket)
@@ -549,7 +547,7 @@ def test_a_piece_that_is_lost_is_told_and_not_read_as_nothing() -> None:
         replica.read(OTHER, 0, 10)
 
 
-def test_who_only_reads_asks_once_and_again_if_the_copy_has_gone_on() -> None:
+def test_reader_asks_once_until_copy_changes() -> None:
     store = MemoryStore()
     writer, bucket = begun(Failing(store)), Failing(store)
     writer.store(TERM, PART, 0, b"p" * 70_000, last=True)
@@ -621,7 +619,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Answer]]:
         (507, "InsufficientStorage", "answers 507"),
     ],
 )
-def test_a_store_that_refuses_is_told_without_a_secret(
+def test_refusal_of_store_is_reported_without_secrets(
     answering: type[Answer], status: int, code: str, told: str
 ) -> None:
     answering.status, answering.code = status, code
@@ -635,7 +633,7 @@ def test_a_store_that_refuses_is_told_without_a_secret(
         assert secret not in text
 
 
-def test_a_store_that_makes_objects_twice_is_no_replica(answering: type[Answer]) -> None:
+def test_store_without_conditional_create_is_refused(answering: type[Answer]) -> None:
     answering.status = 200
     with pytest.raises(DurabilityError, match="cannot exclude a second writer") as caught:
         begun(ObjectStoreClient("s3", "bucket", "logs"))
@@ -643,7 +641,7 @@ def test_a_store_that_makes_objects_twice_is_no_replica(answering: type[Answer])
 
 
 @pytest.mark.fault(29)
-def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_store_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -657,7 +655,7 @@ def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch)
         assert bucket.requests == 1
 
 
-def test_the_client_is_loaded_when_a_url_asks_for_it_and_its_lack_is_told(tmp_path: Path) -> None:
+def test_client_is_imported_on_demand_and_its_absence_reported(tmp_path: Path) -> None:
     code = """
 import sys
 import nosync_nb
@@ -677,7 +675,7 @@ else:
     assert done.returncode == 0, done.stderr
 
 
-def test_each_request_tells_that_the_client_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_request_reports_missing_client(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("obstore", "obstore.store", "obstore.exceptions"):
         monkeypatch.setitem(sys.modules, name, None)
     for step in (
@@ -694,7 +692,7 @@ def test_each_request_tells_that_the_client_is_missing(monkeypatch: pytest.Monke
 
 
 @pytest.mark.fault(24)
-def test_a_copy_that_is_promised_takes_nothing_of_an_earlier_term_of_its_own_either() -> None:
+def test_copy_refuses_earlier_term_of_same_owner() -> None:
     store = MemoryStore()
     replica = begun(Failing(store), TERM)
     replica.promise(OwnerTerm(2, "me"), NAME)
@@ -715,7 +713,7 @@ def _not_started(*_: Any) -> Any:
 
 
 @pytest.mark.fault(33)
-def test_what_was_announced_is_back_from_a_bucket_when_the_disk_is_gone(
+def test_acknowledged_log_is_restored_from_bucket(
     server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, urls = tmp_path / "x.nosync", [f"s3://bucket/{tmp_path.name}-e2e"]
@@ -743,7 +741,7 @@ def test_what_was_announced_is_back_from_a_bucket_when_the_disk_is_gone(
             ), own.status()
     shutil.rmtree(path)
     # What a keeper asks besides is as much as it gets to before the session ends.
-    monkeypatch.setattr(replicating, "start_keeper", _not_started)
+    monkeypatch.setattr(replication_module, "start_keeper", _not_started)
     told = server.settled()
     with nosync_nb.open(path, replicas=urls) as session:
         assert session.now == now
@@ -756,9 +754,7 @@ def test_what_was_announced_is_back_from_a_bucket_when_the_disk_is_gone(
     assert [said.name.path for said in site.logs().values()] == [str(path)]
 
 
-def test_a_bucket_that_is_not_there_keeps_nobody_waiting_and_is_told(
-    server: ObjectServer, tmp_path: Path
-) -> None:
+def test_missing_bucket_is_reported_without_blocking(server: ObjectServer, tmp_path: Path) -> None:
     del server
     path, urls = tmp_path / "x.nosync", ["s3://missing/logs"]
     with pytest.raises(DurabilityError, match="there is no bucket 'missing'"):
@@ -779,7 +775,7 @@ def test_a_bucket_that_is_not_there_keeps_nobody_waiting_and_is_told(
 # -- bounds --------------------------------------------------------------------------------------
 
 
-def test_a_process_that_ships_leaves_no_list_of_all_files() -> None:
+def test_many_owners_leave_bounded_state() -> None:
     """However many files there are and processes were, and what is read stays little."""
     store = MemoryStore()
     bucket = Failing(store)
@@ -833,9 +829,7 @@ class Hostile(Answer):
 
 @pytest.mark.fault(44)
 @pytest.mark.parametrize("whole", [True, False])
-def test_an_object_larger_than_it_may_be_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch, whole: bool
-) -> None:
+def test_oversized_object_is_not_read(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
     class Own(Hostile):
         announced = 1 << 40
 
@@ -861,7 +855,7 @@ def test_an_object_larger_than_it_may_be_is_not_taken(
     assert Own.sent < 64 << 20
 
 
-def test_a_record_that_nobody_could_read_again_is_not_made(
+def test_oversized_record_is_not_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(object_manifest, "RECORD_BYTES_MAX", 2000)
@@ -888,7 +882,7 @@ class Slow(Answer):
 
 
 @pytest.mark.fault(30)
-def test_much_is_given_the_time_that_it_takes_on_a_slow_link(
+def test_large_upload_may_outlast_deadline_of_small_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a deadline for a word would refuse goes through; a word has the short one still."""
