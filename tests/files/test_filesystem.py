@@ -266,13 +266,13 @@ def test_created_files_are_private_under_any_umask(files: Files, folder: str) ->
     assert modes == {"a": 0o700, "b": 0o700, "file": 0o600, "whole": 0o600, "lock": 0o600}
 
 
-def strangers(folder: str) -> dict[str, str]:
-    """What may stand where a plain file belongs, by what it is."""
+def special_files(folder: str) -> dict[str, str]:
+    """The kinds of files that are not regular, by name."""
     made = {name: os.path.join(folder, name) for name in ("pipe", "folder", "socket", "link")}
     os.mkfifo(made["pipe"])
     os.mkdir(made["folder"])
     with socket.socket(socket.AF_UNIX) as server:
-        here = os.open(folder, os.O_RDONLY)  # the path may be longer than a socket's may be
+        here = os.open(folder, os.O_RDONLY)  # the path may be too long for a socket
         server.bind(f"/proc/self/fd/{here}/socket")
         os.close(here)
     os.symlink("/dev/zero", made["link"])
@@ -281,7 +281,7 @@ def strangers(folder: str) -> dict[str, str]:
 
 @pytest.mark.timeout(20)
 def test_only_regular_files_are_opened_and_no_call_hangs(files: Files, folder: str) -> None:
-    for path in strangers(folder).values():
+    for path in special_files(folder).values():
         acts: list[Callable[[str], Any]] = [files.read, files.open, files.mapped, files.lock]
         acts.append(lambda path: files.open(path, write=True))
         acts.append(lambda path: files.mapped(path, write=True))
@@ -310,7 +310,7 @@ def test_folder_behind_link_is_refused(files: Files, folder: str) -> None:
         lambda: files.replace(mine, b"theirs"),
         lambda: files.unlink(mine),
     ]
-    if type(files) is not Files:  # the others keep their own account of syncs
+    if type(files) is not Files:  # the other disks record their syncs themselves
         del acts[1]
     for act in acts:
         with pytest.raises(DurabilityError, match=r"not a directory|too many levels"):
@@ -347,7 +347,7 @@ def test_mapped_file_holds_no_descriptor_and_ends_with_its_last_view(folder: str
 
 
 def test_close_error_is_raised(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk may tell only then that it could not keep what was written."""
+    """A disk may report a failed write only at close."""
     files, path = Files(), os.path.join(folder, "a")
     whole, failing = os.close, [0]
 
@@ -451,7 +451,7 @@ def test_power_loss_drops_folder_with_unsynced_name(tmp_path: Path) -> None:
 def test_file_and_folder_are_synced_by_the_system_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tests play the power's loss over these two calls; so somebody has to see them made."""
+    """The simulated power losses replace these two calls, so one test observes them."""
     synced: list[int] = []
 
     def watched(sync: Callable[[int], None]) -> Callable[[int], None]:

@@ -37,7 +37,7 @@ def test_run_all_runs_more_steps_than_threads() -> None:
 
 @pytest.mark.parametrize("bad", range(THREADS_MAX + 1))
 def test_step_error_is_raised_after_all_steps_ended(bad: int) -> None:
-    """In another thread no other step waits for it; whoever waits hears of it afterwards."""
+    """Steps in other threads do not wait for it; the caller gets the error afterwards."""
     done: list[int] = []
 
     def step(i: int) -> Callable[[], None]:
@@ -56,7 +56,7 @@ def test_step_error_is_raised_after_all_steps_ended(bad: int) -> None:
 
 
 def test_interrupt_waits_for_running_steps() -> None:
-    """The caller closes its files next: none may be in use then."""
+    """The caller closes its files next, so none may be in use."""
     ended, begun = threading.Event(), threading.Event()
 
     def interrupted() -> None:
@@ -116,8 +116,8 @@ def test_close_all_closes_every_file_despite_error(tmp_path: Path) -> None:
     assert sorted(closed) == ["a", "b", "c"]
 
 
-def written(disk: Files, root: Path) -> dict[str, bytes]:
-    """Writes a folder in every way that a log does; returns what is there then."""
+def write_folder(disk: Files, root: Path) -> dict[str, bytes]:
+    """Writes a folder in every way that a log does; returns its contents."""
     root.mkdir(exist_ok=True)
     (root / "before").write_bytes(b"was there")
     top = str(root / "made")
@@ -167,8 +167,8 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def test_group_sync_disk_writes_content_of_plain_disk(tmp_path: Path) -> None:
-    expected = written(Files(), tmp_path / "plain")
-    assert written(GroupSyncFiles(Files()), tmp_path / "together") == expected
+    expected = write_folder(Files(), tmp_path / "plain")
+    assert write_folder(GroupSyncFiles(Files()), tmp_path / "together") == expected
     assert expected["made/inner/segment"] == b"HEAD of it"
 
 
@@ -177,7 +177,7 @@ def test_deferred_syncs_survive_power_loss(tmp_path: Path, seed: int) -> None:
     root = tmp_path / "disk"
     disk = FaultyFiles(seed=seed)
     together = GroupSyncFiles(disk)
-    expected = written(together, root)
+    expected = write_folder(together, root)
     together.sync_deferred()
     disk.lose_power(str(root))
     assert contents(root) == expected
@@ -186,7 +186,7 @@ def test_deferred_syncs_survive_power_loss(tmp_path: Path, seed: int) -> None:
 def test_sync_deferred_syncs_each_file_and_folder_once(tmp_path: Path) -> None:
     disk = FaultyFiles()
     together = GroupSyncFiles(disk)
-    written(together, tmp_path)
+    write_folder(together, tmp_path)
     assert not [step for step in disk.steps if step.action.startswith("sync")]
     before = len(disk.steps)
     together.sync_deferred()
@@ -204,7 +204,7 @@ def test_sync_deferred_syncs_each_file_and_folder_once(tmp_path: Path) -> None:
 def test_failed_deferred_sync_raises_error(tmp_path: Path, at: int) -> None:
     disk = FaultyFiles()
     together = GroupSyncFiles(disk)
-    written(together, tmp_path)
+    write_folder(together, tmp_path)
     disk.refuse(at, 1, 5)
     with pytest.raises(DurabilityError):
         together.sync_deferred()

@@ -20,7 +20,7 @@ NAMES = ("a", "b", "inner/a", "inner/c", "inner", "a/x", "none/x")
 
 
 def call(files: Files, root: str, pick: random.Random) -> Any:
-    """Makes one call, drawn by chance; returns what it gave, or the number of its error."""
+    """Makes one random call; returns its result, or the number of its error."""
     path = os.path.join(root, pick.choice(NAMES))
     beside = os.path.join(os.path.dirname(path), pick.choice("abc"))
     data = pick.randbytes(pick.randrange(20))

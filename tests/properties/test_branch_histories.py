@@ -1,10 +1,10 @@
 """Random histories of a session and its branches: against a model that keeps everything.
 
-Each step is done to one of the logs: epochs, edits of a stage, branches at any epoch, rewinds, what
-the parent got since, drops, switches, merges, checkpoints, retention and pins, endings with and
-without a proper end, and reopenings. The model keeps the rows of the inputs at every epoch of every
-log, and computes the stages from them; it knows which epochs have to be readable. Those that are
-not say so. No file is missing that somebody reads, and in the end none is there that nobody can.
+Each step changes one of the logs: epochs, edits of a stage, branches at any epoch, rewinds,
+follows, drops, switches, merges, checkpoints, retention, pins, closings, kills and reopenings. The
+model keeps the rows of the inputs at every epoch of every log, computes the stages from them, and
+knows the readable epochs. Reads of other epochs raise an error. No needed file is missing, and in
+the end no unneeded file is left.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ Rows = Counter[tuple[int, int]]
 
 
 class Model:
-    """A log as it has to be: the rows of its input at each epoch, and what its stage computes."""
+    """The model of a log: the rows of its input at each epoch, and the rows of its stage."""
 
     def __init__(self, path: str, epochs: list[Rows], least: int, parent: Model | None) -> None:
         self.path = path
         self.epochs = epochs
         self.least = least
-        self.leasts = [least] * len(epochs)  # that each epoch was computed by
+        self.leasts = [least] * len(epochs)  # the bound of each epoch
         self.parent = parent
         self.forked = len(epochs) - 1
         self.followed = self.forked
-        self.unknown = self.forked - 1  # the last epoch of which they may be known no more
+        self.unknown = self.forked - 1  # the last epoch whose definitions may be unknown
         self.left: set[int] = set()
         self.retain: int | None = None
         self.pins: dict[str, int] = {}
-        self.exact = {*range(len(epochs))}  # what can be read, whenever the past was thinned out
+        self.exact = {*range(len(epochs))}  # the epochs that stay readable under any downsampling
 
     def keep(self) -> None:
-        """What is older than is retained may be let go, but for what is pinned."""
+        """Epochs before the retained ones may be dropped unless they are pinned."""
         now = len(self.epochs) - 1
         if self.retain is not None:
             least, pinned = now - self.retain + 1, {*self.pins.values()}
             self.exact = {each for each in self.exact if each >= least or each in pinned}
 
     def take(self, least: int) -> None:
-        """One more epoch, computed with a bound."""
+        """Adds an epoch that is computed with a bound."""
         self.exact.add(len(self.epochs) - 1)
         self.keep()
         self.leasts.append(least)
@@ -72,11 +72,11 @@ class Model:
             self.leasts[0] = least
 
     def then(self, epoch: int) -> int:
-        """The bound that an epoch was computed with."""
+        """The bound of an epoch."""
         return self.least if len(self.epochs) == 1 else self.leasts[epoch]
 
     def grouped(self, epoch: int) -> list[tuple[int, int, int]]:
-        """Of the stage: by the first column how many, and the greatest second one."""
+        """The rows of the stage: count and greatest second column by the first column."""
         groups: dict[int, list[int]] = {}
         for (a, b), count in self.epochs[epoch].items():
             if b >= self.least:
@@ -85,7 +85,7 @@ class Model:
 
 
 class Histories(RuleBasedStateMachine):
-    """The logs, each open or not, and what they have to be."""
+    """The logs, open or not, and their models."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,10 +148,10 @@ class Histories(RuleBasedStateMachine):
         assert made.pins == child.pins
 
     def branch_as_it_may(self, session: Session, name: str, at: int, model: Model) -> None:
-        """Of epochs before its own a branch knows no definitions, nor a log before some checkpoint.
+        """Branches at an epoch whose definitions may be unknown, or expects the refusal.
 
-        When frames are trimmed is the worker's business: what follows must not depend on it, as a
-        history that is tried again has to be the same.
+        The background worker decides when frames are trimmed, so no later step depends on the
+        result: a repeated history must be the same.
         """
         try:
             made = session.branch(name, at=at, definitions="then")
@@ -172,7 +172,7 @@ class Histories(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(leaves)), label="branch")
         model = self.models.pop(name)
         session = self.open.pop(name, None) or nosync_nb.open(model.path)
-        for each in list(session.branches):  # those that rewinds have left
+        for each in list(session.branches):  # the backup branches of rewinds
             session.drop_branch(each)
         session.close()
         above = next(n for n, each in self.models.items() if each is model.parent)
@@ -198,7 +198,7 @@ class Histories(RuleBasedStateMachine):
             now.update(parent.epochs[epoch])
             now.subtract(parent.epochs[epoch - 1])
             if any(count < 0 for count in now.values()):
-                return  # what the parent took away is not there: a row would be there -1 times
+                return  # the parent removed a row that is not here: its count would be -1
             model.epochs.append(+now)
             model.take(model.least)
             model.followed = epoch
@@ -232,13 +232,13 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def switch(self, data: st.DataObject) -> None:
-        """Notes where a notebook goes on, as `%dd switch` does."""
+        """Records the branch of a notebook, like `%dd switch`."""
         below = [self.below(model) for model in self.models.values() if model.parent is not None]
         self.used = data.draw(st.sampled_from([None, *sorted(below)]), label="switched to")
         branches.set_notebook_branch(Files(), self.models[""].path, self.used)
 
     def below(self, model: Model) -> str:
-        """A branch as it is named from the main log: `A/B` is branch B of branch A."""
+        """The name of a branch from the main log: `A/B` is branch B of branch A."""
         names = {id(each): name for name, each in self.models.items()}
         name, above = os.path.basename(model.path), model.parent
         while above is not None and above.parent is not None:
@@ -262,7 +262,7 @@ class Histories(RuleBasedStateMachine):
         model, session = self.any(data)
         drain_background(session)
         checkpoint_now(session)
-        model.unknown = session.now  # frames before it are trimmed some time
+        model.unknown = session.now  # frames before it will be trimmed
 
     @rule(data=st.data())
     def reopen(self, data: st.DataObject) -> None:
@@ -273,7 +273,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def take_over(self, data: st.DataObject) -> None:
-        """As after a crash: the one before has not ended, and what is written stands."""
+        """Opens as after a crash: the previous session was not closed."""
         model, before = self.any(data)
         name = next(n for n, each in self.models.items() if each is model)
         self.open[name] = nosync_nb.open(model.path, takeover=True)
@@ -291,7 +291,7 @@ class Histories(RuleBasedStateMachine):
         assert branches.notebook_branch(Files(), self.models[""].path) == self.used
 
     def reads(self, name: str, session: Session, epochs: set[int]) -> None:
-        """Some epochs are what they were, or say that they cannot be read, where they may."""
+        """Some epochs equal the model, or raise an error if they need not be readable."""
         model = self.models[name]
         for at in epochs:
             told = ""
@@ -306,17 +306,17 @@ class Histories(RuleBasedStateMachine):
             assert Counter(rows) == model.epochs[at], (name, at)
 
     def teardown(self) -> None:
-        """Every epoch of every log, and its files, as who comes after a crash finds them."""
+        """Compares every epoch of every log, and its files, as after a crash."""
         try:
             for name, model in self.models.items():
                 before = self.open.get(name)
-                if before is not None:  # what it writes later stays until the log is opened again
+                if before is not None:  # its later files would stay until the next opening
                     drain_background(before)
                 session = self.open[name] = nosync_nb.open(model.path, takeover=True)
                 if before is not None:
                     before.close()
                 self.reads(name, session, {*range(len(model.epochs))})
-                for _ in range(3):  # what is not needed any more goes with the third one
+                for _ in range(3):  # the third checkpoint deletes unneeded files
                     session.commit()
                     drain_background(session)
                     checkpoint_now(session)
@@ -327,7 +327,7 @@ class Histories(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def has_its_files(self, session: Session) -> None:
-        """There is what is read, and nothing that nobody can read."""
+        """Every needed file exists, and no other one."""
         assert session.verify().whole
         drain_background(session)
         there = {
@@ -339,7 +339,7 @@ class Histories(RuleBasedStateMachine):
         assert there <= services_of(session).publisher.named_files, session.path
 
 
-@pytest.mark.filterwarnings("ignore:.*before the restart")  # random rows are now and then equal
+@pytest.mark.filterwarnings("ignore:.*before the restart")  # random rows may be equal
 @pytest.mark.parametrize("kept", [True, False], ids=["frames", "no frames"])
 def test_every_epoch_of_every_branch_matches_model(
     kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

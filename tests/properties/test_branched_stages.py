@@ -1,13 +1,13 @@
 """Branches and rewinds of stages at every durability level: against evaluation from scratch.
 
-A session has stages that read each other, kept in memory, on disk and on replicas, some of them
-nondeterministic. They are defined before the epoch that the session returns to, or after it. Then
-the session is branched, rewound, lets a branch follow its parent, and is opened again, in any
-order. After each step every readable epoch of every stage is what evaluation from scratch gives.
+A session has stages that read each other, durable in memory, on disk and on replicas; some are
+nondeterministic. They are defined before or after the epoch to which the session returns. Then the
+session is branched, rewound, follows its parent and is reopened, in any order. After each step
+every readable epoch of every stage equals evaluation from scratch.
 
-Of a nondeterministic stage that holds for the deterministic columns. A result that was memoised
-stays as long as the row is there that it was computed from, also on a branch and after a rewind.
-No stage is stale but those whose memoised results are lost, and those that read one.
+Of a nondeterministic stage only the deterministic columns are compared. A memoised result stays as
+long as its source row, also on a branch and after a rewind. Only stages that lost memoised results
+are stale, and the stages that read them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nosync_nb.store import point_in_time
 
 pytestmark = [
     pytest.mark.usefixtures("no_disk"),
-    pytest.mark.filterwarnings("ignore:.*before the restart"),  # random rows are equal now and then
+    pytest.mark.filterwarnings("ignore:.*before the restart"),  # random rows may be equal
 ]
 
 Rows = Counter[tuple[int, int]]
@@ -46,7 +46,7 @@ LEVELS = ("memory", "disk", "replicas")
 
 
 def _components(rows: Rows) -> Held:
-    """The nodes of a graph, each with the smallest one that it is connected with."""
+    """The nodes of a graph, each with the smallest node of its component."""
     least = {node: node for edge in rows for node in edge}
     for _ in least:
         for a, b in rows:
@@ -89,11 +89,11 @@ class Case(NamedTuple):
     """A stage.
 
     Attributes:
-        define: describes it, over the input and other stages.
-        holds: its rows over those of the input, without the columns of `values`.
-        leveled: it is kept at the level of the test; else as any stage is.
-        values: how many of its last columns are not deterministic.
-        source: what a result is computed from, by the other columns of its row; None: `holds`.
+        define: its definition over the input and other stages.
+        holds: its rows for rows of the input, without the columns of `values`.
+        leveled: True if it has the durability level of the test.
+        values: the number of nondeterministic columns at its end.
+        source: the source of a result, by the other columns of its row; None: `holds`.
     """
 
     define: Callable[[Session], Any]
@@ -187,7 +187,7 @@ DRAWN = {
 }
 CASES |= DRAWN
 BASES = {"plus", "totals", "parts", "tags", "looped", "highest", "sums", "reduced"}
-"""The stages that others read, and some more: defined early where readers are defined late."""
+"""The stages that are defined early if their readers are defined late."""
 
 READS = {
     "kinds": ("plus",),
@@ -203,12 +203,12 @@ READS = {
 
 
 class World:
-    """A session and the model of it: the rows of its input and what is known of its stages.
+    """A session and its model: the rows of its input and the known results of its stages.
 
     Attributes:
         epochs: the rows of the input at each epoch.
         was: by nondeterministic stage and epoch, its rows.
-        begin: the epoch that its log begins at: no frame tells of one before it.
+        begin: the first epoch of its log, which has no frame of an earlier one.
         lost: the stages whose memoised results may be lost, and those that read one.
         parents: the sessions that this one was branched from, with their model.
     """
@@ -257,7 +257,7 @@ class World:
         self.epochs.append(+now)
 
     def branch(self) -> None:
-        """Goes on with a branch at any epoch; what follows is done there."""
+        """Branches at any epoch and continues in the branch."""
         at, self.count = self.chance.randrange(len(self.epochs)), self.count + 1
         known = self.known(at)
         self.parents.append((self.session, [*self.epochs], at))
@@ -274,14 +274,14 @@ class World:
         self.returned(at, known)
 
     def known(self, at: int) -> set[str]:
-        """The stages that can be read at an epoch; the others are computed from there."""
+        """The stages that are readable at an epoch."""
         return {name for name in self.defined if at in self.readable(name)}
 
     def readable(self, name: str) -> list[int]:
         return [epoch for each in self.session[name].history() for epoch in each]
 
     def returned(self, at: int, known: set[str]) -> None:
-        """Notes what becomes of the stages as the session goes on from an epoch."""
+        """Updates the model when the session continues from an epoch."""
         if at == len(self.epochs) - 1:
             return
         told = self.frames and at >= self.begin
@@ -295,7 +295,7 @@ class World:
                 self.lost.add(name)
 
     def follow(self) -> None:
-        """The branch takes the epochs that its parent had since, as far as it can."""
+        """Follows the parent as far as possible."""
         if not self.parents or self.parents[-1][2] < 0:
             return
         parent, epochs, taken = self.parents[-1]
@@ -315,17 +315,16 @@ class World:
         self.session = nosync_nb.open(path)
 
     def kill(self) -> None:
-        """Another process takes over from one that is gone."""
+        """Another process takes over from a dead one."""
         before = self.session
         self.session = nosync_nb.open(before.path, takeover=True)
         before.close()
 
     def rebuild(self) -> None:
-        """What the worker does in the background."""
         rebuild(self.session)
 
     def check(self) -> None:
-        """Every readable epoch of every stage is what evaluation from scratch gives."""
+        """Compares every readable epoch of every stage with evaluation from scratch."""
         session, now = self.session, len(self.epochs) - 1
         assert session.now == now
         assert session.stale.keys() <= self.lost, session.stale
@@ -357,7 +356,7 @@ class World:
                 self.stays(name, case, before, after)
 
     def stays(self, name: str, case: Case, before: int, after: int) -> None:
-        """What was memoised at an epoch is there at the next one, if its row is."""
+        """A memoised result stays at the next epoch if its source row does."""
         found = []
         for at in (before, after):
             values: dict[Any, set[Any]] = {}
@@ -380,7 +379,7 @@ WHEN = ("before", "readers after", "after")
 
 @pytest.fixture(autouse=True)
 def quiet(own_key: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No keeper ships; the worker's tasks are done by the steps."""
+    """Stops shipping and background work; the steps do the work."""
     monkeypatch.setattr(ReplicationService, "start", lambda self: None)
     monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
 
@@ -423,13 +422,13 @@ SEQUENCES = (
 def test_every_read_equals_evaluation_from_scratch(
     level: str, when: str, steps: list[str], seed: int
 ) -> None:
-    """Where the frames since the epoch are there: no memoised result is lost."""
+    """With the frames since the epoch, no memoised result is lost."""
     run(level, when, steps, seed, frames=True)
 
 
 @pytest.fixture
 def seed(level: str, when: str, steps: list[str]) -> int:
-    """The same for each case in every run."""
+    """Derives the seed from the case, so that every run is equal."""
     return crc32(repr((level, when, steps)).encode())
 
 
@@ -448,6 +447,6 @@ def test_only_lost_results_make_a_stage_stale(
     level: str, when: str, frames: bool, steps: list[str], seed: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        if not frames:  # of an old epoch none is read
+        if not frames:  # no frame of an old epoch is read
             patch.setattr(point_in_time, "EPOCHS_MAX", -(1 << 40))
         run(level, when, steps, seed, frames=frames)

@@ -1,8 +1,8 @@
 """Random loops: at every epoch equal to evaluation from scratch.
 
-Bounded loops at random are in test_random_programs.py; here nothing bounds the rounds, so that what
-ends a loop is that nothing changes any more, also after removals. Graphs are dense, so that what is
-reached one way is reached another way too, in more rounds, when an edge is gone.
+Bounded random loops are in test_random_programs.py. Here a loop ends only when nothing changes any
+more, also after removals. Graphs are dense, so that a node is still reachable in more rounds after
+an edge is removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCHEMAS = {"a": "c0 int, c1 int", "b": "d0 int"}
 
 @st.composite
 def graphs(draw: st.DrawFn) -> list[Epoch]:
-    """Epochs of a graph and its roots: every row is there 0, 1 or 2 times, whatever it was."""
+    """Epochs of a graph and its roots; each row occurs 0, 1 or 2 times."""
     pools: dict[str, list[Row]] = {"a": EDGES, "b": [(node,) for node in (*NODES, None)]}
     held: dict[str, Bag] = {name: model.bag() for name in pools}
     epochs = []
@@ -45,8 +45,8 @@ def graphs(draw: st.DrawFn) -> list[Epoch]:
     return epochs
 
 
-def run(data: st.DataObject, build: Build, oracle: Oracle) -> None:
-    """Draws a history and holds a loop against its model."""
+def check_loop(data: st.DataObject, build: Build, oracle: Oracle) -> None:
+    """Draws a history and compares a loop with its model."""
     history = data.draw(graphs(), label="history")
     check(history, SCHEMAS, build, oracle, data.draw(st.integers(0, 2), label="defined at"))
 
@@ -55,21 +55,21 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 def step(nodes: Collection, edges: Collection) -> Collection:
-    """Where edges lead from nodes."""
+    """The targets of the edges from some nodes."""
     return nodes.join(edges, on={"d0": "c0"}).select("c1 as d0")
 
 
-def stepped(nodes: Bag, edges: Bag) -> Bag:
+def step_bag(nodes: Bag, edges: Bag) -> Bag:
     return model.mapped(model.join(nodes, edges, [(0, 0)], "inner", (1, 2)), lambda row: row[1:])
 
 
-def either(*bags: Bag) -> Bag:
+def union(*bags: Bag) -> Bag:
     return model.distinct(model.concat(*bags))
 
 
 @given(st.data())
 def test_fixpoint_equals_that_of_current_rows(data: st.DataObject) -> None:
-    """What is reached, and where all paths end: each loop ends by itself, at every epoch."""
+    """Reachable nodes, and the ends of all paths: each loop converges at every epoch."""
 
     def onward(paths: Collection, edges: Collection) -> Collection:
         on = edges.rename({"c0": "m0", "c1": "m1"})
@@ -83,18 +83,18 @@ def test_fixpoint_equals_that_of_current_rows(data: st.DataObject) -> None:
     def oracle(edges: Bag, roots: Bag) -> Bag:
         def longer(held: Bag) -> Bag:
             joined = model.join(held, edges, [(1, 0)], "inner", (2, 2))
-            return either(model.mapped(joined, lambda row: (row[0], row[2])), edges)
+            return union(model.mapped(joined, lambda row: (row[0], row[2])), edges)
 
         paths = model.iterated(edges, longer)
-        reached = model.iterated(roots, lambda held: either(stepped(held, edges), roots))
+        reached = model.iterated(roots, lambda held: union(step_bag(held, edges), roots))
         return model.concat(reached, model.mapped(paths, lambda row: row[1:]))
 
-    run(data, build, oracle)
+    check_loop(data, build, oracle)
 
 
 @given(st.data())
 def test_nested_fixpoint_may_retract_rows_of_inner_loop(data: st.DataObject) -> None:
-    """Edges that lead on to nothing or come from nowhere are dropped, round by round."""
+    """Edges without a successor or a predecessor are dropped, round by round."""
 
     def trimmed(edges: Collection) -> Collection:
         starts = edges.select("c1 as d0").distinct()
@@ -104,24 +104,24 @@ def test_nested_fixpoint_may_retract_rows_of_inner_loop(data: st.DataObject) -> 
 
     def trim(edges: Bag) -> Bag:
         starts = model.distinct(model.mapped(edges, lambda row: row[1:]))
-        further = model.iterated(starts, lambda held: either(stepped(held, edges), starts))
+        further = model.iterated(starts, lambda held: union(step_bag(held, edges), starts))
         kept = model.join(edges, further, [(0, 0)], "semi", (2, 1))
         firsts = model.distinct(model.mapped(edges, lambda row: row[:1]))
         return model.join(kept, firsts, [(1, 0)], "semi", (2, 1))
 
     def oracle(edges: Bag, roots: Bag) -> Bag:
-        return stepped(roots, model.iterated(edges, trim))
+        return step_bag(roots, model.iterated(edges, trim))
 
-    run(data, lambda edges, roots: step(roots, edges.iterate(trimmed)), oracle)
+    check_loop(data, lambda edges, roots: step(roots, edges.iterate(trimmed)), oracle)
 
 
 @given(st.data(), st.sampled_from([None, 1, 3]), st.booleans())
 def test_mutually_recursive_variables_share_rounds(
     data: st.DataObject, rounds: int | None, swapped: bool
 ) -> None:
-    """What is reached in even and in odd numbers of steps, and what in both.
+    """Nodes that are reachable in an even and in an odd number of steps, and in both.
 
-    What odd starts from is gone in the next round, so that on a circle it may go around for ever.
+    The start of `odd` is gone in the next round, so that it may circulate for ever.
     """
     odd = "false" if rounds is None else "d0 > 2"
 
@@ -147,13 +147,13 @@ def test_mutually_recursive_variables_share_rounds(
         while rounds is None or done < rounds:
             even, odd, both = state
             after = (
-                either(stepped(odd, edges), roots),
-                model.distinct(stepped(even, edges)),
-                either(model.join(odd, even, [(0, 0)], "semi", (1, 1)), both),
+                union(step_bag(odd, edges), roots),
+                model.distinct(step_bag(even, edges)),
+                union(model.join(odd, even, [(0, 0)], "semi", (1, 1)), both),
             )
             if after == state:
                 break
             state, done = after, done + 1
         return state[2] if swapped else model.concat(state[0], state[2])
 
-    run(data, build, oracle)
+    check_loop(data, build, oracle)

@@ -28,7 +28,7 @@ from nosync_nb.trace.compaction import LAYERS_MAX
 pytestmark = pytest.mark.usefixtures("no_disk")
 
 
-# -- which epochs are on disk ------------------------------------------------------------------
+# -- durable epochs --------------------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=40))
@@ -53,7 +53,7 @@ def test_epoch_offsets_stay_bounded_without_readers() -> None:
     assert [written.upto(seq) for seq in (1996, 1998, 5000)] == [998, 999, 999]
 
 
-# -- descriptions and functions that are gone --------------------------------------------------
+# -- unused descriptions and functions -------------------------------------------------------------
 
 
 def test_rerun_cell_leaves_no_description(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_name_is_known_while_stage_is_defined(tmp_path: Path) -> None:
         assert not services_of(session).works.stages
 
 
-class _Odd:
-    """A callable that can be identified in this kernel only."""
+class _KernelCallable:
+    """A callable whose identity is valid in this kernel only."""
 
     def __init__(self) -> None:
         self.lock = object()
@@ -95,7 +95,7 @@ def test_identity_of_collected_function_is_not_reused() -> None:
     before = kernel_identities()
     names = set()
     for _ in range(50):
-        function = _Odd()
+        function = _KernelCallable()
         name = closure.kernel_identity(function)
         assert name == closure.kernel_identity(function)
         names.add(name)
@@ -105,7 +105,7 @@ def test_identity_of_collected_function_is_not_reused() -> None:
     assert kernel_identities() <= before
 
 
-# -- who hears of epochs -----------------------------------------------------------------------
+# -- listeners -------------------------------------------------------------------------------------
 
 
 def test_failing_listener_is_reported_once_per_error_type(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_unsubscribing_listener_takes_no_epoch_from_others(tmp_path: Path) -> No
     assert heard == [1, 2]
 
 
-# -- checkpoints -------------------------------------------------------------------------------
+# -- checkpoints -----------------------------------------------------------------------------------
 
 
 def test_checkpoint_encodes_only_changes_since_last_one(
@@ -199,7 +199,7 @@ def test_large_value_is_in_one_file_named_by_checkpoints(tmp_path: Path) -> None
 def test_value_too_large_for_frame_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
-    """Not into the frame, and the pack, and a layer; what comes back is what was there."""
+    """It is not repeated in the frame, the pack and a layer, and is read back unchanged."""
     for bound in ("FRAME_BYTES", "SPILL_BYTES", "SETTLED_BYTES"):
         monkeypatch.setattr(store, bound, 1000)
     path = tmp_path / "log"
@@ -282,7 +282,7 @@ def test_values_moved_to_files_are_read_after_next_epochs(
         assert {name for name in named if name.endswith(".arrow")} <= there
 
 
-# -- thousands of epochs -----------------------------------------------------------------------
+# -- thousands of epochs ---------------------------------------------------------------------------
 
 PHASE = 480
 GROWS = {  # by design: a number for each epoch, and the packs that hold them
@@ -307,7 +307,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Life:
-    """A session in use: it changes and is read, and what it holds stays of one size."""
+    """A session in use: it changes and is read, and its rows stay of one size."""
 
     def __init__(self, session: nosync_nb.Session) -> None:
         self.session = session
@@ -319,7 +319,7 @@ class Life:
         self.left.insert(self.held)
 
     def define(self) -> None:
-        """Describes everything again, as a cell does that is run again."""
+        """Defines everything again, like a rerun cell."""
         left, right = self.left, self.right
         by_key = left.group_by("k")
         self.session.define(
@@ -332,7 +332,7 @@ class Life:
         )
 
     def run(self, epochs: int) -> None:
-        """Commits epochs; reads, listens and defines now and then."""
+        """Commits epochs, and sometimes reads, listens and defines."""
         session = self.session
         for _ in range(epochs):
             at = self.epoch % len(self.held)
@@ -349,7 +349,6 @@ class Life:
             settle_background(session)
 
     def look(self) -> None:
-        """Reads in every way."""
         session = self.session
         stop = session.subscribe(lambda epoch: None)
         assert len(session["pairs"].rows()) == len(self.held)

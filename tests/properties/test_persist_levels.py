@@ -1,9 +1,8 @@
 """Random durability levels: every acknowledged epoch is recovered.
 
-A log of stages at levels that change, and that are scaled back and owed again at any moment, is
-shipped to a replica that fails at some call, and its disk is lost. All that the replica had
-acknowledged is there again at every epoch, and what is owed by level is there as it was, not only
-computed again.
+The levels of stages change, and are demoted and restored at any moment. Their log is shipped to a
+replica that fails at some call, and its disk is lost. Every acknowledged epoch is recovered, and
+stages that require replication are read back, not recomputed.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ STEPS = st.lists(
 
 
 class Flaky(FolderReplica):
-    """A replica that takes so many calls and fails from then on."""
+    """A replica that fails after a number of calls."""
 
     left = 1 << 30
 
@@ -79,12 +78,12 @@ class Flaky(FolderReplica):
         super().sync(term, seq)
 
     def takes(self, calls: int) -> None:
-        """Fails after so many calls from now on."""
+        """Fails after `calls` more calls."""
         self.left = calls
 
 
 def define(session: Session, name: str, persist: str) -> None:
-    """Defines a stage, or says at which level it is kept from now on."""
+    """Defines a stage, or changes its durability level."""
     orders = session["orders"]
     if name == "totals":
         collection = orders.group_by("customer").agg(total="sum(amount)")
@@ -94,14 +93,14 @@ def define(session: Session, name: str, persist: str) -> None:
         collection = session["totals"].join(orders, on="customer")
     else:
         collection = session["over"].group_by().agg(n="count(*)")
-    # That it is kept on replicas can be said only to a session that has some.
+    # A session without replicas refuses persist="replicas" unless its check is bypassed.
     services_of(session).definitions.define_checked(
         {name: collection}, StageOptions(persist=persist)
     )
 
 
-def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
-    """A collection at every epoch that it can be read at."""
+def rows_by_epoch(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
+    """The rows of a collection at every readable epoch."""
     return {
         e: sorted(tuple(row) for row in session[name].rows(e))
         for each in session[name].history()
@@ -110,7 +109,7 @@ def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
 
 
 class Shipped:
-    """A session whose log is shipped by hand, and what its replica had acknowledged last."""
+    """A session whose log the test ships, and the last acknowledged state."""
 
     def __init__(self, folder: Path, levels: list[str]) -> None:
         self.url = f"file://{folder}/r"
@@ -143,7 +142,7 @@ class Shipped:
                 define(session, what, LEVELS[how])
 
     def scale(self, most: int) -> None:
-        """Scales back so many of those that can be; none: all are owed again."""
+        """Demotes `most` stages; 0 restores all of them."""
         owners = services_of(self.session)
         with owners.gate.lock:
             if most:
@@ -164,15 +163,15 @@ class Shipped:
         known = self.shipper.acknowledged
         if known is not None and known != before:
             assert known.seq == log_of(self.session).head.seq
-            self.expected = {n: past(self.session, n) for n in ("orders", *STAGES)}
+            self.expected = {n: rows_by_epoch(self.session, n) for n in ("orders", *STAGES)}
             catalog = catalog_of(self.session)
             self.owed = {n for n in self.expected if not catalog[n].on_disk}
             self.owed -= {n for n in self.expected if catalog[n].in_memory}
 
 
 @pytest.fixture(autouse=True)
-def nobody_ships(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session that comes back starts no keeper."""
+def no_shipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The restored session starts no keeper."""
     monkeypatch.setattr(ReplicationService, "start", lambda self: None)
 
 
@@ -201,7 +200,7 @@ def test_acknowledged_epochs_return_after_lost_disk(
             again["orders"].insert([(1, 1)])
             again.commit()
             for name, expected in shipped.expected.items():
-                there = past(again, name)
+                there = rows_by_epoch(again, name)
                 assert expected.keys() <= there.keys()
                 assert {e: there[e] for e in expected} == expected
             ran = {n for n, how in again.recovery.stages.items() if how != "read"}

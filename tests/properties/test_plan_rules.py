@@ -1,12 +1,11 @@
 """Conditions of plan rewrites: a random test fails without any one of them.
 
-Each is taken out in turn, and the cases of a few fixed seeds tell the difference. The same cases
-with all conditions in place tell none. A case is a random plan over random rows, computed at once
-in memory, as it is written and as it is planned: what raises is a result, too.
+Each condition is removed in turn, and the cases of a few fixed seeds detect it. With all conditions
+in place they detect nothing. A case is a random plan over random rows, computed in memory as
+written and as planned; an error is a result, too.
 
-Not among the conditions are those that only save work: that a filter stays above what others read
-and above named collections, that it leaves loops alone, and that a join has the columns of its keys
-(it does not fit else, and is run as written).
+Conditions that only save work are left out: filters stay above shared and named collections and
+above loops, and a join has the columns of its keys (otherwise it runs as written).
 """
 
 from __future__ import annotations
@@ -46,31 +45,31 @@ from nosync_nb.trace.batch import Updates, arrange
 
 SEEDS = (2, 1)
 CASES = tried(300, 3000)
-"""Of each seed, with all conditions in place; each that is taken out is missed within so many."""
+"""Cases of each seed; a removed condition is detected within so many."""
 
 CASES_MAX = 3000
-"""Of each seed, until a condition is missed: what is drawn may shift with what else is imported."""
+"""Cases of each seed until a removed condition is detected: imports may shift the drawn cases."""
 
 Broken = Callable[[], AbstractContextManager[Any]]
 
 
-def without(module: Any, name: str, other: Any) -> Broken:
-    """A module with something else in the place of a condition."""
+def replacing(module: Any, name: str, other: Any) -> Broken:
+    """Replaces a condition of a module."""
     return lambda: mock.patch.object(module, name, other)
 
 
 def with_spec(module: Any, op: str, **parts: Any) -> Broken:
-    """A module that takes something else of an operator for true."""
-    return without(module, "SPECS", {**SPECS, op: replace(SPECS[op], **parts)})
+    """Replaces properties of an operator in a module."""
+    return replacing(module, "SPECS", {**SPECS, op: replace(SPECS[op], **parts)})
 
 
-def passing(op: str) -> Broken:
-    """Filters go below an operator that they have to stay above."""
-    return without(pushdown, "_PASSING", (*vars(pushdown)["_PASSING"], op))
+def passing_filters(op: str) -> Broken:
+    """Lets filters pass below an operator that they must stay above."""
+    return replacing(pushdown, "_PASSING", (*vars(pushdown)["_PASSING"], op))
 
 
 def never_raising(module: Any) -> Broken:
-    """A module takes no predicate to raise."""
+    """Makes a module assume that no predicate raises."""
     compiled = vars(module)["_compiled_predicate"]
 
     def sure(*given_: Any) -> Any:
@@ -79,7 +78,7 @@ def never_raising(module: Any) -> Broken:
             return None
         return SimpleNamespace(columns=made.columns, raises=False, deterministic=True, local=True)
 
-    return without(module, "_compiled_predicate", sure)
+    return replacing(module, "_compiled_predicate", sure)
 
 
 CONDITIONS: Mapping[str, Broken] = {
@@ -87,9 +86,11 @@ CONDITIONS: Mapping[str, Broken] = {
     "a predicate moves below a column that may raise": with_spec(
         pushdown, "select", firm=lambda _: frozenset()
     ),
-    "a predicate moves below a filter that may raise": passing("filter"),
-    "a predicate moves below the first rows of groups": passing("top"),
-    "a predicate means other columns below": without(pushdown, "_means_the_same", lambda *_: True),
+    "a predicate moves below a filter that may raise": passing_filters("filter"),
+    "a predicate moves below the first rows of groups": passing_filters("top"),
+    "a predicate means other columns below": replacing(
+        pushdown, "_means_the_same", lambda *_: True
+    ),
     "a column that may raise and nobody reads is not computed": with_spec(
         pushdown, "select", firm=lambda _: frozenset()
     ),
@@ -102,35 +103,35 @@ _LEAF: Callable[[Definition], Any] = vars(multiway_joins)["_join_input"]
 
 CHAINING: Mapping[str, Broken] = {
     "a predicate that may raise is asked between joins": never_raising(multiway_joins),
-    "columns that are equal to one are not equal to each other": without(
+    "columns that are equal to one are not equal to each other": replacing(
         multiway_joins, "_unite_columns", lambda same, one, other: (*same, frozenset((one, other)))
     ),
-    "a column is one of the first input": without(
+    "a column is one of the first input": replacing(
         multiway_joins,
         "_join_input",
         lambda part: (_LEAF(part)[0], range(len(part.schema))),
     ),
-    "columns are equal that nobody joined": without(
+    "columns are equal that nobody joined": replacing(
         multiway_joins,
         "_unite_columns",
         lambda same, one, other: (frozenset((one, other)).union(*same),),
     ),
 }
-"""What makes a chain of joins give the rows of the joins that are written."""
+"""The conditions under which a multiway join equals the written joins."""
 
 
 class MissedError(AssertionError):
-    """A plan gives something else than what is written."""
+    """A planned result differs from the written one."""
 
 
 class Bench:
-    """Two inputs, over which plans are computed in memory alone."""
+    """Two inputs over which plans are computed in memory."""
 
     def __init__(self, session: Session) -> None:
         self.inputs: dict[str, Any] = {n: session.input(n, ddl) for n, ddl in INPUTS.items()}
 
     def hold(self, plan: Plan, rows: Rows) -> None:
-        """Raises if a plan is computed otherwise than it is written."""
+        """Raises if the planned and the written result differ."""
         definition = definition_of("test", described(plan, self.inputs))
         planned = self._result(definition, rows)
         with planless():
@@ -139,7 +140,7 @@ class Bench:
             raise MissedError(f"{plan}: {planned} is not {written}")
 
     def _result(self, definition: Definition, rows: Rows) -> Any:
-        """The rows with their counts, or how it failed."""
+        """The rows with their counts, or the kind of error."""
         catalog = {name: Stage(name, each.schema) for name, each in self.inputs.items()}
         existing = Compiler(Graph()).compile(catalog)
         traces = {
@@ -177,13 +178,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield Bench(session)
 
 
-def tell(
+def check_cases(
     bench: Bench,
     number: int,
     cases: int = CASES,
     plans: Callable[[], SearchStrategy[Plan]] = ruled_plans,
 ) -> None:
-    """Holds the cases of one seed; ends at the first that gives something else."""
+    """Compares the cases of one seed; stops at the first difference."""
 
     @seed(number)
     @settings(
@@ -202,7 +203,7 @@ def tell(
 
 @pytest.mark.parametrize("number", SEEDS)
 def test_planned_rows_equal_written_rows(bench: Bench, number: int) -> None:
-    tell(bench, number)
+    check_cases(bench, number)
 
 
 SAMPLE = (
@@ -215,26 +216,26 @@ SAMPLE = (
 @pytest.mark.parametrize("condition", tried(SAMPLE, tuple(CONDITIONS)))
 def test_removing_a_pushdown_condition_is_detected(bench: Bench, condition: str) -> None:
     with CONDITIONS[condition]():
-        assert any(_missed(bench, number) for number in SEEDS), condition
+        assert any(_is_detected(bench, number) for number in SEEDS), condition
 
 
 @pytest.mark.parametrize("all_kept", [False, True])
 def test_multiway_joins_equal_written_joins(bench: Bench, all_kept: bool) -> None:
     with granted(off=not all_kept):
-        tell(bench, SEEDS[0], tried(100, 3000), ruled_chains)
+        check_cases(bench, SEEDS[0], tried(100, 3000), ruled_chains)
 
 
 @pytest.mark.parametrize("condition", tried([*CHAINING][:3], [*CHAINING]))
 def test_removing_a_multiway_join_condition_is_detected(bench: Bench, condition: str) -> None:
     with CHAINING[condition]():
-        assert any(_missed(bench, number, ruled_chains) for number in SEEDS), condition
+        assert any(_is_detected(bench, number, ruled_chains) for number in SEEDS), condition
 
 
-def _missed(
+def _is_detected(
     bench: Bench, number: int, plans: Callable[[], SearchStrategy[Plan]] = ruled_plans
 ) -> bool:
     try:
-        tell(bench, number, CASES_MAX, plans)
+        check_cases(bench, number, CASES_MAX, plans)
     except Exception:  # a wrong plan may end in any way
         return True
     return False

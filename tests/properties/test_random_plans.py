@@ -1,7 +1,7 @@
 """Random plans: planned and unplanned definitions have the same rows at every epoch.
 
-The plan changes with an opening, as with another release: what nodes hold by one of them is gone
-on with, or made anew, by the other.
+The plan changes with an opening, like with another release: the state of nodes of one plan is
+continued or rebuilt by the other.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from nosync_nb.rows import to_pylist
 
 pytestmark = [
     pytest.mark.usefixtures("no_disk"),
-    pytest.mark.filterwarnings("ignore:.*they will be counted twice"),  # so they shall
+    pytest.mark.filterwarnings("ignore:.*they will be counted twice"),  # that is intended
 ]
 
 EXAMPLES = tried(6 * settings.default.max_examples, 10_000)
 
 
 class Side:
-    """A session that plans what it compiles, or does not."""
+    """A session with or without planning."""
 
     def __init__(self, path: str, *, plans: bool) -> None:
         self.path, self.plans = path, plans
@@ -46,7 +46,7 @@ class Side:
             return nosync_nb.open(self.path)
 
     def again(self, *, plans: bool) -> None:
-        """Closes it and opens it, perhaps with other plans."""
+        """Reopens the session, with or without planning."""
         self.session.close()
         self.plans = plans
         self.session = self.opened()
@@ -57,7 +57,7 @@ class Side:
             self.session.define({name: described(plan, of) for name, plan in named.items()})
 
     def take(self, change: list[Any]) -> str:
-        """Commits an epoch; returns how it failed, and then nothing of it is there."""
+        """Commits an epoch; returns the kind of error, after which it is discarded."""
         for name, row, diff in change:
             into = self.session.inputs[name]
             for _ in range(abs(diff)):
@@ -74,7 +74,7 @@ class Side:
         return self.at(self.session.now)
 
     def at(self, epoch: int) -> dict[str, list[str]]:
-        """The rows of the stages that were there at an epoch, with their counts."""
+        """The rows of the stages that existed at an epoch, with their counts."""
         seen, held = snapshot_of(self.session), {}
         for name, stage in self.session.stages.items():
             with suppress(TimeError):
@@ -89,8 +89,10 @@ class Side:
         self.session.close()
 
 
-def held_against(named: dict[str, Plan], history: list[Any], edit: Plan, *, plans: bool) -> None:
-    """Runs a history in two sessions, of which one never plans, and compares them."""
+def compare_sessions(
+    named: dict[str, Plan], history: list[Any], edit: Plan, *, plans: bool
+) -> None:
+    """Runs a history in two sessions, one of them without planning, and compares them."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
         one, other = Side(f"{folder}/one", plans=plans), Side(f"{folder}/other", plans=False)
         ends.callback(one.close)
@@ -113,7 +115,7 @@ def held_against(named: dict[str, Plan], history: list[Any], edit: Plan, *, plan
 
 
 A, B = ("a", (None,) * 6, 1), ("b", (None,) * 5, 1)
-"""A row of each input that is equal to no other."""
+"""A unique row of each input."""
 
 EVENTS = st.sampled_from(["", "", "open", "switch", "edit", "drop"])
 
@@ -125,7 +127,7 @@ EVENTS = st.sampled_from(["", "", "open", "switch", "edit", "drop"])
     plans(),
     st.booleans(),
 )
-@example(  # the plan of the opening asks for one more order of a part that is there
+@example(  # the plan of the opening needs one more arrangement of an existing part
     [
         (("filter", 0, 0),),
         (("filter", 1, 0), ("join", 5, 4), ("join", 6, 0), ("filter", 1, 0)),
@@ -134,7 +136,7 @@ EVENTS = st.sampled_from(["", "", "open", "switch", "edit", "drop"])
     (("filter", 0, 0),),
     False,
 )
-@example(  # the plan of the first write is not that of the log, and that of the commit is
+@example(  # the plan of the first write differs from the log, and that of the commit does not
     [(("outer", 0, 0), ("count", 1, 0), ("filter", 1, 2)), (("outer", 0, 0), ("count", 1, 0))],
     [([A], "open"), ([A], "")],
     (("filter", 0, 0),),
@@ -143,7 +145,7 @@ EVENTS = st.sampled_from(["", "", "open", "switch", "edit", "drop"])
 def test_planned_rows_equal_written_rows_at_every_epoch(
     made: list[Plan], history: list[Any], edit: Plan, planned: bool
 ) -> None:
-    held_against({f"s{i}": plan for i, plan in enumerate(made)}, history, edit, plans=planned)
+    compare_sessions({f"s{i}": plan for i, plan in enumerate(made)}, history, edit, plans=planned)
 
 
 @settings(max_examples=EXAMPLES)
@@ -153,13 +155,13 @@ def test_planned_rows_equal_written_rows_at_every_epoch(
     chains(),
     st.sampled_from(["", "granted", "weighed"]),
 )
-@example(  # so does this one, of an input, and the edit gives more numbers
+@example(  # the same with an input, and the edit adds numbers
     [(("join", 1, 0), ("join", 1, 0), ("filter", 0, 0))],
     [([A] * 2, "switch"), ([A] * 2, "edit"), ([A], "open"), ([A, B], "")],
     (("join", 1, 0), ("join", 1, 1), ("join", 2, 0), ("select", 9, 0)),
     "",
 )
-@example(  # a plan by the sizes of now is gone on with, also by who opens the log
+@example(  # a plan by current sizes is continued after an opening
     [(("filter", 0, 0),)],
     [([A] * 2, ""), ([A, B], "edit"), ([A], "open"), ([B], "switch"), ([A, B], "drop"), ([A], "")],
     (("join", 1, 0), ("join", 1, 1), ("join", 2, 0), ("select", 9, 0)),
@@ -169,11 +171,11 @@ def test_multiway_joins_equal_written_joins_at_every_epoch(
     made: list[Plan], history: list[Any], edit: Plan, kept: str
 ) -> None:
     with granted(off=kept != "granted"), weighed(off=kept != "weighed"):
-        held_against({f"s{i}": plan for i, plan in enumerate(made)}, history, edit, plans=True)
+        compare_sessions({f"s{i}": plan for i, plan in enumerate(made)}, history, edit, plans=True)
 
 
 def may_cancel(plan: Plan, changes: list[Any]) -> bool:
-    """Whether some rows may be there fewer than 0 times after the last of some changes."""
+    """True if some counts may be negative after some changes."""
     counts: Counter[Any] = Counter()
     for name, row, diff in chain.from_iterable(changes):
         counts[name, row] += diff
@@ -184,7 +186,7 @@ def may_cancel(plan: Plan, changes: list[Any]) -> bool:
 
 @settings(max_examples=EXAMPLES)
 @given(raising_plans(), st.lists(st.tuples(changes, st.just("")), min_size=1, max_size=3))
-@example(  # two rows that differ by a column that nobody reads, one of them there -1 times
+@example(  # two rows differ in an unread column, and one has the count -1
     (("join", 1, 1), ("select", 1, 10), ("divide", 5, 0), ("filter", 1, 0)),
     [([("b", (None, None, 0, None, None), 1), ("b", (0, 0, 0, None, None), -1)], "")],
 )
@@ -199,7 +201,7 @@ def test_plan_raises_where_written_definition_raises(plan: Plan, history: list[A
         for change, _ in history:
             written, planned = other.take(change), one.take(change)
             if written and not planned and may_cancel(plan, [*taken, change]):
-                return  # what raised is in no collection that is read
+                return  # the failing row is in no collection that is read
             assert written == planned
             taken += [] if written else [change]
             assert other.rows() == one.rows()

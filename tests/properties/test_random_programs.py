@@ -1,7 +1,7 @@
 """Random programs: at every epoch equal to evaluation from scratch, loops included.
 
-Between epochs the log may be closed and opened, or a copy of it be taken over as after a kill, so
-that the epoch after a recovery is compared too.
+Between epochs the log may be reopened, or a copy of it be taken over as after a kill, so that the
+epoch after a recovery is compared, too.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from nosync_nb.trace import Merge, Trace
 pytestmark = pytest.mark.usefixtures("no_disk")
 
 
-def held(collection: Collection, at: int | None = None) -> Bag:
+def bag_of(collection: Collection, at: int | None = None) -> Bag:
     return bag(map(model.typed, collection.rows(at=at)))
 
 
-def expected(wanted: Bag) -> Bag:
+def typed_bag(wanted: Bag) -> Bag:
     return bag(map(model.typed, model.rows(wanted)))
 
 
-def again(session: Session, folder: str, how: str, number: int) -> Session:
-    """The session after a clean end, or after a kill: a copy of the folder is its image."""
+def reopened(session: Session, folder: str, how: str, number: int) -> Session:
+    """The session after a clean end, or after a kill, which leaves a copy of the folder."""
     if how == "close":
         path = session.path
         session.close()
@@ -51,7 +51,7 @@ def again(session: Session, folder: str, how: str, number: int) -> Session:
 
 
 def compact(session: Session, chance: Random) -> None:
-    """Merges some neighbouring layers of every trace, in proportion or not."""
+    """Merges some neighbouring layers of every trace."""
 
     def some(trace: Trace) -> Merge | None:
         count = len(trace.layers)
@@ -80,21 +80,21 @@ def test_programs_have_equal_rows_on_executors_and_in_process(
             inputs = {name: session.input(name, random_programs.COLUMNS) for name in ("a", "b")}
             session.define({"result": random_programs.build(program, inputs)}, on=on)
             rows = []
-            held: list[tuple[str, Any]] = []
+            bag_of: list[tuple[str, Any]] = []
             for _ in range(2):
                 for _ in range(6):
-                    held.append((chance.choice("ab"), (chance.randrange(4), chance.randrange(4))))
-                    inputs[held[-1][0]].insert([held[-1][1]])
-                for _ in range(2 if len(held) > 6 else 0):
-                    name, row = held.pop(chance.randrange(len(held)))
+                    bag_of.append((chance.choice("ab"), (chance.randrange(4), chance.randrange(4))))
+                    inputs[bag_of[-1][0]].insert([bag_of[-1][1]])
+                for _ in range(2 if len(bag_of) > 6 else 0):
+                    name, row = bag_of.pop(chance.randrange(len(bag_of)))
                     inputs[name].remove([row])
                 session.commit()
                 rows.append(session["result"].rows())
             found.append(rows)
     assert repr(found[0]) == repr(found[1])
-    bags = [bag(row for name, row in held if name == each) for each in ("a", "b")]
+    bags = [bag(row for name, row in bag_of if name == each) for each in ("a", "b")]
     wanted = random_programs.run(program, dict(zip("ab", bags, strict=True)))
-    assert bag(map(model.typed, found[0][-1])) == expected(wanted)
+    assert bag(map(model.typed, found[0][-1])) == typed_bag(wanted)
 
 
 @settings(max_examples=4 * settings.default.max_examples)
@@ -123,7 +123,7 @@ def follow(
     history: list[Epoch],
     defined_at: int,
 ) -> None:
-    """Runs a history and compares; `open_` ends with the session that is open."""
+    """Runs a history and compares; the last session of `open_` is open."""
     names = ("a", "b")
     for name in names:
         open_[-1].input(name, random_programs.COLUMNS)
@@ -141,7 +141,7 @@ def follow(
         if number == defined_at:
             session.stage("result", random_programs.build(program, session.inputs))
         if number >= defined_at:
-            assert held(session["result"]) == expected(wanted[number])
+            assert bag_of(session["result"]) == typed_bag(wanted[number])
         ways = ["", "compact", "checkpoint", "close", "kill"]
         how = data.draw(st.sampled_from(ways), label="then")
         if how == "compact":
@@ -149,7 +149,7 @@ def follow(
         elif how == "checkpoint":
             checkpoint_now(session)
         elif how:
-            open_.append(again(session, folder, how, number))
+            open_.append(reopened(session, folder, how, number))
             assert open_[-1].recovery.recomputed == 0
     for number in range(defined_at, len(history) + 1):
-        assert held(open_[-1]["result"], number) == expected(wanted[number])
+        assert bag_of(open_[-1]["result"], number) == typed_bag(wanted[number])

@@ -1,7 +1,7 @@
 """Random histories of commits, definitions, rewinds, retention, copies and reopenings.
 
-The model keeps the inputs of every epoch, and knows what each stage means. Whatever was done, every
-epoch that a stage can be read at holds what it means of the inputs then; now always can be read.
+The model keeps the inputs of every epoch, and computes each stage from them. After any steps every
+readable epoch of a stage equals the model, and the current epoch is readable.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Rows = list[tuple[Any, ...]]
 
 pytestmark = [
     pytest.mark.usefixtures("no_disk"),
-    # Random rows are now and then those of an epoch before the last opening.
+    # Random rows may equal those of an epoch before the last opening.
     pytest.mark.filterwarnings("ignore:.*before the restart"),
 ]
 
 
 class Inputs(NamedTuple):
-    """What the inputs hold: rows of `data` (k, v), names by key."""
+    """The rows of the inputs: `data` (k, v), names by key."""
 
     data: tuple[tuple[int, int], ...] = ()
     named: tuple[tuple[int, str], ...] = ()
@@ -63,7 +63,7 @@ def _most(inputs: Inputs, least: int) -> Rows:
 
 
 class Meaning(NamedTuple):
-    """A stage: how it is defined for a bound, and what it holds then."""
+    """A stage: its definition for a bound, and its rows."""
 
     define: Callable[[Session, int], Any]
     holds: Callable[[Inputs, int], Rows]
@@ -96,22 +96,22 @@ MEANINGS = {
 
 
 class World:
-    """A session and the model of it."""
+    """A session and its model."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.chance = folder, random.Random(seed)
         self.session = nosync_nb.open(folder)
         self.inputs: list[Inputs] = [Inputs()]
         self.bounds: dict[str, int] = {}
-        self.defined: list[dict[str, int]] = [{}]  # the bounds that each epoch was computed by
-        self.unknown = -1  # the last epoch of which they may be known no more
+        self.defined: list[dict[str, int]] = [{}]  # the bounds of each epoch
+        self.unknown = -1  # the last epoch whose bounds may be unknown
         self.pins: dict[str, int] = {}
-        self.narrow = False  # what `stops` reads lacks a column, so that it has stopped
+        self.narrow = False  # the input of `stops` lacks a column, so the stage has stopped
         self.session.input("data", "k int, v int")
         self.session.input("named", "k int, name string", key="k")
 
     def commit(self) -> None:
-        """One epoch of any changes."""
+        """An epoch of any changes."""
         chance, now = self.chance, self.inputs[-1]
         data = list(now.data)
         for _ in range(chance.randrange(4)):
@@ -136,12 +136,12 @@ class World:
         self.defined[0] = self.defined[1] if len(self.defined) == 2 else self.defined[0]
 
     def burst(self) -> None:
-        """Many epochs at once, as a stream makes them."""
+        """Many epochs, like a stream."""
         for _ in range(self.chance.randrange(8, 40)):
             self.commit()
 
     def stop(self) -> None:
-        """A stage stops, as what it reads has a column less; or goes on, as that is back."""
+        """A stage stops because its input loses a column, or continues when the column is back."""
         session = self.session
         if "reads" not in session.stages:
             session.stage("reads", session["data"].select("k", "v"))
@@ -153,25 +153,25 @@ class World:
         assert ("stops" in session.stale) == self.narrow
 
     def define(self) -> None:
-        """A new stage, or an edit of one that is there."""
+        """A new stage, or an edit."""
         name = self.chance.choice(list(MEANINGS))
         bound = self.chance.randrange(5)
         self.session.stage(name, MEANINGS[name].define(self.session, bound))
         self.bounds[name] = bound
 
     def drop(self) -> None:
-        """A stage less, with all its past."""
+        """Drops a stage with its history."""
         if self.bounds:
             name = self.chance.choice(list(self.bounds))
             self.session.drop(name)
             del self.bounds[name]
 
     def declare(self) -> None:
-        """An input that was not there from the beginning."""
+        """An input that is declared later."""
         self.session.input("late", "at int, n int")
 
     def rewind(self) -> None:
-        """Back to any epoch; to one that cannot be told apart any more nobody can."""
+        """Rewinds to any epoch, or expects a refusal if it is not readable."""
         epoch = self.chance.randrange(len(self.inputs))
         try:
             told = self.session.rewind(to=epoch)
@@ -185,20 +185,20 @@ class World:
         self.pins = {name: at for name, at in self.pins.items() if at <= epoch}
 
     def retain(self) -> None:
-        """Less of the past is kept, or all of it again."""
+        """Changes the retention."""
         self.session.retain = self.chance.choice([None, 1, 3, 10])
 
     def budget(self) -> None:
-        """Less of the past is kept for the sake of the disk, or as much as it takes."""
+        """Changes the disk budget."""
         size = disk_usage.minimum_bytes(services_of(self.session).publisher)
         bounds = [None, 1, size + self.chance.randrange(40_000)]
-        self.unknown = self.session.now  # a checkpoint is written to know what the log's tail takes
+        self.unknown = self.session.now  # a checkpoint is written to measure the log's tail
         with suppress(SchemaError):
             self.session.budget = self.chance.choice(bounds)
         assert self.session.budget != 1
 
     def pin(self) -> None:
-        """One epoch that can be read stays as it is, whatever is retained."""
+        """Pins a readable epoch."""
         epoch = self.chance.choice([*self.readable("data")])
         name = f"{epoch} of {len(self.session.epochs())}"
         if name not in self.session.pins:
@@ -206,7 +206,7 @@ class World:
             self.pins[name] = epoch
 
     def copy(self) -> None:
-        """All of it elsewhere, which goes on as this one did."""
+        """Copies the log and continues in the copy."""
         folder = self.folder.with_name(f"{self.folder.name}-{self.chance.random()}")
         assert nosync_nb.copy(self.folder, folder) == self.session.now
         self.session.close()
@@ -215,18 +215,18 @@ class World:
         self.defined[-1] = {**self.bounds}  # it began with them
 
     def checkpoint(self) -> None:
-        """What the worker does some time or other."""
+        """Merges and checkpoints, like the worker."""
         for number in list(traces_of(self.session)):
             merge_trace(self.session, number)
         checkpoint_now(self.session)
-        self.unknown = self.session.now  # frames before it are trimmed some time
+        self.unknown = self.session.now  # frames before it will be trimmed
 
     def rebuild(self) -> None:
-        """What the worker does after a rewind, before somebody else needs it."""
+        """Rebuilds state after a rewind, like the worker."""
         rebuild(self.session)
 
     def then(self) -> None:
-        """A branch with the stages of an epoch, which goes on as the session did then."""
+        """Branches with the definitions of an epoch and commits there."""
         epoch = self.chance.choice([*self.readable("data")])
         name = f"then{len(self.session.branches)}"
         try:
@@ -251,16 +251,15 @@ class World:
         self.session.drop_branch(name)
 
     def reopen(self) -> None:
-        """Closed properly and opened again."""
         self.session.close()
         self.session = nosync_nb.open(self.folder)
 
     def kill(self) -> None:
-        """Another process takes over from one that is gone."""
+        """Another process takes over from a dead one."""
         self.session = nosync_nb.open(self.folder, takeover=True)
 
     def check(self) -> None:
-        """Every epoch that can be read is what it means."""
+        """Every readable epoch equals the model."""
         session = self.session
         assert session.now == len(self.inputs) - 1
         assert session.pins == self.pins
@@ -277,7 +276,7 @@ class World:
         self.holds(session, self.bounds, self.inputs)
 
     def has_stopped(self) -> None:
-        """What a stage that may have stopped holds, at each epoch that it can be read at."""
+        """Checks a stage that may have stopped, at each readable epoch."""
         session, epochs = self.session, [*self.readable("stops")]
         assert ("stops" in session.stale) == self.narrow
         if not self.narrow:
@@ -290,7 +289,7 @@ class World:
                 session["stops"].rows(at=at)
 
     def holds(self, session: Session, bounds: dict[str, int], inputs: list[Inputs]) -> None:
-        """Every epoch that stages of some bounds can be read at is what they mean."""
+        """Every readable epoch of stages with some bounds equals the model."""
         for name, bound in bounds.items():
             epochs = [*self.readable(name, session)]
             assert epochs[-1] == session.now, (name, epochs)
@@ -299,7 +298,7 @@ class World:
                 assert rows == Counter(MEANINGS[name].holds(inputs[at], bound)), (name, at)
 
     def readable(self, name: str, session: Session | None = None) -> Iterator[int]:
-        """The epochs that a collection can be read at."""
+        """The readable epochs of a collection."""
         for each in (session or self.session)[name].history():
             yield from each
 
@@ -355,10 +354,10 @@ THINNED += ["checkpoint", "rewind", "commit", "commit"]
     seed=st.integers(0, 2**32 - 1),
     steps=st.lists(st.sampled_from(WEIGHED), min_size=3, max_size=40),
 )
-@example(seed=18046, steps=TWICE)  # of two rewinds one alone tells of a trace
+@example(seed=18046, steps=TWICE)  # only one of two rewinds covers a trace
 @example(seed=1662, steps=TWICE)  # a layer without rows
-@example(seed=1012245, steps=COPIED)  # what a rewind takes of a layer was merged with later ones
-@example(seed=2128, steps=THINNED)  # an operator's state has no past that could be thinned out
+@example(seed=1012245, steps=COPIED)  # rows undone by a rewind were merged with later layers
+@example(seed=2128, steps=THINNED)  # operator state has no history to downsample
 @example(seed=1, steps=["commit", "budget", "reopen", "then"])  # all frames before the checkpoint
 @pytest.mark.usefixtures("small")
 def test_every_readable_epoch_matches_model_after_rewinds(

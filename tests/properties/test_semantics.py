@@ -1,6 +1,6 @@
-"""Public cases of incremental semantics, and bugs that this field has had.
+"""Public cases of incremental semantics, and known bugs of incremental engines.
 
-Expected rows are written out by hand, so that engine and model are held against a third opinion.
+Expected rows are written by hand, as a third opinion beside engine and model.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def change(session: Session, source: Input, diffs: Mapping[Any, int]) -> None:
     session.commit()
 
 
-# -- public cases ------------------------------------------------------------------------------
+# -- public cases ----------------------------------------------------------------------------------
 
 
 def test_case_1_concat_joins_and_counts_fruit(session: Session) -> None:
@@ -203,7 +203,9 @@ def test_case_10_multiplicities_over_epochs_and_replay(session: Session) -> None
     for number, changes in enumerate(wanted, 1):
         held.update(changes)
         assert count(live, at=number) == {row: n for row, n in held.items() if n}
-    late = a.select("v", "k").select("k").multiplicity()  # not the same, so it is run for itself
+    late = (
+        a.select("v", "k").select("k").multiplicity()
+    )  # another definition, so it is replayed separately
     session.define({"late": late}, replay=0)
     for number, changes in enumerate(wanted, 1):
         table = session["late"].changes(after=number - 1, upto=number).to_pydict()
@@ -241,7 +243,7 @@ def test_case_12_groups_with_only_nulls(session: Session) -> None:
     assert net(whole) == {}
 
 
-# -- bugs of the field ---------------------------------------------------------------------------
+# -- known bugs of incremental engines -------------------------------------------------------------
 
 
 def test_min_ignores_retracted_duplicate_value(session: Session) -> None:
@@ -405,20 +407,20 @@ def test_reduce_function_sees_no_empty_group(session: Session) -> None:
 def test_function_changes_a_copy_of_captured_values(session: Session) -> None:
     calls: list[str] = []
 
-    def noted(row: Any) -> tuple[str, int]:
+    def record_call(row: Any) -> tuple[str, int]:
         calls.append(row.x)
         return (row.x, len(calls))
 
     a = session.input("a", "x string")
-    noting = session.stage("noting", a.map(noted, "x string, calls int"))
+    noting = session.stage("noting", a.map(record_call, "x string, calls int"))
     change(session, a, {("a",): 1})
     change(session, a, {("b",): 1})
     assert count(noting) == {("a", 1): 1, ("b", 2): 1}
     assert calls == []
-    (report,) = session.define({"noting": a.map(noted, "x string, calls int")})
+    (report,) = session.define({"noting": a.map(record_call, "x string, calls int")})
     assert report.status == "unchanged"
     calls.append("of the user")
-    (report,) = session.define({"noting": a.map(noted, "x string, calls int")})
+    (report,) = session.define({"noting": a.map(record_call, "x string, calls int")})
     assert report.status == "changed"
     assert count(noting) == {("a", 2): 1, ("b", 3): 1}
 
@@ -438,7 +440,7 @@ def test_unstorable_function_is_reported_once(session: Session) -> None:
     assert count(kept) == {(1,): 1}
 
 
-# -- the model, where the engine has no such operator ------------------------------------------
+# -- the model, where the engine has no such operator ----------------------------------------------
 
 
 def test_model_computes_outer_joins() -> None:

@@ -1,8 +1,7 @@
 """Work per epoch: it depends on the change, not on the number of epochs.
 
-The states here do not grow: what an epoch brings it takes away elsewhere. So neither the rows that
-operators touch may grow, nor those that are sorted and merged, however often that is repeated.
-Loops have tests of their own.
+The states do not grow, because each epoch removes as many rows as it adds. So the rows that
+operators touch, sort and merge may not grow with the number of epochs. Loops have their own test.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ OPERATORS: dict[str, Build] = {
 
 
 class Rows:
-    """Rows of an input; one that goes makes room for another of its key."""
+    """Rows of an input; each removed row is replaced by another of its key."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
@@ -86,7 +85,7 @@ class Rows:
         return key, self.chance.randrange(1000), at
 
     def change(self, session: nosync_nb.Session, count: int) -> None:
-        """Takes some rows away and brings others."""
+        """Replaces some rows."""
         gone = [self.held.pop(self.chance.randrange(len(self.held))) for _ in range(count)]
         come = [self._row(row[0]) for row in gone]
         self.held += come
@@ -125,7 +124,7 @@ def test_cost_of_epoch_depends_on_change_only(operator: str, rows: int, tmp_path
         layers = [len(trace.layers) for trace in traces_of(session).values()]
     assert growth(touched) <= GROWTH_MAX
     assert growth(ordered) <= GROWTH_MAX
-    assert max(layers) <= STALL_LAYERS  # those of the worker and those of this thread
+    assert max(layers) <= STALL_LAYERS  # the worker's and this thread's
 
 
 def test_probed_state_is_not_sorted_again_each_epoch(

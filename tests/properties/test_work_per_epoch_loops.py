@@ -1,7 +1,7 @@
 """Work per epoch of loops: it depends on the change, not on the number of epochs.
 
-The same few graphs come again and again, so the state does not grow. Where nearly all changes, the
-loop is run anew, and rests, and tries again, which may not cost more in the long run either.
+A few graphs repeat, so the state does not grow. If nearly everything changes, the loop is
+recomputed from scratch and later tries again, which may not cost more over time either.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOOPS: dict[str, Any] = {
 
 
 def roots(edges: Collection) -> Collection:
-    """The node to begin at."""
+    """The start node."""
     return edges.filter("src = 0").select("src AS node")
 
 

@@ -43,8 +43,8 @@ def files(session: Session) -> set[str]:
     return set(os.listdir(parts_folder(session)))
 
 
-def live(session: Session) -> set[str]:
-    """The part files that the state of now and the past are made of."""
+def referenced_files(session: Session) -> set[str]:
+    """The part files of the current state and the history."""
     named = files_of(snapshot_of(session).version) | history_of(session).files()
     return {name for name in named if name.endswith(".arrow")}
 
@@ -74,7 +74,7 @@ def test_log_in_trace_order_is_recovered(tmp_path: Path, checkpointed: bool) -> 
         session.commit()
         numbers.insert(table(0))
         session.commit()
-        assert len(files(session)) == 1  # in the order of the join
+        assert len(files(session)) == 1  # arranged for the join
         numbers.insert(table(ROWS))
         numbers.remove([(3, 3)])
         session.commit()
@@ -186,12 +186,14 @@ def test_files_of_failed_run_are_deleted(spark: Any, tmp_path: Path) -> None:
         whole = numbers.map(lambda row: (1 // (row.x - 200),), "q bigint")
         session.define({"quotients": whole}, on="spark")
 
-        def one(key: Any, rows: list[Any]) -> list[tuple[int]]:
-            return [(1 // (rows[0].x - 7),)]  # fails in one range; the others have written
+        def fail_for_one_key(key: Any, rows: list[Any]) -> list[tuple[int]]:
+            return [(1 // (rows[0].x - 7),)]  # fails in one range after others have written
 
         before = files(session)
         with pytest.raises(StageError, match="ZeroDivisionError"):
-            session.define({"reduced": numbers.group_by("x").reduce(one, "q int")}, on="spark")
+            session.define(
+                {"reduced": numbers.group_by("x").reduce(fail_for_one_key, "q int")}, on="spark"
+            )
         assert files(session) == before
         numbers.insert([(200,)])
         with pytest.raises(StageError, match="ZeroDivisionError"):
@@ -209,7 +211,7 @@ def test_files_of_merged_small_layers_are_deleted(spark: Any, tmp_path: Path) ->
         session.stage("by_k", numbers.join(other.rename({"x": "y"}), on="k"))
         for n in range(8):
             few = spark.range(20).selectExpr(f"id + {n} as x", "id as k")
-            more = [(n, each) for each in range(200)]  # so that layers of few are merged with it
+            more = [(n, each) for each in range(200)]  # so that small layers are merged with it
             numbers.insert(more if n % 4 == 3 else few)
             session.commit()
         settle_background(session)
@@ -248,7 +250,7 @@ def test_files_of_dropped_stage_are_deleted(tmp_path: Path, packed: bool) -> Non
         session.commit()
         doubled = session.stage("doubled", numbers.select("2 * x as x"))
         for n in range(3):
-            # Small changes before and after the large one that will be missing.
+            # Small changes before and after the large one.
             if packed:
                 checkpoint_now(session)
             numbers.insert(table(ROWS) if n == 1 else [(1, 1)])
@@ -265,13 +267,13 @@ def test_files_of_dropped_stage_are_deleted(tmp_path: Path, packed: bool) -> Non
         shutil.copytree(session.path, tmp_path / "killed")
         checkpoint_now(session)
         checkpoint_now(session)
-        assert files(session) == live(session) < before
-        for _ in range(FANOUT):  # the packs are summed up
+        assert files(session) == referenced_files(session) < before
+        for _ in range(FANOUT):  # until the packs are summed
             numbers.insert([(1, 1)])
             session.commit()
             checkpoint_now(session)
         assert tree_of(history_of(session))[0].level == 1
-        assert live(session) <= files(session)
+        assert referenced_files(session) <= files(session)
         assert numbers.count(at=4) == 2 * ROWS + 2
     with nosync_nb.open(tmp_path / "log") as session:
         assert session["numbers"].count(at=4) == 2 * ROWS + 2

@@ -1,4 +1,4 @@
-"""Vectorised sorts: numpy's own order, whatever is equal to what."""
+"""Vectorised sorts: the order of numpy, also with equal keys."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_equal_leading_bits_do_not_decide_order(runs: int) -> None:
     rng = np.random.default_rng(runs)
     n = 1 << 13
     first = rng.integers(0, runs, n, np.uint64)
-    second = rng.integers(0, 4, n, np.uint64)  # all that tells them apart are the last two bits
+    second = rng.integers(0, 4, n, np.uint64)  # only the last two bits differ
     second[rng.integers(0, n, n // 2)] |= np.uint64(1 << 63)
     with mock.patch.object(array_ops.np, "lexsort", wraps=np.lexsort) as slow:
         index = sorted_by(first, second)
-    assert slow.called  # with the position behind them there is no room for the last bits
+    assert slow.called  # the position leaves no room for the last bits
     wanted = np.lexsort((second, first))
     assert (first[index] == first[wanted]).all()
     assert (second[index] == second[wanted]).all()
@@ -62,7 +62,7 @@ def test_equal_leading_bits_do_not_decide_order(runs: int) -> None:
 def test_order_behind_leading_bits_is_repaired(
     most: int, seed: int, alike: int, equal: int
 ) -> None:
-    """Few numbers that differ behind them alone, some equal, wherever they stand."""
+    """A few numbers differ only behind the leading bits, and some are equal."""
     rng, n = np.random.default_rng(seed), 1500
     given_ = rng.integers(0, 2**64 - 1, n, np.uint64)
     for _ in range(alike):

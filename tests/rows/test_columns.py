@@ -34,7 +34,7 @@ from nosync_nb.rows.encoding import encode_column
 
 
 def codes(items: list[Any], type_: str) -> list[bytes]:
-    """What a column of these values must encode to."""
+    """The expected encodings of a column."""
     return [encode(value, type_) for value in items]
 
 

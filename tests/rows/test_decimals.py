@@ -19,7 +19,7 @@ FAR = [*VALUES, Decimal("-123456789012345678901234567890.12"), Decimal("18446744
 
 
 def forms(type_: str, copies: int) -> tuple[pa.Array, columns.Column]:
-    """The same values in Arrow, off the beginning of their buffers, and as objects."""
+    """The same values as an Arrow slice, and as objects."""
     values = (VALUES if type_ == NARROW else FAR) * copies
     arrow = columns.to_arrow(objects([Decimal("1.00"), *values]), type_).slice(1)
     return arrow, objects(values)
@@ -59,7 +59,7 @@ def test_many_decimals_are_stored_in_arrow() -> None:
 
 
 def test_limbs_of_decimal_do_not_depend_on_other_rows() -> None:
-    """Else a value that came beside wide ones would not go out of a sum that has none."""
+    """Otherwise a value inserted beside wide ones could not be removed from a sum later."""
     near = [value for value in VALUES if value is not None]
     alone = accumulators.contributions("sum", objects(near), WIDE, len(near))
     beside = accumulators.contributions("sum", objects([*near, FAR[-2]]), WIDE, len(near) + 1)

@@ -1,4 +1,4 @@
-"""Dictionary-encoded text: a column answers as the column of its texts."""
+"""Dictionary-encoded text: an encoded column behaves like the column of its texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ODD = pa.array([None, "", "b"])
 
 
 def pair(values: list[str | None]) -> tuple[pa.Array, pa.DictionaryArray]:
-    """A column of texts, and the same coded, as a slice of a longer one."""
+    """A column of texts, and the same column encoded, as a slice of a longer one."""
     longer = dictionary.dictionary_encoded(pa.array(["a first one", *values, None], pa.string()))
     assert longer is not None
     return pa.array(values, pa.string()), longer.slice(1, len(values))
@@ -41,7 +41,7 @@ def test_every_function_accepts_plain_and_encoded_text(
     start, stop = sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
 
     def same(ask: Callable[[Any], Any]) -> None:
-        assert told(ask(plain)) == told(ask(few))
+        assert comparable(ask(plain)) == comparable(ask(few))
 
     same(lambda column: rows.to_pylist(column, "string"))
     same(lambda column: rows.to_arrow(column, "string"))
@@ -61,12 +61,12 @@ def test_every_function_accepts_plain_and_encoded_text(
     same(lambda column: [codes(slice(0, n)) for codes in exact_codes(column, "string") or ()])
     many = -(-200 // n) if n else 0
     for times in (1, many):
-        same(lambda column, times=times: hashed([column] * times))
-        same(lambda column, times=times: hashed([column] * times, np.arange(n * times)))
+        same(lambda column, times=times: hashes_of([column] * times))
+        same(lambda column, times=times: hashes_of([column] * times, np.arange(n * times)))
 
 
-def hashed(columns: list[Any], index: Any = None) -> Any:
-    """The hashes of columns one after the other, with others between."""
+def hashes_of(columns: list[Any], index: Any = None) -> Any:
+    """The hashes of concatenated columns between others."""
     column = rows.concat(columns, "string")
     if index is not None:
         column = rows.take(column, index)
@@ -82,10 +82,10 @@ def test_first_column_has_hashes_of_its_texts(values: list[str | None]) -> None:
         assert rows.hash_columns([column, *others], types, 600).tolist() == expected.tolist()
 
 
-def told(value: Any) -> Any:
-    """A result as it can be compared, whatever form it has."""
+def comparable(value: Any) -> Any:
+    """A result in a comparable form."""
     if isinstance(value, list):
-        return [told(each) for each in value]
+        return [comparable(each) for each in value]
     if isinstance(value, pa.DictionaryArray):
         return value.to_pylist()
     return value.tolist() if isinstance(value, np.ndarray | pa.Array) else value

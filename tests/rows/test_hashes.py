@@ -25,15 +25,15 @@ MANY = 300
 
 
 @pytest.fixture(autouse=True, scope="module", params=[0, 512], ids=["together", "one by one"])
-def _few(request: pytest.FixtureRequest) -> Iterator[None]:
-    """From how many texts of a length on they are hashed together."""
+def _run_length(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Sets the number of texts of one length from which they are hashed together."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashes, "RUNS_MIN", request.param)
         yield
 
 
 def parse(text: str | None, type_: str) -> Any:
-    """Reads a value of the vectors as columns keep it."""
+    """Parses a value of the vectors into its form in a column."""
     if text is None:
         return None
     if type_ == "boolean":

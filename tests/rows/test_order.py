@@ -1,4 +1,4 @@
-"""Equality, hash, order and encoding of values: the four agree."""
+"""Equality, hash, order and encoding of values agree."""
 
 from __future__ import annotations
 

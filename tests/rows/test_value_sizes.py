@@ -1,4 +1,4 @@
-"""The size of expanded rows: it is known before they are made."""
+"""The size of expanded rows is known before they are created."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_estimated_bytes_of_copies_bound_arrow_bytes(type_: str) -> None:
     for each in (array, array.slice(1), array.slice(1, 1)):
         own = counts[: len(each)]
         copies = each.take(pa.array(np.arange(len(each)).repeat(own)))
-        told = copied_bytes([each], [type_], own)
-        assert told + 64 >= copies.nbytes * 0.9  # bitmaps of nulls are left out
-        assert told <= 8 * copies.nbytes + 64 * int(own.sum())
+        estimated = copied_bytes([each], [type_], own)
+        assert estimated + 64 >= copies.nbytes * 0.9  # without the bitmaps of nulls
+        assert estimated <= 8 * copies.nbytes + 64 * int(own.sum())
 
 
 def test_counts_above_64_bits_are_summed() -> None:
     counts = np.array([2**62, 2**62, 2**62])
-    told = copied_bytes([pa.array(["a", "b", "c"])], ["string"], counts)
-    assert told > 2**63
+    estimated = copied_bytes([pa.array(["a", "b", "c"])], ["string"], counts)
+    assert estimated > 2**63
     assert copied_bytes([np.arange(3, dtype=np.int64)], ["bigint"], counts) == 8 * 3 * 2**62

@@ -1,7 +1,7 @@
 """Hostile names in a log: no path outside is opened, written or deleted.
 
-Each record that can hold a name is read, given a hostile one and written again by our own code, so
-that every checksum holds. The log then says so, and leaves all files as they are.
+Each record that can hold a name gets a hostile one and is written by our own code, so that every
+checksum matches. The log then reports the name, and changes no file.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ HOSTILE = {
     "a number": 7,
 }
 SOME = ("above", "above, as a part", "absolute", "a zero byte", "generation", "no text")
-"""Those that every field is tried with; the function that all of them pass is tried with all."""
+"""The names that every field is tried with; the shared check is tried with all."""
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A log with parts, packs, retired files and a tail, and victims beside it."""
+    """A log with parts, packs, retired files and a tail, beside files that must not change."""
     folder = tmp_path / "log"
     with nosync_nb.open(folder) as session:
         rows = session.input("rows", "k int, v int")
@@ -94,42 +94,42 @@ def log(tmp_path: Path) -> Path:
 
 
 def in_checkpoint(field: str) -> Callable[[Path, Any], None]:
-    """Puts a name into a field of the checkpoint, which is written as it would be by us."""
+    """Puts a name into a field of the checkpoint, which our own code writes."""
 
-    def spoil(folder: Path, name: Any) -> None:
+    def replace_name(folder: Path, name: Any) -> None:
         disk = HastyFiles()
         (found,) = checkpoint.checkpoint_names(disk.names(str(folder)))
         state = checkpoint.read_checkpoint(disk, str(folder), found)
         assert isinstance(state, checkpoint.Checkpoint)
         payload = payloads.decode_payload(state.payload)
         meta = copy.deepcopy(payload.meta)
-        spoilt = 0
+        replaced = 0
         if field == "retired":
             meta["retired"].append(name)
-            spoilt = 1
+            replaced = 1
         for _, _, layers in meta["layers"].values():
             for _, _, refs in layers:
                 if refs and field == "layers":
                     refs[0][0] = name
-                    spoilt += 1
+                    replaced += 1
         for node in meta["history"]["tree"]:
             if field == "pack":
                 node[0] = name
-                spoilt += 1
+                replaced += 1
             if field == "parts of a pack" and node[9]:
                 node[9][0] = name
-                spoilt += 1
-        assert spoilt
+                replaced += 1
+        assert replaced
         data = payloads.encode_payload(payload.epoch, payload.utc, meta, payload.entries)
         checkpoint.write_checkpoint(disk, str(folder), state._replace(payload=data))
 
-    return spoil
+    return replace_name
 
 
 def in_frame(kind: int, where: str) -> Callable[[Path, Any], None]:
     """Appends a frame with an entry that names a file."""
 
-    def spoil(folder: Path, name: Any) -> None:
+    def replace_name(folder: Path, name: Any) -> None:
         with Log.open(folder, files=HastyFiles(), background=False) as log:
             last = payloads.decode_payload(list(log.frames())[-1].payload)
             (part, *_) = [e for e in last.entries if e.kind == payloads.FILES]
@@ -151,7 +151,7 @@ def in_frame(kind: int, where: str) -> Callable[[Path, Any], None]:
                 payload = payloads.encode_payload(last.epoch + 1, last.utc, {}, [past])
             log.append(payloads.EPOCH, payload)
 
-    return spoil
+    return replace_name
 
 
 FIELDS = {
@@ -172,12 +172,12 @@ NUMBERS = [*range(14), 1 << 20, 2**31 - 1, 2**31, 2**32 - 1]
 
 @pytest.mark.parametrize("inner", [False, True])
 def test_epoch_that_clears_a_collection_is_refused(log: Path, tmp_path: Path, inner: bool) -> None:
-    """A trace may be emptied by an epoch if an operator owns it: no row of a collection goes."""
-    whole = tmp_path / "whole"
-    shutil.move(log, whole)
-    told = set()
+    """An epoch may clear only traces of operators, never a row of a collection."""
+    intact = tmp_path / "whole"
+    shutil.move(log, intact)
+    refused = set()
     for number in NUMBERS:
-        shutil.copytree(whole, log)
+        shutil.copytree(intact, log)
         with Log.open(log, files=HastyFiles(), background=False) as opened:
             last = payloads.decode_payload(list(opened.frames())[-1].payload)
             entry = payloads.clear_entry(number)
@@ -199,12 +199,12 @@ def test_epoch_that_clears_a_collection_is_refused(log: Path, tmp_path: Path, in
                         assert session.commit() == last.epoch + 2
                         assert len(session["sums"].rows()) == 13, number
             except CorruptLogError:
-                told.add(number)
+                refused.add(number)
         shutil.rmtree(log)
-    with nosync_nb.open(whole, mode="r") as session:
+    with nosync_nb.open(intact, mode="r") as session:
         nodes = list(graph_of(session))
-    assert told.issuperset(n for node in nodes for n in node.traces.values())
-    assert told.issuperset({2**31, 2**32 - 1})
+    assert refused.issuperset(n for node in nodes for n in node.traces.values())
+    assert refused.issuperset({2**31, 2**32 - 1})
 
 
 def test_checkpoint_with_clear_entry_is_refused(log: Path) -> None:
@@ -223,7 +223,7 @@ def test_checkpoint_with_clear_entry_is_refused(log: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, but who owns the log."""
+    """Every file below a folder, without the ownership files of the log."""
     changing = {"owner", "generation", "lock"}
     files = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in changing)
     return {str(p): p.read_bytes() for p in files if not p.name.startswith("segment-")}
@@ -234,14 +234,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_hostile_name_in_any_record_is_reported_and_harmless(
     log: Path, tmp_path: Path, field: str
 ) -> None:
-    whole = tmp_path / "whole"
-    shutil.move(log, whole)
+    intact = tmp_path / "whole"
+    shutil.move(log, intact)
     for what in SOME:
-        shutil.copytree(whole, log)
+        shutil.copytree(intact, log)
         FIELDS[field](log, HOSTILE[what])
         before = contents(tmp_path)
         with suppress(CorruptLogError), nosync_nb.open(log, mode="r") as reader:
-            assert len(reader["rows"].rows()) == 48  # it had no use for the name
+            assert len(reader["rows"].rows()) == 48  # the reader did not need the name
         with pytest.raises(CorruptLogError) as caught:
             nosync_nb.open(log)
         assert caught.value.hint, what
@@ -252,14 +252,14 @@ def test_hostile_name_in_any_record_is_reported_and_harmless(
 
 
 def test_unmodified_log_opens(log: Path, tmp_path: Path) -> None:
-    """Else the test above would prove nothing."""
+    """Otherwise the test above would prove nothing."""
     with nosync_nb.open(log) as session:
         assert len(session["rows"].rows()) == 48
         assert session["rows"].rows(at=1) == [(k, 0) for k in range(12)]
 
 
 def test_hostile_name_in_pack_is_reported(log: Path) -> None:
-    """A section of a pack refers to part files; its bytes are checked before they are believed."""
+    """A section of a pack refers to part files; their names are checked before use."""
     disk = HastyFiles()
     (found,) = checkpoint.checkpoint_names(disk.names(str(log)))
     state = checkpoint.read_checkpoint(disk, str(log), found)

@@ -1,7 +1,7 @@
-"""Hostile text in a log: no output contains HTML, control codes or a graph's syntax of it.
+"""Hostile text in a log: no output contains its HTML, control codes or graph syntax.
 
-One hostile text stands in every name, label, value, key and error; every subcommand, report, view,
-warning and error is run, and everything that a front end or a terminal would get is looked at.
+One hostile text is in every name, label, value, key and error. Every subcommand, report, view,
+warning and error runs, and everything for a front end or a terminal is checked.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ HIDDEN = re.compile(
 
 
 class Reader(HTMLParser):
-    """Reads HTML as a browser does, and fails at what is not an element of ours."""
+    """Parses HTML like a browser, and fails at an element that is not ours."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -103,7 +103,7 @@ def assert_svg(text: str) -> None:
 
 
 def assert_strings(value: Any) -> None:
-    """Looks at every string of a trait, which the script shows by `textContent`."""
+    """Checks every string of a trait, which the script shows by `textContent`."""
     if isinstance(value, dict):
         for part in (*value.keys(), *value.values()):
             assert_strings(part)
@@ -115,7 +115,7 @@ def assert_strings(value: Any) -> None:
 
 
 def assert_harmless(bundle: dict[str, Any]) -> None:
-    """Looks at one output of a cell, in every form that it has."""
+    """Checks one output of a cell in every form."""
     for kind, data in bundle.items():
         if kind == "text/html":
             assert_html(data)
@@ -129,7 +129,7 @@ def assert_harmless(bundle: dict[str, Any]) -> None:
 
 
 class Watched(Notebook):
-    """A notebook whose every output is looked at; `seen` is all of it."""
+    """A notebook whose outputs are checked; `seen` collects them."""
 
     seen = ""
 
@@ -155,10 +155,10 @@ class Watched(Notebook):
 
 @pytest.fixture
 def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    """A notebook in whose log every name, label, key and value is hostile."""
+    """A notebook with a log in which every name, label, key and value is hostile."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NOSYNC_SESSION", "log")
-    # No name of a stage may be such a text; what if one came in by a log all the same?
+    # Names of stages are validated; the patches simulate a log with a hostile one.
     for module in (session_module, define, definition):
         monkeypatch.setattr(module, "check_name", lambda name, what: name)
     monkeypatch.setattr(validation, "stage_name", lambda name, frozen: name)
@@ -213,7 +213,7 @@ def test_every_subcommand_escapes_hostile_text(notebook: Watched) -> None:
         ["replicas"],
         ["replicas", "add", "file:///" + HOSTILE],
         ["replicas", "remove", HOSTILE],
-        ["replicas", "remove", "file:///" + HOSTILE],  # and its keeper ends with it
+        ["replicas", "remove", "file:///" + HOSTILE],  # which ends its keeper
         ["retain"],
         ["retain", HOSTILE],
         ["retain", "1000"],
@@ -251,7 +251,7 @@ def test_every_subcommand_escapes_hostile_text(notebook: Watched) -> None:
     for words in calls:
         if words[0] in dispatch.COMMANDS:
             notebook.dd(*words, fails=None)
-    assert notebook.seen.count("\\x1b") > 50  # it was everywhere, and it could be seen
+    assert notebook.seen.count("\\x1b") > 50  # the text was shown, escaped
     assert "&lt;script&gt;" in notebook.seen
 
 

@@ -1,4 +1,4 @@
-"""The background thread: started once, wherever its start is interrupted."""
+"""The background thread: started once, even if its start is interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PATIENCE_S = 60
 Launch = Callable[..., int]
 
 
-class Begun:
-    """A thread that runs until it may end, and how often it was begun."""
+class TrackedThread:
+    """A thread that runs until released, and the number of its starts."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -43,45 +43,49 @@ class Begun:
 
 
 @pytest.fixture(autouse=True)
-def others() -> None:
-    """Threads that sessions of other tests have left are not counted."""
+def ignore_other_threads() -> None:
+    """Excludes threads of earlier tests from the counts."""
     OTHERS[:] = threading.enumerate()
 
 
 OTHERS: list[threading.Thread] = []
 
 
-def named(name: str) -> int:
+def count_threads(name: str) -> int:
     return sum(each.name == name for each in threading.enumerate() if each not in OTHERS)
 
 
 @pytest.fixture
-def begun() -> Iterator[Begun]:
-    made = Begun()
+def tracked() -> Iterator[TrackedThread]:
+    made = TrackedThread()
     yield made
     made.end()
-    assert named("single") == 0
+    assert count_threads("single") == 0
 
 
-def test_thread_starts_once_and_joins(begun: Begun) -> None:
+def test_thread_starts_once_and_joins(tracked: TrackedThread) -> None:
     for _ in range(3):
-        begun.single.start(begun.run)
-    assert begun.begun.wait(PATIENCE_S)
-    assert (named("single"), begun.single.alive, begun.single.has_ended) == (1, True, False)
-    begun.end()
-    assert (begun.times, begun.single.alive, begun.single.has_ended) == (1, False, True)
-    begun.single.start(begun.run)
-    assert begun.times == 1
+        tracked.single.start(tracked.run)
+    assert tracked.begun.wait(PATIENCE_S)
+    assert (count_threads("single"), tracked.single.alive, tracked.single.has_ended) == (
+        1,
+        True,
+        False,
+    )
+    tracked.end()
+    assert (tracked.times, tracked.single.alive, tracked.single.has_ended) == (1, False, True)
+    tracked.single.start(tracked.run)
+    assert tracked.times == 1
 
 
-def test_thread_joined_before_start_is_not_started(begun: Begun) -> None:
-    begun.single.join()
-    begun.single.start(begun.run)
-    assert (begun.times, begun.single.has_ended) == (0, False)
+def test_thread_joined_before_start_is_not_started(tracked: TrackedThread) -> None:
+    tracked.single.join()
+    tracked.single.start(tracked.run)
+    assert (tracked.times, tracked.single.has_ended) == (0, False)
 
 
 def test_refused_thread_start_raises_and_can_be_retried(
-    begun: Begun, monkeypatch: pytest.MonkeyPatch
+    tracked: TrackedThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any) -> Any:
         raise RuntimeError("can't start new thread")
@@ -89,20 +93,20 @@ def test_refused_thread_start_raises_and_can_be_retried(
     with monkeypatch.context() as patch:
         patch.setattr(_thread, "start_new_thread", refused)
         with pytest.raises(RuntimeError, match="can't start"):
-            begun.single.start(begun.run)
+            tracked.single.start(tracked.run)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         with pytest.raises(RuntimeError, match="can't start"):
-            begun.single.start(begun.run)
-    begun.single.start(begun.run)
-    assert begun.begun.wait(PATIENCE_S)
-    assert begun.times == 1
+            tracked.single.start(tracked.run)
+    tracked.single.start(tracked.run)
+    assert tracked.begun.wait(PATIENCE_S)
+    assert tracked.times == 1
 
 
 class Interrupts:
-    """Interrupts the main thread once, right before or after the system has made a thread.
+    """Interrupts the main thread once, right before or after the system creates a thread.
 
-    A thread that was made does not run before `release`.
+    The created thread does not run before `release`.
     """
 
     def __init__(self, moment: str, patch: pytest.MonkeyPatch) -> None:
@@ -129,8 +133,8 @@ class Interrupts:
 
 
 @pytest.fixture
-def struck() -> Iterator[None]:
-    """SIGALRM raises in the main thread, as Ctrl-C does."""
+def alarm_raises() -> Iterator[None]:
+    """Makes SIGALRM raise in the main thread, like Ctrl-C."""
 
     def raised(*_: Any) -> None:
         raise Struck("from outside")
@@ -141,7 +145,7 @@ def struck() -> Iterator[None]:
 
 
 @pytest.mark.fault(48)
-@pytest.mark.usefixtures("struck")
+@pytest.mark.usefixtures("alarm_raises")
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_interrupted_worker_start_leaves_one_worker(
     moment: str, monkeypatch: pytest.MonkeyPatch
@@ -158,13 +162,13 @@ def test_interrupted_worker_start_leaves_one_worker(
     worker.drain()
     assert interrupts.came == 1
     assert ran == [2, 3]
-    assert named("struck worker") == 1
+    assert count_threads("struck worker") == 1
     worker.close()
-    assert named("struck worker") == 0
+    assert count_threads("struck worker") == 0
 
 
 @pytest.mark.fault(48)
-@pytest.mark.usefixtures("struck")
+@pytest.mark.usefixtures("alarm_raises")
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_interrupted_start_of_sync_thread_leaves_one(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,18 +182,18 @@ def test_interrupted_start_of_sync_thread_leaves_one(
     interrupts.release()
     log.append(1, b"one")
     log.sync()
-    assert named("nosync log") == 1
+    assert count_threads("nosync log") == 1
     log.close()
-    assert named("nosync log") == 0
+    assert count_threads("nosync log") == 0
     assert everything(path) == [b"one"]
 
 
 @pytest.mark.fault(48)
-@pytest.mark.usefixtures("struck")
+@pytest.mark.usefixtures("alarm_raises")
 def test_sync_thread_with_interrupted_start_ends_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is on its way when the log is closed, and must not use files that are closed."""
+    """The thread starts after the log is closed, and must not use its closed files."""
     path = str(tmp_path / "log")
     log = Log.open(path, files=HastyFiles(), machine=FakeMachine(), start=False)
     interrupts = Interrupts("after", monkeypatch)
@@ -202,7 +206,7 @@ def test_sync_thread_with_interrupted_start_ends_with_its_log(
     with Log.open(path, files=HastyFiles(), machine=FakeMachine()) as again:
         again.append(1, b"two")
         again.sync()
-        assert named("nosync log") == 1
+        assert count_threads("nosync log") == 1
     assert threading.active_count() <= threads
     assert everything(path) == [b"one", b"two"]
 
@@ -224,13 +228,13 @@ def test_worker_runs_after_first_task_is_interrupted_anywhere() -> None:
             _submitted(worker, ran)
         worker.drain()
         assert ran in ([1], [1, 1]), f"opcode {at} of {opcodes}"
-        assert named(f"struck worker {at}") == 1
+        assert count_threads(f"struck worker {at}") == 1
         worker.close()
-        assert named(f"struck worker {at}") == 0
+        assert count_threads(f"struck worker {at}") == 0
 
 
 def test_thread_that_dies_at_start_is_replaced(
-    begun: Begun, monkeypatch: pytest.MonkeyPatch
+    tracked: TrackedThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, died = _thread.start_new_thread, []
 
@@ -242,6 +246,6 @@ def test_thread_that_dies_at_start_is_replaced(
 
     monkeypatch.setattr("nosync_nb.store.threads.AGAIN_S", 0.01)
     monkeypatch.setattr(_thread, "start_new_thread", dies)
-    begun.single.start(begun.run)
-    assert begun.begun.wait(PATIENCE_S)
-    assert (begun.times, died) == (1, [1])
+    tracked.single.start(tracked.run)
+    assert tracked.begun.wait(PATIENCE_S)
+    assert (tracked.times, died) == (1, [1])

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("own_key")
 rows = itertools.count()
 
 
-def committed(session: Session, count: int) -> None:
-    """Some epochs more, on disk."""
+def commit_epochs(session: Session, count: int) -> None:
+    """Commits some epochs durably."""
     edges = session.input("edges", "src int, dst int")
     for _ in range(count):
         edges.insert([(next(rows), 0)])
@@ -38,10 +38,10 @@ def committed(session: Session, count: int) -> None:
     session.sync()
 
 
-def forgotten(session: Session) -> None:
-    """Two checkpoints, before which nothing of the log can be read any more."""
+def trim_history(session: Session) -> None:
+    """Writes two checkpoints, so that earlier frames are trimmed."""
     for _ in range(2):
-        committed(session, 1)
+        commit_epochs(session, 1)
         checkpoint_now(session)
 
 
@@ -51,7 +51,7 @@ def replica_of(session: Session, tmp_path: Path) -> FolderReplica:
     return FolderReplica(str(place), log_of(session).id)
 
 
-def shipped(session: Session, tmp_path: Path, poll: TakeoverPoll) -> None:
+def ship_all(session: Session, tmp_path: Path, poll: TakeoverPoll) -> None:
     """Brings the replica level with the log."""
     source = LogSource(session.path, log_of(session).generation)
     replica = replica_of(session, tmp_path)
@@ -69,34 +69,34 @@ def test_old_disk_is_detected_by_ownership_history(
 ) -> None:
     path, backup = tmp_path / "x.nosync", tmp_path / "backup"
     with open_session(path) as session:
-        committed(session, 3)
+        commit_epochs(session, 3)
         if running:
             shutil.copytree(path, backup)
-            committed(session, 4)
-            shipped(session, tmp_path, TakeoverPoll(1, 1))
+            commit_epochs(session, 4)
+            ship_all(session, tmp_path, TakeoverPoll(1, 1))
     if not running:
         shutil.copytree(path, backup)
         with open_session(path) as session:
-            committed(session, 4)
-            shipped(session, tmp_path, TakeoverPoll(1, 1))
-    if silent:  # what the replica has last is a head, and nothing before it
+            commit_epochs(session, 4)
+            ship_all(session, tmp_path, TakeoverPoll(1, 1))
+    if silent:  # the replica ends with a segment header without earlier frames
         with open_session(path) as session:
             checkpoint_now(session)
-            shipped(session, tmp_path, TakeoverPoll(1, 1))
+            ship_all(session, tmp_path, TakeoverPoll(1, 1))
         with open_session(path) as session:
-            shipped(session, tmp_path, TakeoverPoll(1, 1))
+            ship_all(session, tmp_path, TakeoverPoll(1, 1))
     shutil.rmtree(path)
     os.rename(backup, path)
     later = False
-    for _ in range(4):  # of the generation of who was lost, and later
+    for _ in range(4):  # of the lost owner's generation, and later ones
         with open_session(path, takeover=True) as session:
-            forgotten(session)
+            trim_history(session)
             replica = replica_of(session, tmp_path)
             held, said = replica.held(), replica.promised()
             assert said is not None
             later = log_of(session).generation > said.generation
             with pytest.raises(ReplicaAheadError if later else FencedError):
-                shipped(session, tmp_path, TakeoverPoll(1, 1))
+                ship_all(session, tmp_path, TakeoverPoll(1, 1))
             assert replica.held() == held
     assert later
 
@@ -107,18 +107,18 @@ def test_replica_absent_for_several_owners_catches_up(
 ) -> None:
     path = tmp_path / "x.nosync"
     with open_session(path) as session:
-        committed(session, 3)
-        shipped(session, tmp_path, TakeoverPoll(1, 1))
-    with open_session(path) as session:  # writes nothing, and the replica has its head
-        shipped(session, tmp_path, TakeoverPoll(1, 1))
-    for _ in range(3):  # none of them is in the log
+        commit_epochs(session, 3)
+        ship_all(session, tmp_path, TakeoverPoll(1, 1))
+    with open_session(path) as session:  # writes only its segment header, which the replica has
+        ship_all(session, tmp_path, TakeoverPoll(1, 1))
+    for _ in range(3):  # these owners are not in the log
         open_session(path).close()
     for _ in range(2):
         with open_session(path) as session:
-            forgotten(session)
+            trim_history(session)
     with open_session(path) as session:
         poll = TakeoverPoll(1, 1)
-        shipped(session, tmp_path, poll)
+        ship_all(session, tmp_path, poll)
         assert replica_of(session, tmp_path).acknowledged() == session.now + 1
 
 
@@ -136,21 +136,19 @@ def test_owner_is_identified_by_word_and_end() -> None:
     assert ownership_history.includes_owner(reigns, head(4, mine), 9)
     assert not ownership_history.includes_owner(reigns, head(4, mine), 10)
     assert not ownership_history.includes_owner(reigns, head(4, other), 9)
-    assert not ownership_history.includes_owner(
-        reigns, head(5, mine), 9
-    )  # he never was one of them
+    assert not ownership_history.includes_owner(reigns, head(5, mine), 9)  # an unknown generation
     assert not ownership_history.includes_owner(reigns, head(7, mine), 9)
     assert ownership_history.includes_owner(
         reigns, head(3, other), 99
-    )  # of before nothing is known
+    )  # earlier owners are unknown
     assert ownership_history.includes_owner(reigns, None, 99)
     assert ownership_history.includes_owner(
         reigns, head(5, other), 0
-    )  # of whom nothing is there nothing is lacking
+    )  # an owner without frames lacks nothing
     assert not ownership_history.includes_owner(reigns, head(5, other), 1)
     assert ownership_history.includes_owner(
         reigns, head(5, other, (4, mine)), 5
-    )  # he wrote nothing
+    )  # the owner wrote nothing
     assert not ownership_history.includes_owner(reigns, head(5, other, (4, mine)), 6)
     assert not ownership_history.includes_owner(reigns, head(5, other, (4, other)), 5)
     assert ownership_history.includes_owner({}, head(5, other), 5)
@@ -175,25 +173,25 @@ def test_invalid_owners_are_damage(said: object) -> None:
 
 @pytest.mark.fault(32, 33)
 def test_retained_frames_are_compared_whoever_wrote_them(tmp_path: Path) -> None:
-    """What an owner wrote again of whom this log knows nothing is no more than it has."""
+    """Frames that an unknown owner rewrote are no more than this log has."""
     path = tmp_path / "x.nosync"
     with open_session(path) as session:
-        committed(session, 3)
+        commit_epochs(session, 3)
         source = LogSource(session.path, log_of(session).generation)
         before = source.current_view()
         source.close()
         assert before is not None
-        committed(session, 1)
+        commit_epochs(session, 1)
         checkpoint_now(session)
     own = before.extents[0].segment
     elsewhere = own._replace(generation=9, word=b"stranger", before=None)
     with open_session(path) as session:
-        committed(session, 1)
+        commit_epochs(session, 1)
         source = LogSource(session.path, log_of(session).generation)
         source.current_view()
         assert source.holds(before.end, elsewhere)
         assert not source.holds(before.end._replace(chain=bytes(16)), elsewhere)
-        (path / own.name).rename(tmp_path / "kept")  # as it is when it is not kept any more
+        (path / own.name).rename(tmp_path / "kept")  # like a trimmed segment
         assert not source.holds(before.end, elsewhere)
         assert source.holds(before.end, own)
         (tmp_path / "kept").rename(path / own.name)

@@ -42,13 +42,13 @@ def sales(n: int = ROWS, start: int = 0) -> pa.Table:
     return pa.table(columns, ["id", "item", "price", "note"])
 
 
-def declared(session: Session) -> None:
+def declare_inputs(session: Session) -> None:
     session.input("sales", SALES)
     session.input("items", "item bigint, kind string")
 
 
-def defined(session: Session) -> None:
-    """Stages that read by two keys, keep rows between, and are read by each other."""
+def define_stages(session: Session) -> None:
+    """Stages that read by two keys, have state, and read each other."""
     named, items = session["sales"], session["items"]
     session.stage("dear", named.filter("price > 3").select("id", "item", "price"))
     session.stage("kinds", session["dear"].join(items, on="item").group_by("kind").count())
@@ -56,7 +56,7 @@ def defined(session: Session) -> None:
     session.stage("once", named.select("item", "note").distinct())
 
 
-def loaded(session: Session) -> None:
+def load_rows(session: Session) -> None:
     session["items"].insert([(item, f"kind {item % 3}") for item in range(50)])
     session["sales"].insert(sales())
     session.commit()
@@ -66,8 +66,8 @@ def loaded(session: Session) -> None:
 
 
 @pytest.fixture
-def low(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is large here is so from some rows on, and nothing is merged behind, nor removed."""
+def low_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lowers the thresholds of large loads, and stops background merges and deletions."""
     monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: None)
     monkeypatch.setattr(store, "SPILL_ROWS", 40)
     monkeypatch.setattr(ingest, "LOAD_BYTES", 1000)
@@ -75,11 +75,11 @@ def low(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "SMALL_ROWS", 40)
 
 
-Said = list[tuple[int, int, list[tuple[Any, ...]], bytes]]
+DecodedFrame = list[tuple[int, int, list[tuple[Any, ...]], bytes]]
 
 
-def said(payload: bytes) -> Said:
-    """What a frame says of each log and trace, with the digests of the files that it names."""
+def decoded_frame(payload: bytes) -> DecodedFrame:
+    """The entries of a frame, with the digests of their files."""
     told = []
     for entry in payloads.decode_payload(payload).entries:
         filed = entry.kind not in payloads.WITHOUT_FILES
@@ -91,8 +91,8 @@ def said(payload: bytes) -> Said:
 
 
 @contextmanager
-def all_at_the_end(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing goes to files before all is computed."""
+def without_spilling(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Writes no file before everything is computed."""
     made = Runner.__init__
 
     def without(self: Runner, *given: Any, spill: object = None, **named: Any) -> None:
@@ -104,40 +104,44 @@ def all_at_the_end(patch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.usefixtures("low")
+@pytest.mark.usefixtures("low_thresholds")
 @pytest.mark.parametrize("late", [False, True])
 def test_spilled_log_has_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    def run(name: str) -> tuple[dict[str, Any], list[Said]]:
+    def run(name: str) -> tuple[dict[str, Any], list[DecodedFrame]]:
         frames = []
         with nosync_nb.open(tmp_path / name) as session:
             log = log_of(session)
             append = log.append
 
             def noted(kind: int, payload: bytes) -> Position:
-                frames.append(said(payload))
+                frames.append(decoded_frame(payload))
                 return append(kind, payload)
 
             monkeypatch.setattr(log, "append", noted)
-            for step in (declared, loaded, defined) if late else (declared, defined, loaded):
+            for step in (
+                (declare_inputs, load_rows, define_stages)
+                if late
+                else (declare_inputs, define_stages, load_rows)
+            ):
                 step(session)
             found = {n: sorted(session[n].rows()) for n in ("dear", "kinds", "notes", "once")}
         return found, frames
 
-    with all_at_the_end(monkeypatch):
+    with without_spilling(monkeypatch):
         wanted = run("whole")
     assert run("spilled") == wanted
     assert any(files for frame in wanted[1] for _, _, files, _ in frame)
 
 
-@pytest.mark.usefixtures("low")
+@pytest.mark.usefixtures("low_thresholds")
 def test_rows_in_several_files_are_computed_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(part_file.split, "__defaults__", (60, part_file.BYTES_MAX))
     with nosync_nb.open(tmp_path / "log") as session:
-        declared(session)
+        declare_inputs(session)
         session["items"].insert([(item, f"kind {item % 3}") for item in range(50)])
         session["sales"].insert(sales())
         session.commit()
@@ -153,7 +157,7 @@ def test_rows_in_several_files_are_computed_in_turn(
         assert both.rows() == sorted(2 * dear.rows() + [(i,) for i in range(200)])
 
 
-@pytest.mark.usefixtures("low")
+@pytest.mark.usefixtures("low_thresholds")
 def test_memory_is_released_only_after_epoch_in_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +166,7 @@ def test_memory_is_released_only_after_epoch_in_files(
         BackgroundWorker, "submit", lambda _, kind, *_task, **_later: told.append(kind)
     )
     with nosync_nb.open(tmp_path / "log") as session:
-        declared(session)
+        declare_inputs(session)
         for count in (10, ROWS):
             told.clear()
             session["sales"].insert(sales(count, start=count))
@@ -170,12 +174,12 @@ def test_memory_is_released_only_after_epoch_in_files(
             assert ("memory" in told) == (count == ROWS)
 
 
-@pytest.mark.usefixtures("low")
+@pytest.mark.usefixtures("low_thresholds")
 def test_failed_run_or_discarded_load_leaves_no_file(tmp_path: Path) -> None:
     layers = tmp_path / "log" / "layers"
     with nosync_nb.open(tmp_path / "log") as session:
-        declared(session)
-        defined(session)
+        declare_inputs(session)
+        define_stages(session)
 
         def refuse(row: Any) -> Any:
             raise ValueError("no")
@@ -194,7 +198,7 @@ def test_failed_run_or_discarded_load_leaves_no_file(tmp_path: Path) -> None:
         assert sorted(os.listdir(layers)) == before
 
 
-@pytest.mark.usefixtures("low")
+@pytest.mark.usefixtures("low_thresholds")
 @pytest.mark.parametrize("added", [False, True])
 def test_interrupted_load_keeps_files_only_with_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: bool
@@ -207,8 +211,10 @@ def test_interrupted_load_keeps_files_only_with_its_rows(
         raise KeyboardInterrupt
 
     with nosync_nb.open(tmp_path / "log") as session:
-        declared(session)
-        session["sales"].insert(sales(1, start=ROWS))  # else the interrupt takes all that waits
+        declare_inputs(session)
+        session["sales"].insert(
+            sales(1, start=ROWS)
+        )  # otherwise the interrupt discards all pending rows
         before = sorted(os.listdir(layers))
         with monkeypatch.context() as patch:
             patch.setattr(PendingInputChanges, "add", interrupted)
@@ -221,7 +227,7 @@ def test_interrupted_load_keeps_files_only_with_its_rows(
         assert session.verify().whole
 
 
-@pytest.mark.usefixtures("low")
+@pytest.mark.usefixtures("low_thresholds")
 def test_load_refused_by_disk_is_pending_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,8 +241,8 @@ def test_load_refused_by_disk_is_pending_in_memory(
         patch.setattr(Store, "open", on_disk(opened, FaultyFiles(error_at=error_at)))
         session = nosync_nb.open(tmp_path / "log")
     with session:
-        declared(session)
-        defined(session)
+        declare_inputs(session)
+        define_stages(session)
         layers = tmp_path / "log" / "layers"
         before = sorted(os.listdir(layers))
         full = True
@@ -250,17 +256,17 @@ def test_load_refused_by_disk_is_pending_in_memory(
         assert len(session["sales"].rows()) == ROWS
 
 
-def taken(path: Path) -> tuple[float, float]:
-    """The most memory that a load took, and what was left of it, in times of its rows' bytes."""
+def memory_ratios(path: Path) -> tuple[float, float]:
+    """The peak and the remaining memory of a load, relative to the bytes of its rows."""
     with nosync_nb.open(path, spark_rows=1 << 40) as session:
-        declared(session)
+        declare_inputs(session)
         dear = session.stage("dear", session["sales"].filter("price > 3"))
         for key in ("id", "item", "note"):
             session.stage(key, dear.join(session["items"], on="item").group_by(key).count())
         session["items"].insert([(0, "kind")])
         session.commit()
         rows = sales(150_000)
-        before, pool = pa.default_memory_pool(), pa.system_memory_pool()  # which counts from here
+        before, pool = pa.default_memory_pool(), pa.system_memory_pool()  # whose counts start here
         pa.set_memory_pool(pool)
         tracemalloc.start()
         try:
@@ -278,9 +284,9 @@ def taken(path: Path) -> tuple[float, float]:
 
 def test_spilled_load_takes_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "LOAD_BYTES", 1 << 20)
-    most, left = taken(tmp_path / "spilled")
-    with all_at_the_end(monkeypatch):
-        whole, _ = taken(tmp_path / "whole")
+    most, left = memory_ratios(tmp_path / "spilled")
+    with without_spilling(monkeypatch):
+        whole, _ = memory_ratios(tmp_path / "whole")
     assert most < 0.7 * whole
     assert left < 0.5
 
@@ -293,8 +299,8 @@ def resident():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
 
-held = [np.ones(125) for _ in range(1 << 16)]  # of a kilobyte each: no mapping of its own
-held = held[-1:]  # which keeps all before it in the heap
+held = [np.ones(125) for _ in range(1 << 16)]  # of a kilobyte each, so in the heap
+held = held[-1:]  # blocks the heap from shrinking
 before = resident()
 release_memory()
 assert resident() < before - (32 << 10), (before, resident())

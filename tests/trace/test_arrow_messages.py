@@ -28,8 +28,8 @@ def updates() -> Updates:
     return Updates([np.arange(500, dtype=np.int32), texts], np.ones(500, np.int64))
 
 
-def refused(call: Any, match: str = "compressed") -> None:
-    """The call is refused, and decodes nothing meanwhile."""
+def assert_refused(call: Any, match: str = "compressed") -> None:
+    """Asserts that a call is refused without decoding."""
     before = pa.total_allocated_bytes()
     with pytest.raises(CorruptLogError, match=match):
         call()
@@ -53,7 +53,9 @@ def test_part_with_compressed_buffers_is_refused(
         loose = part_file.write_updates(str(tmp_path), updates(), LAYOUT.types, "loose")
     assert ref.size_bytes < 100_000 < sum(map(len, TEXTS))
     folder = str(tmp_path)
-    refused(lambda: part_file.open_part(folder, ref, LAYOUT, checked=True, thorough=thorough))
+    assert_refused(
+        lambda: part_file.open_part(folder, ref, LAYOUT, checked=True, thorough=thorough)
+    )
     for each in (ref, loose):
         read = read_all(tmp_path / each.path)
         (flaw,) = checksums.file_damage(each.path, read, each.size_bytes, each.digest)
@@ -69,7 +71,7 @@ def test_pack_with_compressed_buffers_is_refused(
     assert callable(encode)
 
     class Compressed:
-        """A record batch that is written with compressed buffers."""
+        """A record batch that is serialised with compressed buffers."""
 
         def __init__(self, batch: pa.RecordBatch) -> None:
             self._batch = batch
@@ -86,7 +88,7 @@ def test_pack_with_compressed_buffers_is_refused(
         patch.setattr(pack_file, "pa", Arrow(codec))
         bad = pack_file.write_pack(str(tmp_path), [(7, section)], "bad")
     assert len(pack_file.Pack(str(tmp_path), *whole).sections(7)[0].columns[0]) == 500
-    refused(lambda: pack_file.Pack(str(tmp_path), *bad).sections(7))
+    assert_refused(lambda: pack_file.Pack(str(tmp_path), *bad).sections(7))
     assert checksums.file_damage(whole[0], read_all(tmp_path / whole[0]), *whole[1:]) == []
     (flaw,) = checksums.file_damage(bad[0], read_all(tmp_path / bad[0]), *bad[1:])
     assert flaw == checksums.FileDamage(arrow_file.COMPRESSED, 7)
@@ -101,7 +103,7 @@ def test_frame_batch_with_compressed_buffers_is_refused(name: str) -> None:
     assert good.endswith(plain)
     bad = good.removesuffix(plain) + compressed(record, name).to_pybytes()
     assert len(batch_codec.decode_batch(good, LAYOUT.types)[1]) == 500
-    refused(lambda: batch_codec.decode_batch(bad, LAYOUT.types))
+    assert_refused(lambda: batch_codec.decode_batch(bad, LAYOUT.types))
 
 
 def test_header_with_offsets_outside_is_refused() -> None:
@@ -130,7 +132,7 @@ def updates_message() -> pa.Buffer:
 
 
 def test_part_is_read_at_its_messages_whatever_footer_names(tmp_path: Path) -> None:
-    """So that nothing else is decoded than what was looked at."""
+    """So only the checked messages are decoded."""
     batch = arrange(LAYOUT, updates())
     ref = part_file.write_part(str(tmp_path), batch, "whole")
     path = os.path.join(str(tmp_path), ref.path)

@@ -1,4 +1,4 @@
-"""Compaction: sums stay, layers tile epochs, work is bounded."""
+"""Compaction: sums are unchanged, layers tile epochs, work is bounded."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ Compaction.TestCase.settings = settings(stateful_step_count=30)
 TestCompaction = Compaction.TestCase
 
 
-class Sized(Batch):
-    """A batch that is nothing but a number of rows."""
+class RowCount(Batch):
+    """A batch with only a number of rows."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -129,19 +129,19 @@ class Sized(Batch):
         return self.rows
 
 
-def sized(_: Layout, batches: list[Any]) -> Sized:
-    return Sized(sum(map(len, batches)))
+def sized(_: Layout, batches: list[Any]) -> RowCount:
+    return RowCount(sum(map(len, batches)))
 
 
-def perform(trace: Trace) -> tuple[Trace, int]:
-    """Does what is planned; returns the rows copied."""
+def run_planned_merges(trace: Trace) -> tuple[Trace, int]:
+    """Runs the planned merges; returns the number of copied rows."""
     copied = 0
     while (planned := plan_merges(trace)) is not None:
         inputs = trace.layers[planned.start : planned.stop]
         rows = sum(layer.rows_count for layer in inputs)
         copied += rows
         adopted = adopt_merged(
-            trace, inputs, Layer(inputs[0].lower, inputs[-1].upper, (Sized(rows),))
+            trace, inputs, Layer(inputs[0].lower, inputs[-1].upper, (RowCount(rows),))
         )
         assert adopted is not None
         trace = adopted
@@ -152,15 +152,15 @@ def perform(trace: Trace) -> tuple[Trace, int]:
 @pytest.mark.parametrize("rows", [0, 1, 10, 300, 1025, 5000])
 def test_work_per_epoch_and_copies_are_bounded(rows: int) -> None:
     base = 10_000_000
-    trace = Trace(LAYOUT, (Layer(0, 1, (Sized(base),)),))
+    trace = Trace(LAYOUT, (Layer(0, 1, (RowCount(base),)),))
     copied = inline = 0
     epochs = 4000
     with mock.patch.object(layer_module, "merge", sized):
         for epoch in range(1, epochs):
-            trace, merged = append_layer(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            trace, merged = append_layer(trace, Layer(epoch, epoch + 1, (RowCount(rows),)))
             assert merged <= INLINE_ROWS
             inline += merged
-            trace, more = perform(trace)
+            trace, more = run_planned_merges(trace)
             copied += more
             assert len(trace.layers) <= STALL_LAYERS
     assert base + (epochs - 1) * rows == trace.rows_count
@@ -177,9 +177,9 @@ def test_copies_are_bounded_for_batches_of_any_size(seed: int) -> None:
         for epoch in range(2000):
             rows = int(2 ** random.uniform(0, 16))
             appended += rows
-            trace, merged = append_layer(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            trace, merged = append_layer(trace, Layer(epoch, epoch + 1, (RowCount(rows),)))
             assert merged <= INLINE_ROWS
-            trace, more = perform(trace)
+            trace, more = run_planned_merges(trace)
             copied += merged + more
             assert len(trace.layers) <= STALL_LAYERS
     assert copied <= 12 * appended
@@ -193,12 +193,12 @@ def test_commit_and_worker_never_merge_the_same_layer() -> None:
             planned = plan_merges(trace)
             inputs = () if planned is None else trace.layers[planned.start : planned.stop]
             rows = int(2 ** random.uniform(0, 13))
-            trace, _ = append_layer(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            trace, _ = append_layer(trace, Layer(epoch, epoch + 1, (RowCount(rows),)))
             if inputs:
-                output = Layer(inputs[0].lower, inputs[-1].upper, (Sized(1),))
+                output = Layer(inputs[0].lower, inputs[-1].upper, (RowCount(1),))
                 assert adopt_merged(trace, inputs, output) is not None
                 assert inputs[-1].rows_count > YOUNG_ROWS
-            trace, _ = perform(trace)
+            trace, _ = run_planned_merges(trace)
 
 
 def test_unread_epochs_are_sorted_once() -> None:
@@ -215,7 +215,7 @@ def test_unread_epochs_are_sorted_once() -> None:
     assert len(layer.parts[0]) == layer.rows_count
     layer.parts[0].check()
     trace, _ = append_backwards(trace, 200, numbers(LAYOUT, [((0, 0), -1)]))
-    assert len(trace.layers) == 2, "what somebody looked into stays as it is"
+    assert len(trace.layers) == 2, "a layer that was read stays unchanged"
 
 
 def test_full_young_layer_is_merged_by_worker() -> None:
@@ -231,7 +231,7 @@ def test_full_young_layer_is_merged_by_worker() -> None:
     assert plan_merges(trace) == (0, WIDTH)
     merged_ = merge(LAYOUT, [part for layer in full for part in layer.parts])
     assert len(full[0].parts[0]) == 7
-    assert plan_merges(trace) == (0, WIDTH), "still, now that their rows are known to be few"
+    assert plan_merges(trace) == (0, WIDTH), "also with the known row counts"
     trace, _ = append_layer(trace, Layer(9000, 9001, (numbers(LAYOUT, [((0, 0), 1)]),)))
     adopted = adopt_merged(trace, tuple(full), Layer(0, full[-1].upper, (merged_,)))
     assert adopted is not None
@@ -246,17 +246,17 @@ def test_small_first_layer_joins_later_ones() -> None:
     with mock.patch.object(layer_module, "merge", sized):
         for epoch, rows in enumerate([1, 8, 2, 1, 8]):
             assert (len(trace.layers), merged) == (epoch, 0)
-            trace, merged = append_layer(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            trace, merged = append_layer(trace, Layer(epoch, epoch + 1, (RowCount(rows),)))
     assert (len(trace.layers), merged) == (1, 20)
 
 
 def test_levels_grow_fourfold() -> None:
-    found = [Layer(0, 1, (Sized(rows),)).level for rows in (0, 1, 2, 7, 8, 31, 32, 1024)]
+    found = [Layer(0, 1, (RowCount(rows),)).level for rows in (0, 1, 2, 7, 8, 31, 32, 1024)]
     assert found == [0, 0, 1, 1, 2, 2, 3, 5]
 
 
 def test_backlog_merges_layers_not_claimed_by_worker() -> None:
-    made = [Layer(i, i + 1, (Sized(2000 + i),)) for i in range(STALL_LAYERS + 1)]
+    made = [Layer(i, i + 1, (RowCount(2000 + i),)) for i in range(STALL_LAYERS + 1)]
     for layer in made[:10]:
         layer.claim()
     with mock.patch.object(layer_module, "merge", sized):
@@ -270,7 +270,7 @@ def test_backlog_merges_layers_not_claimed_by_worker() -> None:
 
 
 def test_occasionally_read_layers_are_merged() -> None:
-    """A layer that is put in order between two epochs must not wait for ever."""
+    """A layer that is sorted between two epochs must not wait for ever."""
     trace = Trace(LAYOUT)
     for epoch in range(3000):
         trace, merged = append_backwards(trace, epoch, numbers(LAYOUT, [((epoch % 50, 0), 1)]))
@@ -282,27 +282,27 @@ def test_occasionally_read_layers_are_merged() -> None:
 
 
 def test_commit_leaves_layers_just_below_full_alone() -> None:
-    layers = tuple(Layer(e, e + 1, (Sized(1000),)) for e in range(8))
+    layers = tuple(Layer(e, e + 1, (RowCount(1000),)) for e in range(8))
     with mock.patch.object(layer_module, "merge", sized):
-        trace, merged = append_layer(Trace(LAYOUT, layers), Layer(8, 9, (Sized(1000),)))
+        trace, merged = append_layer(Trace(LAYOUT, layers), Layer(8, 9, (RowCount(1000),)))
     assert 0 < merged <= INLINE_ROWS
     assert trace.rows_count == 9000
     assert max(layer.rows_count for layer in trace.layers) == merged
 
 
 def test_most_similar_of_too_many_layers_are_merged() -> None:
-    """Else the oldest are written again and again: 5000 of one size were, eight times and forty."""
+    """Otherwise the oldest layers would be copied dozens of times."""
     trace, copied, epochs = Trace(LAYOUT), 0, 5000
     for epoch in range(epochs):
-        layer = Layer(epoch, epoch + 1, (Sized(YOUNG_ROWS + 1),))
-        trace, more = perform(Trace(LAYOUT, (*trace.layers, layer)))
+        layer = Layer(epoch, epoch + 1, (RowCount(YOUNG_ROWS + 1),))
+        trace, more = run_planned_merges(Trace(LAYOUT, (*trace.layers, layer)))
         copied += more
         assert len(trace.layers) <= LAYERS_MAX
     assert copied < 5 * epochs * (YOUNG_ROWS + 1)
 
 
 def full(lower: int, rows_count: int) -> Layer:
-    """A layer that is for the worker, whatever its size."""
+    """A layer for the worker, regardless of its size."""
     layer = Layer(
         lower, lower + 1, (numbers(LAYOUT, [((x, lower), 1) for x in range(rows_count)]),)
     )
@@ -311,7 +311,7 @@ def full(lower: int, rows_count: int) -> Layer:
 
 
 def test_claimed_layers_are_left_out_of_plans() -> None:
-    """A keeper may have layers for long: neither they nor what is older is in a plan."""
+    """A keeper may claim layers for long; neither they nor older ones are planned."""
     sizes = [300] * 4 + [80] * 3
     trace = Trace(LAYOUT, tuple(full(at, size) for at, size in enumerate(sizes)))
     for layer in trace.layers[:4]:
@@ -342,20 +342,20 @@ def test_layer_grows_until_it_is_full_or_read() -> None:
         return trace
 
     assert compaction.grow_layer(Trace(LAYOUT), one, 0) is None
-    assert compaction.grow_layer(grown(1), one, 1) is None, "nothing was joined to it yet"
+    assert compaction.grow_layer(grown(1), one, 1) is None, "no epoch was joined yet"
     two = grown(2)
     more = compaction.grow_layer(two, one, 2)
     assert more is not None
     assert [layer.pieces_count for layer in more.layers] == [3]
     assert (more.layers[-1].lower, more.layers[-1].upper) == (0, 3)
-    assert two.layers[-1].pieces_count == 2, "what readers have stays"
+    assert two.layers[-1].pieces_count == 2, "layers of readers stay unchanged"
     assert list(more.parts())
-    assert compaction.grow_layer(more, one, 3) is None, "somebody looked"
+    assert compaction.grow_layer(more, one, 3) is None, "the layer was read"
     before = grown(2)
     after = compaction.grow_layer(before, one, 2)
     assert after is not None
     assert len(before.layers[-1].parts) == 1
-    assert compaction.grow_layer(after, one, 3) is None, "somebody looked at what it was"
+    assert compaction.grow_layer(after, one, 3) is None, "an earlier version was read"
     full = grown(JOINED_MAX)
     assert full.layers[-1].pieces_count == JOINED_MAX
     assert compaction.grow_layer(full, one, JOINED_MAX) is None

@@ -108,13 +108,13 @@ def test_layer_caches_prefixes_of_its_parts() -> None:
     keys = np.arange(2 * SOME)
     khash = rows.hash_columns([keys], ["bigint"], len(keys))
     trace.lookup(khash[:1], [keys[:1]])
-    assert trace.layers[0].seen is None  # few are looked for without them
+    assert trace.layers[0].seen is None  # few probes need no index
     trace.lookup(khash, [keys])
     assert [*trace.layers[0].facts().rows.bits] == [0]
-    assert not trace.layers[1].facts().rows.bits, "a small one needs none"
+    assert not trace.layers[1].facts().rows.bits, "a small layer needs no index"
     kept = trace.layers[0].facts().rows.bits[0]
     with mock.patch.object(trace_module, "find_hashes", wraps=find_hashes) as looked:
         trace.lookup(khash, [keys])
-        assert not looked.called, "the same was asked for before"
+        assert not looked.called, "equal lookups are cached"
         trace.lookup(khash.copy(), [keys])
     assert looked.call_args_list[0].args[2] is kept

@@ -1,4 +1,4 @@
-"""The number of layers: few wait, also after a restart."""
+"""The number of layers stays small, also after a restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nosync_nb.trace.compaction import LAYERS_MAX, STALL_LAYERS
 
 
 def most_layers(session: Session) -> int:
-    """The layers of the trace that has most."""
+    """The greatest number of layers of a trace."""
     return max((len(trace.layers) for trace in traces_of(session).values()), default=0)
 
 
@@ -85,14 +85,14 @@ def test_layers_of_many_upserts_stay_level(tmp_path: Path) -> None:
             session.commit()
             settle_background(session)
             assert most_layers(session) <= LAYERS_MAX
-            assert rows_held(session) <= 5 * first, "what cancels does not pile up"
+            assert rows_held(session) <= 5 * first, "cancelled rows do not pile up"
 
 
 def test_large_epoch_waits_for_late_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     catch_up = BackgroundWorker.catch_up
 
-    def waited(self: BackgroundWorker, seconds: float) -> None:
+    def record_wait(self: BackgroundWorker, seconds: float) -> None:
         waits.append(seconds)
         catch_up(self, seconds)
 
@@ -102,19 +102,19 @@ def test_large_epoch_waits_for_late_worker(tmp_path: Path, monkeypatch: pytest.M
         services_of(session).worker.submit("a long merge", lambda: (busy.set(), ended.wait())[0])
         try:
             busy.wait()
-            monkeypatch.setattr(BackgroundWorker, "catch_up", waited)
+            monkeypatch.setattr(BackgroundWorker, "catch_up", record_wait)
             for epoch in range(LAYERS_MAX + 8):
                 behind = most_layers(session) >= LAYERS_MAX
                 numbers.insert(pa.table({"n": np.arange(5000 * epoch, 5000 * epoch + 5000)}))
                 started = time.perf_counter()
                 session.commit()
                 took = time.perf_counter() - started
-                assert len(waits) == behind, "only then, and once"
+                assert len(waits) == behind, "the commit waits once if the worker is late"
                 assert all(0 < seconds < took for seconds in waits)
                 waits.clear()
             numbers.insert([(-1,)])
             session.commit()
-            assert not waits, "a small epoch waits for nobody"
+            assert not waits, "a small epoch does not wait"
         finally:
             ended.set()
         monkeypatch.undo()

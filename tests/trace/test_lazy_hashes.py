@@ -29,7 +29,7 @@ def test_distinct_rows_need_no_order(data: st.DataObject, buckets: int | None) -
     expected = counted([sorted_])
     if found is None:
         return
-    assert len(found) == len(expected) == len(sorted_), "no row stands in it twice"
+    assert len(found) == len(expected) == len(sorted_), "no row occurs twice"
     assert expected == count(found.updates, layout.types)
     assert sorted(found.khash.tolist()) == sorted_.khash.tolist()
 
@@ -44,7 +44,7 @@ def test_possibly_equal_rows_are_sorted() -> None:
     assert not loose([((1, 2), 1), ((1, 2), -1)])
     assert not loose([((1, 2), 1), ((1, 2), 1)])
     assert not loose([((1, 2), 0)])
-    with weak_hashes():  # what whole numbers tell needs no hash
+    with weak_hashes():  # distinct integers need no hash
         assert loose([((i, i), 1) for i in range(3)])
         assert not loose([((0, float(i)), 1) for i in range(3)])
 
@@ -60,7 +60,7 @@ def test_rows_distinct_by_numbers_are_not_hashed_as_a_whole() -> None:
         found = hashed.unordered(Layout(types, (0,)))
     assert found is not None
     assert len(found) == 300
-    updates.columns[1] %= 2  # two of three are told apart by their texts alone
+    updates.columns[1] %= 2  # two of three differ only in their texts
     found = LazyHashes(types, updates).unordered(Layout(types, (0,)))
     assert found is not None
     texts[2] = texts[0]
@@ -123,7 +123,7 @@ def test_duplicate_rows_are_hashed_once() -> None:
         hashed.append(n * len(columns))
         return strong(columns, types, n)
 
-    def going_on(hashes: Any, columns: Any, types: Any, n: int) -> Any:
+    def counting_extended(hashes: Any, columns: Any, types: Any, n: int) -> Any:
         hashed.append(n * len(columns))
         return more(hashes, columns, types, n)
 
@@ -133,9 +133,9 @@ def test_duplicate_rows_are_hashed_once() -> None:
     delta = Delta(("bigint",) * 3, Updates([values, values, values], ones))
     with (
         mock.patch.object(rows, "hash_columns", counting),
-        mock.patch.object(rows, "extend_hashes", going_on),
+        mock.patch.object(rows, "extend_hashes", counting_extended),
     ):
         assert len(delta.with_hashes(Layout(delta.types, (0,)))) == rows_count - 1
-        assert sum(hashed) == 3 * rows_count, "the key, and the columns behind it"
+        assert sum(hashed) == 3 * rows_count, "the key, then the other columns"
         assert len(delta.batch(Layout(delta.types))) == rows_count - 1
         assert sum(hashed) == 3 * rows_count

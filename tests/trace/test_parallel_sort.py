@@ -26,8 +26,8 @@ LAYOUTS = {
 
 
 @pytest.fixture(autouse=True)
-def few_are_many() -> Iterator[None]:
-    """Some thousand rows are as many as a million are, and the machine has three cores."""
+def small_thresholds() -> Iterator[None]:
+    """Lowers the thresholds to some thousand rows, on three cores."""
     with (
         mock.patch.object(parallel, "MANY", 1000),
         mock.patch.object(batch_module, "MANY", 1000),
@@ -45,7 +45,7 @@ def updates(seed: int) -> Updates:
     return Updates([keys, texts, numbers], random.choice([-1, 1, 2], N))
 
 
-def plain(batch: Batch) -> list[Any]:
+def lists_of(batch: Batch) -> list[Any]:
     columns = [c.to_pylist() if isinstance(c, pa.Array) else c.tolist() for c in batch.columns]
     numbers = [batch.khash, batch.rhash, batch.diff, batch.code]
     return [*columns, *(None if each is None else each.tolist() for each in numbers)]
@@ -61,7 +61,7 @@ def test_several_cores_sort_like_one(name: str, seed: int) -> None:
         as_few = arrange(LAYOUTS[name], given)
     together = arrange(LAYOUTS[name], given)
     together.check()
-    assert plain(together) == plain(alone) == plain(as_few)
+    assert lists_of(together) == lists_of(alone) == lists_of(as_few)
     assert (together.rhash is together.khash) == (alone.rhash is alone.khash)
 
 
@@ -71,7 +71,7 @@ def test_rows_of_equal_hashes_stay_apart() -> None:
     with mock.patch.object(batch_module, "MANY", N + 1):
         alone = arrange(layout, given, khash=one, rhash=one.copy())
     together = arrange(layout, given, khash=one, rhash=one.copy())
-    assert plain(together) == plain(alone)
+    assert lists_of(together) == lists_of(alone)
     assert len(together) > 700
 
 
@@ -81,7 +81,7 @@ def test_parts_run_once_and_concurrently() -> None:
 
     def work(part: int) -> None:
         if part < 3:
-            met.wait(60)  # none of three goes on before all have begun
+            met.wait(60)  # three parts wait for each other
         done.append(part)
 
     before = threading.active_count()
@@ -130,10 +130,10 @@ def test_background_work_is_single_threaded() -> None:
 
 def test_interrupted_sort_changes_no_input() -> None:
     given = updates(4)
-    kept = plain(Batch(LAYOUTS["rows"], given.columns, *[given.diff] * 3))
+    kept = lists_of(Batch(LAYOUTS["rows"], given.columns, *[given.diff] * 3))
     with (
         mock.patch("nosync_nb.rows.take", side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
         arrange(LAYOUTS["rows"], given)
-    assert plain(Batch(LAYOUTS["rows"], given.columns, *[given.diff] * 3)) == kept
+    assert lists_of(Batch(LAYOUTS["rows"], given.columns, *[given.diff] * 3)) == kept

@@ -18,8 +18,7 @@ from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_update
 from nosync_nb.trace.compaction import rearrange_parts
 
 
-def apart(batch: Batch, cuts: list[int]) -> list[Batch]:
-    """A batch in parts."""
+def split_batch(batch: Batch, cuts: list[int]) -> list[Batch]:
     bounds = sorted({0, len(batch), *(min(cut, len(batch)) for cut in cuts)})
     return [batch.slice(a, b) for a, b in pairwise(bounds)] or [batch]
 
@@ -28,7 +27,7 @@ def apart(batch: Batch, cuts: list[int]) -> list[Batch]:
 def test_rearranged_parts_equal_sorted_whole(data: st.DataObject, some: int) -> None:
     first = data.draw(layouts())
     whole = merge(first, data.draw(batches_of(first)))
-    parts = apart(whole, data.draw(st.lists(st.integers(0, 20), max_size=3)))
+    parts = split_batch(whole, data.draw(st.lists(st.integers(0, 20), max_size=3)))
     places = range(len(first.types))
     key = tuple(i for i in places if "map<" not in first.types[i] and data.draw(st.booleans()))
     order = None if first.order is None else data.draw(st.sampled_from([None, first.order]))
@@ -50,7 +49,7 @@ def test_large_change_in_several_files_is_rearranged_by_part() -> None:
     n = SMALL_ROWS + 1
     columns = [np.arange(n), np.arange(n)[::-1] % 7]
     whole = arrange(Layout(("bigint", "bigint")), Updates(list(columns), np.ones(n, np.int64)))
-    held = ArrangedChange(tuple(apart(whole, [100, 2000])))
+    held = ArrangedChange(tuple(split_batch(whole, [100, 2000])))
     layout = Layout(("bigint", "bigint"), (1,))
     delta = Delta(layout.types, None, {whole.layout: held})
     with mock.patch("nosync_nb.dataflow.runtime.delta.concat_updates", side_effect=AssertionError):
@@ -65,4 +64,4 @@ def test_interrupt_of_a_core_is_raised() -> None:
         mock.patch("nosync_nb.rows.take", side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
-        rearrange_parts(Layout(("bigint",), ()), apart(batch, [4]))
+        rearrange_parts(Layout(("bigint",), ()), split_batch(batch, [4]))

@@ -40,7 +40,7 @@ def test_consolidation_keeps_the_collection(data: st.DataObject, layout: Layout)
     if found is None:
         return
     assert count(found, types) == before
-    assert len(found.diff) == len(before), "each row stands in it once, none with diff 0"
+    assert len(found.diff) == len(before), "each row occurs once, none with diff 0"
     assert (found is updates) == (len(held) == len(before) and 0 not in held)
     assert updates.diff.tolist() == held
 
@@ -115,5 +115,5 @@ def test_few_rows_are_consolidated_without_hash() -> None:
     assert few is not None
     assert few.layout is UNORDERED
     assert listed(few.updates) == [(2, "b", 1)]
-    assert listed(delta.updates) == [(2, "b", 1)], "from then on these are its updates"
+    assert listed(delta.updates) == [(2, "b", 1)], "the consolidated updates replace the original"
     assert delta.consolidated_if_few() is few

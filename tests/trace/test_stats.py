@@ -1,4 +1,4 @@
-"""Counts and first rows: right without adding up all rows."""
+"""Counts and first rows: right without merging all layers."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ VALUES: dict[str, list[Any]] = {
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes blocks so small that few rows go the way of millions."""
-    shrink(monkeypatch)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes blocks so small that few rows take the path of millions."""
+    shrink_blocks(monkeypatch)
 
 
-def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+def shrink_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paging, "_BLOCK_ROWS", 8)
     monkeypatch.setattr(paging, "_TIES_MAX", 2)
     monkeypatch.setattr(stats, "_SLACK_ROWS", 2)
@@ -50,8 +50,8 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def no_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails whoever adds all layers up."""
+def no_consolidation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if all layers are merged."""
 
     def consolidated(trace: Trace) -> Batch:
         assert not trace.layers
@@ -71,8 +71,8 @@ def ordered(full: list[Any], by: str) -> list[Any]:
     return full
 
 
-def same(left: list[Any], right: list[Any]) -> bool:
-    """Compares rows, NaN equal to itself."""
+def equal_rows(left: list[Any], right: list[Any]) -> bool:
+    """True if rows are equal; NaN equals itself."""
     return repr(left) == repr(right)
 
 
@@ -89,7 +89,7 @@ def test_first_rows_equal_those_of_all_rows(
     names = [f"c{i}" for i in range(len(types))]
     folder = tmp_path_factory.mktemp("log")
     with pytest.MonkeyPatch.context() as patch, nosync_nb.open(str(folder / "l")) as session:
-        shrink(patch)
+        shrink_blocks(patch)
         given_ = session.input("given", ", ".join(map(" ".join, zip(names, types, strict=True))))
         held: list[Any] = []
         for _ in range(data.draw(st.integers(1, 4))):
@@ -101,8 +101,8 @@ def test_first_rows_equal_those_of_all_rows(
             session.commit()
         full = given_.rows()
         assert len(full) == len(held) == given_.count() == len(given_)
-        assert same(given_.rows(limit=limit), full[:limit])
-        assert same(given_.head(limit), full[:limit])
+        assert equal_rows(given_.rows(limit=limit), full[:limit])
+        assert equal_rows(given_.head(limit), full[:limit])
         for by in ("c0", "c0 desc"):
             descending = by.endswith("desc")
             batch = batch_of(given_)
@@ -117,10 +117,10 @@ def test_first_rows_equal_those_of_all_rows(
                     strict=True,
                 )
             )
-            assert same([tuple(each) for each in given_.head(limit, by=by)], expected)
+            assert equal_rows([tuple(each) for each in given_.head(limit, by=by)], expected)
 
 
-@pytest.mark.usefixtures("no_long_way")
+@pytest.mark.usefixtures("no_consolidation")
 def test_large_table_gives_first_rows_and_count_without_merge(
     session: Session,
 ) -> None:
@@ -143,7 +143,7 @@ def test_large_table_gives_first_rows_and_count_without_merge(
     assert data.rows(limit=60) == held[:60]
     assert data.head(7) == held[:7]
     for by in ("n desc", "x desc, n", "kind desc, x desc", "x, kind desc"):
-        assert same(
+        assert equal_rows(
             [tuple(each) for each in data.head(9, by=by)],
             [tuple(each) for each in ordered(list(map(data_row, held)), by)[:9]],
         )
@@ -157,7 +157,7 @@ class data_row(tuple[Any, ...]):  # noqa: N801
     x = property(lambda self: self[2])
 
 
-@pytest.mark.usefixtures("no_long_way")
+@pytest.mark.usefixtures("no_consolidation")
 def test_count_after_commit_probes_removed_rows_only(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,13 +174,13 @@ def test_count_after_commit_probes_removed_rows_only(
         session.commit()
         assert data.count() == 3000
         assert total.count() == 7 + min(epoch + 1, 3)
-    assert sum(looked) <= 40 * 8  # what four layers merged in the commit held is looked at again
+    assert sum(looked) <= 40 * 8  # rows of layers merged in the commit are probed again
     looked.clear()
     assert data.count() == 3000
     assert sum(looked) == 0
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("read", ["count", "head", "rows"])
 def test_negative_row_fails_every_read(session: Session, read: str) -> None:
     data = session.input("data", "id bigint")
@@ -209,7 +209,7 @@ def test_negative_row_fails_every_read(session: Session, read: str) -> None:
 def test_removed_row_is_probed_only_where_its_hash_occurs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The parts of a large layer have hashes of their own, and other layers other rows."""
+    """The parts of a large layer have disjoint hashes, and other layers have other rows."""
     looked: list[int] = []
     on_places(monkeypatch, looked.append)
     layout = Layout(("bigint", "bigint"), (0,))
@@ -224,7 +224,7 @@ def test_removed_row_is_probed_only_where_its_hash_occurs(
     layers = [Layer(0, 1, parts), *(Layer(1 + i, 2 + i, (each,)) for i, each in enumerate(others))]
     gone = Layer(6, 7, (batch(range(0, 3000, 30), -1),))
     assert stats.row_count(Trace(layout, (*layers, gone))) == 3000 + 450 - 100
-    assert sum(looked) == 2 * 100, "once where they were, once where they went"
+    assert sum(looked) == 2 * 100, "once in the old layer, once in the removing one"
     twice = Layer(7, 8, (batch(range(0, 90, 30), -1),))
     assert stats.row_count(Trace(layout, (*layers, gone, twice))) is None
 
@@ -239,31 +239,31 @@ def test_merge_learns_if_rows_stay_nonnegative() -> None:
         ]
         return Trace(layout, tuple(Layer(i, i + 1, (b,)) for i, b in enumerate(batches)))
 
-    def until(read: Trace, stop: int, most: int = 1000) -> int:
+    def nonnegative_until(read: Trace, stop: int, most: int = 1000) -> int:
         stats.keep_nonnegative(read, stop, most)
         sound = [layer.upper for layer in read.layers if layer.facts().sound]
         return max(sound, default=0)
 
     base = dict.fromkeys(range(100), 1)
     some = trace(base, {3: -1, 4: -1}, {5: -1, 200: 1}, {3: -1}, {3: 1, 200: -1})
-    assert until(some, 3) == 0, "nothing is known of a layer before"
+    assert nonnegative_until(some, 3) == 0, "the first layer is unknown"
     some.layers[0].facts().sum_up()
-    assert until(some, 1) == 1
-    assert until(some, 3, most=3) == 1, "it was to look at fewer rows"
-    assert until(some, 3) == 3
-    assert not some.layers[1].facts().sound, "that is not looked at: the layers become one"
-    assert until(some, 4) == 3, "3 was taken away twice"
-    assert until(some, 5) == 5
+    assert nonnegative_until(some, 1) == 1
+    assert nonnegative_until(some, 3, most=3) == 1, "the limit of rows is reached"
+    assert nonnegative_until(some, 3) == 3
+    assert not some.layers[1].facts().sound, "inner layers are not checked, because they become one"
+    assert nonnegative_until(some, 4) == 3, "3 was removed twice"
+    assert nonnegative_until(some, 5) == 5
 
     twice = trace(base, {3: -1}, {3: -1})
     twice.layers[0].facts().sum_up()
-    assert until(twice, 3) == 1
+    assert nonnegative_until(twice, 3) == 1
     grown = trace(base, {200: 1}, {200: 1, 201: 1})
     grown.layers[0].facts().sum_up()
-    assert until(grown, 3) == 3
+    assert nonnegative_until(grown, 3) == 3
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_blocks")
 def test_rows_of_one_hash_stay_apart(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     def collide(columns: Any, types: Any, n: int) -> Any:
         return np.full(n, 7, np.uint64)

@@ -49,8 +49,8 @@ def trace_of(layout: Layout, batches: list[Batch], cuts: list[int]) -> Trace:
     return trace
 
 
-def young_of(layout: Layout, batches: list[Batch], looks: list[bool]) -> Trace:
-    """The same of changes that come in no order, merged and looked into on the way."""
+def young_trace_of(layout: Layout, batches: list[Batch], looks: list[bool]) -> Trace:
+    """The same from unordered changes, merged and read on the way."""
     trace = Trace(layout)
     for epoch, (batch, looked) in enumerate(zip(batches, looks, strict=True)):
         backwards = np.arange(len(batch))[::-1]
@@ -64,7 +64,7 @@ def young_of(layout: Layout, batches: list[Batch], looks: list[bool]) -> Trace:
 def test_lookup_finds_rows_of_its_keys(
     data: st.DataObject, buckets: int | None, bounds: tuple[int, int]
 ) -> None:
-    some, large = bounds  # many probes, and large parts, from these on
+    some, large = bounds  # the thresholds of many probes and of large parts
     with (
         weak_hashes(buckets) if buckets else nullcontext(),
         mock.patch.object(trace_module, "SOME", some),
@@ -79,12 +79,12 @@ def test_lookup_finds_rows_of_its_keys(
         else:
             n = len(batches)
             looks = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
-            trace = young_of(layout, batches, looks)
+            trace = young_trace_of(layout, batches, looks)
         kinds = layout.types
         places = list(range(len(kinds)) if layout.key is None else layout.key)
         types = [kinds[i] for i in places]
         total = merge(layout, batches)
-        # Probes: some keys that are there, each once, and null keys that may be.
+        # Probes: some existing keys, each once, including null keys.
         chosen = data.draw(st.sets(st.integers(0, max(len(total) - 1, 0)))) if len(total) else set()
         index = np.array(sorted(chosen), np.int64)
         keys = [rows.take(total.columns[i], index) for i in places]
@@ -96,7 +96,7 @@ def test_lookup_finds_rows_of_its_keys(
         wanted = data.draw(st.none() | st.permutations(range(len(kinds))))
         khash = rows.hash_columns(keys, types, len(first))
         found = trace.lookup(khash, keys, wanted)
-        again = trace.lookup(khash, keys, wanted)  # of who asks for the same
+        again = trace.lookup(khash, keys, wanted)  # a repeated lookup
     assert (found is None) == (again is None)
     if found is not None and again is not None:
         assert (found.probe == again.probe).all()
@@ -123,8 +123,8 @@ def test_lookup_finds_rows_of_its_keys(
 WIDE = Layout(("bigint", "string"), (0,))
 
 
-def looked_up(epochs: int, keys: int) -> Trace:
-    """A trace of small epochs with texts, of so many keys, that is looked into after each."""
+def trace_with_lookups(epochs: int, keys: int) -> Trace:
+    """A trace of small epochs with texts, probed after each of them."""
     trace = Trace(WIDE)
     for epoch in range(epochs):
         own = np.array([(2 * epoch + at) % keys for at in (1, 0)])
@@ -137,15 +137,15 @@ def looked_up(epochs: int, keys: int) -> Trace:
 
 def test_lookup_hashes_no_row() -> None:
     with mock.patch.object(rows, "extend_hashes", side_effect=AssertionError):
-        trace = looked_up(64, 128)
-    assert max(each.rows_count for each in trace.layers) > 16, "they are merged all the same"
+        trace = trace_with_lookups(64, 128)
+    assert max(each.rows_count for each in trace.layers) > 16, "layers are merged"
     assert not any(each.is_ordered for each in trace.layers)
     check(trace.consolidated())
     assert all(each.is_ordered for each in trace.layers)
 
 
 def test_cancelled_rows_of_a_key_do_not_pile_up() -> None:
-    """Of all epochs of a layer they would be found, each time, though they are none together."""
+    """Otherwise each lookup would find the cancelled rows of all epochs."""
     trace = Trace(WIDE)
     asked = np.zeros(1, np.int64)
     khash = rows.hash_columns([asked], ["bigint"], 1)
@@ -163,7 +163,7 @@ def test_many_keys_are_found_in_any_order(n: int) -> None:
         numbers(PAIRS, [((key, key + at), 1) for key in range(0, 3 * n, 2)]) for at in (0, 7)
     ]
     trace = trace_of(PAIRS, batches, [500])
-    asked = np.random.default_rng(1).permutation(np.arange(n))  # each second one is there
+    asked = np.random.default_rng(1).permutation(np.arange(n))  # every second key exists
     found = trace.lookup(rows.hash_columns([asked], ["bigint"], n), [asked])
     assert found is not None
     keys, values = found.columns

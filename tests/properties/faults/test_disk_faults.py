@@ -1,4 +1,4 @@
-"""Disk errors in sessions: refused, full and flipped bits leave nothing half done."""
+"""Disk errors in sessions: a refusal, a full disk or a flipped bit leaves nothing half done."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Disk(FaultyFiles):
 
 
 @pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Any], Session]:
+def open_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Any], Session]:
     """Opens the log of the test on another disk."""
     return opener(monkeypatch, tmp_path / "log")
 
@@ -60,7 +60,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Any], Sessi
 @pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize("spill", [1, 1 << 16])
 def test_refused_write_refuses_epoch_until_disk_recovers(
-    on: Callable[..., Session],
+    open_on: Callable[..., Session],
     monkeypatch: pytest.MonkeyPatch,
     code: str,
     halves: bool,
@@ -70,7 +70,7 @@ def test_refused_write_refuses_epoch_until_disk_recovers(
     monkeypatch.setattr(store, "SPILL_BYTES", 300)
     monkeypatch.setattr(store, "SETTLED_BYTES", 100)
     disk = Disk(halves=halves)
-    with on(disk) as session:
+    with open_on(disk) as session:
         people(session)
         session.sync()
         before = state(session)
@@ -94,7 +94,7 @@ def test_refused_write_refuses_epoch_until_disk_recovers(
         checkpoint_now(session)
         assert session["by_age"].rows() == [(20, 2), (30, 2)]
         wanted = state(session)
-    with on(disk) as session:
+    with open_on(disk) as session:
         found = state(session)
         assert {**found, "frames": 0} == {**wanted, "frames": 0}
         assert session.recovery.clean
@@ -102,10 +102,10 @@ def test_refused_write_refuses_epoch_until_disk_recovers(
 
 @pytest.mark.fault(16)
 def test_failed_sync_loses_nothing_and_is_reported(
-    on: Callable[..., Session],
+    open_on: Callable[..., Session],
 ) -> None:
     disk = Disk(actions={"sync"})
-    with on(disk) as session:
+    with open_on(disk) as session:
         people(session)
         session.sync()
         disk.error = errno.EIO
@@ -120,16 +120,16 @@ def test_failed_sync_loses_nothing_and_is_reported(
         disk.error = 0
         session.sync()
         assert session.recovery_frontier("power") == session.now
-    with on(disk) as session:
+    with open_on(disk) as session:
         assert session["by_age"].rows() == [(20, 2), (30, 1)]
 
 
 @pytest.mark.fault(17)
 def test_transaction_with_failed_sync_has_ended(
-    on: Callable[..., Session],
+    open_on: Callable[..., Session],
 ) -> None:
     disk = Disk(actions={"sync"})
-    with on(disk) as session:
+    with open_on(disk) as session:
         people(session)
         session.sync()
         disk.error = errno.ENOSPC
@@ -144,21 +144,21 @@ def test_transaction_with_failed_sync_has_ended(
         session["people"].insert([("flo", 30, 4.0)])
         assert session.commit(wait="disk") == 5
         assert session.epochs()[3].label == "loaded"
-    with on(disk) as session:
+    with open_on(disk) as session:
         assert session["by_age"].rows() == [(20, 2), (30, 3)]
 
 
 @pytest.mark.fault(17)
-def test_log_on_read_only_disk_is_readable(on: Callable[..., Session]) -> None:
+def test_log_on_read_only_disk_is_readable(open_on: Callable[..., Session]) -> None:
     disk = Disk()
-    with on(disk) as session:
+    with open_on(disk) as session:
         people(session)
         wanted = state(session)
     disk.error = errno.EROFS
     with pytest.raises(DurabilityError, match="EROFS") as caught:
-        on(disk)
+        open_on(disk)
     assert 'mode="r"' in (caught.value.hint or "")
-    with on(disk, mode="r") as session:
+    with open_on(disk, mode="r") as session:
         assert state(session) == wanted
 
 
@@ -212,13 +212,13 @@ SAMPLES = tried(10, soak=100)
 
 
 @pytest.fixture
-def whole(
-    tmp_path: Path, on: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+def intact_log(
+    tmp_path: Path, open_on: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """A log with every kind of file, what it holds, and what it holds after one more epoch."""
+    """A log with every kind of file, its rows, and its rows after one more epoch."""
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
     monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
-    with on(HastyFiles()) as session:
+    with open_on(HastyFiles()) as session:
         people(session)
         planes, everybody = session.inputs["planes"], session.inputs["people"]
         seats = session["grown"].join(planes.select("seats AS age", "tail"), on="age")
@@ -233,20 +233,20 @@ def whole(
     shutil.copytree(tmp_path / "log", tmp_path / "more")
     shutil.move(tmp_path / "log", tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "log")
-    with on(HastyFiles()) as session:
-        one_more(session)
+    with open_on(HastyFiles()) as session:
+        commit_one_more(session)
         after = everything(session)
     return tmp_path / "whole", before, after
 
 
-def one_more(session: Session) -> None:
+def commit_one_more(session: Session) -> None:
     session["people"].insert([("zoe", 12, 1.0), ("abe", 50, 1.0)])
     session["planes"].delete(["t3", "a"])
     session.commit()
 
 
 def damaged_files(folder: Path) -> list[str]:
-    """The files that can be damaged, one of each kind and a few of those that are many."""
+    """The files that can be damaged, at most two of each kind."""
     names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     kinds: dict[str, list[str]] = {}
     for name in names:
@@ -255,33 +255,35 @@ def damaged_files(folder: Path) -> list[str]:
     return [name for kind in kinds.values() for name in kind[-2:] if "lock" not in name]
 
 
-def outcome(on: Callable[..., Session], folder: Path, name: str, before: Any, after: Any) -> str:
-    """Opens, reads and goes on; whatever is read must be right."""
+def outcome(
+    open_on: Callable[..., Session], folder: Path, name: str, before: Any, after: Any
+) -> str:
+    """Opens, reads and commits; everything that is read must be right."""
     try:
-        with on(HastyFiles()) as session:
+        with open_on(HastyFiles()) as session:
             assert everything(session) == before, f"{name}: other data"
-            one_more(session)
+            commit_one_more(session)
             assert everything(session) == after, f"{name}: other data after the next epoch"
             return "right"
     except NosyncError as error:
-        told = str(error)
-    assert os.path.basename(name) in told or str(folder) in told
-    return "told"
+        reported = str(error)
+    assert os.path.basename(name) in reported or str(folder) in reported
+    return "reported"
 
 
 @pytest.mark.fault(12)
 @pytest.mark.slow
 def test_damage_of_any_byte_is_reported_or_harmless(
     tmp_path: Path,
-    on: Callable[..., Session],
-    whole: tuple[Path, dict[str, Any], dict[str, Any]],
+    open_on: Callable[..., Session],
+    intact_log: tuple[Path, dict[str, Any], dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Never other data, never a raw error of something below."""
-    origin, before, after = whole
+    """It never yields other data or an error of a lower layer."""
+    origin, before, after = intact_log
     folder = tmp_path / "log"
     pick = random.Random(7)
-    told = 0
+    reported = 0
     for name in damaged_files(origin):
         content = (origin / name).read_bytes()
         places = {0, len(content) - 1, *(pick.randrange(len(content)) for _ in range(SAMPLES))}
@@ -298,14 +300,14 @@ def test_damage_of_any_byte_is_reported_or_harmless(
                 (folder / name).unlink()
             else:
                 (folder / name).write_bytes(damage)
-            told += outcome(on, folder, name, before, after) == "told"
-    assert told > 60
+            reported += outcome(open_on, folder, name, before, after) == "reported"
+    assert reported > 60
 
 
 def test_valid_checksum_with_invalid_payload_is_damage(
-    tmp_path: Path, on: Callable[..., Session]
+    tmp_path: Path, open_on: Callable[..., Session]
 ) -> None:
-    """Checksums prove who wrote it, not that it can be understood."""
+    """A checksum proves the writer, not that the content is valid."""
     path = tmp_path / "log"
     with nosync_nb.open(path) as session:
         people(session)

@@ -1,13 +1,12 @@
 """All or nothing: an exception at any opcode leaves nothing half done.
 
-Whatever is raised, and wherever: the session goes on, it says what it said before or what it says
-afterwards, the same call again ends where it would have ended, and the log says what the session
-says. A session that has an epoch which the log lacks, or the other way round, computes wrong rows
-for ever after the next opening, without a word.
+After any exception at any opcode the session continues in the state before or after the call, the
+same call again reaches the state after it, and the log agrees with the session. A session with an
+epoch that the log lacks, or the other way round, would silently compute wrong rows after the next
+opening.
 
-Of the opcodes those are all tried between the frame's writing and the end of the call. Of the
-others, which are some thousands of computing, every k-th is, beginning with a number that is drawn
-by the operation's name; the nightly profile tries them all.
+A usual run strikes at every k-th opcode, more densely after the frame is written; the first one is
+drawn by the operation's name. The nightly profile strikes at all of them.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ from nosync_nb import Session
 from nosync_nb.store.log import fencing
 
 BEFORE, NEAR, AFTER = 4, 12, 4
-"""How many opcodes are tried before the last frame is written, soon afterwards, and later."""
+"""Numbers of struck opcodes before the last frame is written, soon afterwards, and later."""
 
 SOON = 1000
 
 FOLLOWED = 64
-"""How many readers are struck, each at another opcode."""
+"""The number of readers that are struck, each at another opcode."""
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 class Operation(NamedTuple):
-    """What is struck.
+    """An operation that is struck.
 
     Attributes:
-        prepare: done before, to a session that was just opened; part of the state before.
-        act: what is struck; gets the session, or the folder if `folder`.
-        again: whether the same call may be repeated after it has taken effect.
+        prepare: called first, with the opened session; part of the state before.
+        act: the struck call; gets the session, or the folder if `folder`.
+        again: True if the same call may be repeated after it has taken effect.
     """
 
     act: Callable[[Any], Any]
@@ -83,8 +82,8 @@ OPERATIONS = {
 ERRORS = [Struck("from outside"), MemoryError("refused")]
 
 
-class Told(NamedTuple):
-    """All that a session says."""
+class State(NamedTuple):
+    """Everything that a session reports."""
 
     now: int
     labels: list[Any]
@@ -94,13 +93,13 @@ class Told(NamedTuple):
     graph: dict[str, Any]
 
 
-def told(session: Session, pool: ThreadPoolExecutor) -> Told:
-    """What a session says to a thread that has nothing pending."""
+def state_of(session: Session, pool: ThreadPoolExecutor) -> State:
+    """The state that a thread without pending changes sees."""
 
-    def ask() -> Told:
+    def ask() -> State:
         names = list(session.info.reads)
         epochs = range(session.now + 1)
-        return Told(
+        return State(
             session.now,
             [(epoch.number, epoch.label) for epoch in session.epochs()],
             {name: changes.rows for name, changes in session.pending.items()},
@@ -119,8 +118,7 @@ def told(session: Session, pool: ThreadPoolExecutor) -> Told:
     return pool.submit(ask).result(60)
 
 
-def go_on(session: Session) -> None:
-    """Any epoch afterwards."""
+def commit_next(session: Session) -> None:
     session.inputs["data"].insert([(2, 8)])
     session.inputs["named"].upsert([(2, 8)])
     session.commit()
@@ -152,24 +150,24 @@ class Cases:
         self.pool = ThreadPoolExecutor(1)
         self.made = 0
         self.sessions: list[Session] = []
-        self.before: Told | None = None
-        self.stayed: Told | None = None
+        self.before: State | None = None
+        self.stayed: State | None = None
         session, act = self.begun()
         if session is not None:
-            self.before = told(session, self.pool)
-            go_on(session)
-            self.stayed = told(session, self.pool)
+            self.before = state_of(session, self.pool)
+            commit_next(session)
+            self.stayed = state_of(session, self.pool)
             session.close()
-        for _ in range(2):  # what was done once is done with fewer opcodes
+        for _ in range(2):  # a repeated call takes fewer opcodes
             _, act = self.begun()
-            self.opcodes, self.written = count(act, lambda: sizes(self.path))
+            self.opcodes, self.written = count(act, lambda: segment_sizes(self.path))
             session = self.sessions[-1]
             if operation.folder:
                 session.close()
                 session = self.opened()
-            self.after = told(session, self.pool)
-            go_on(session)
-            self.end = told(session, self.pool)
+            self.after = state_of(session, self.pool)
+            commit_next(session)
+            self.end = state_of(session, self.pool)
             for each in self.sessions:
                 each.close()
             self.sessions.clear()
@@ -184,7 +182,7 @@ class Cases:
         return session
 
     def begun(self) -> tuple[Session | None, Callable[[], Any]]:
-        """A session in the state before, if there is one, and what is to be struck."""
+        """A session in the state before, if there is one, and the call to strike."""
         self.made += 1
         shutil.copytree(self.log, self.path)
         if self.operation.act is nosync_nb.open:
@@ -194,14 +192,14 @@ class Cases:
         return session, lambda: self.operation.act(session)
 
     def failure(self, at: int, error: BaseException, *, again: bool) -> str | None:
-        """Strikes once; says what was wrong afterwards.
+        """Strikes once; returns what was wrong afterwards.
 
         Args:
-            again: whether the same call follows.
+            again: True if the same call follows.
         """
         threads, descriptors = set(threading.enumerate()), descriptors_open()
         session, act = self.begun()
-        silent = strike(act, at, error) is None  # what came out keeps frames, and what these hold
+        silent = strike(act, at, error) is None  # the exception keeps frames and their objects
         error.__traceback__ = error.__context__ = error.__cause__ = None
         try:
             wrong = self.judged(session, act, silent=silent, again=again)
@@ -217,7 +215,7 @@ class Cases:
             shutil.rmtree(self.path)
 
     def closed(self, descriptors: int) -> str | None:
-        """What is open though nobody needs it, or off though it was on."""
+        """Reports leaked descriptors, or a garbage collector that was left off."""
         if descriptors_open() != descriptors:
             return f"left {descriptors_open() - descriptors} descriptors open"
         return None if gc.isenabled() else "left the garbage where it is"
@@ -236,27 +234,27 @@ class Cases:
             if session.closed:
                 session = self.opened()
         assert session is not None
-        found = told(session, self.pool)
+        found = state_of(session, self.pool)
         if found not in (self.before, self.after):
-            return f"is neither as before nor as afterwards: {differing(found, self.after)}"
+            return f"is neither as before nor as afterwards: {difference(found, self.after)}"
         if silent and found != self.after:
             return "did nothing, and said nothing"
         if again and (found != self.after or self.operation.again):
             act()
-            found = told(session, self.pool)
+            found = state_of(session, self.pool)
             if found != self.after:
-                return f"ended elsewhere the second time: {differing(found, self.after)}"
+                return f"ended elsewhere the second time: {difference(found, self.after)}"
         end = self.end if found == self.after else self.stayed
-        go_on(session)
-        if (found := told(session, self.pool)) != end:
-            return f"went on elsewhere: {differing(found, end)}"
+        commit_next(session)
+        if (found := state_of(session, self.pool)) != end:
+            return f"went on elsewhere: {difference(found, end)}"
         session.close()
         session = self.opened()
         report = session.recovery
         if not report.clean or report.lost or report.notes:
             return f"is not clean: {report}"
-        if (found := told(session, self.pool)) != end:
-            return f"reads otherwise after it was opened again: {differing(found, end)}"
+        if (found := state_of(session, self.pool)) != end:
+            return f"reads otherwise after it was opened again: {difference(found, end)}"
         session.close()
         return None
 
@@ -271,18 +269,18 @@ class Cases:
         return sorted({*early, *some(draw, first, soon, NEAR), *some(draw, soon, end, AFTER)})
 
 
-def differing(found: Told, wanted: Told | None) -> str:
-    """Where what a session says is not what it was to say."""
+def difference(found: State, wanted: State | None) -> str:
+    """The fields in which two states differ."""
     assert wanted is not None
     return "; ".join(
         f"{name} {one!r}, not {other!r}"
-        for name, one, other in zip(Told._fields, found, wanted, strict=True)
+        for name, one, other in zip(State._fields, found, wanted, strict=True)
         if one != other
     )
 
 
 def some(draw: random.Random, lower: int, upper: int, wanted: int) -> range:
-    """Every k-th number of `[lower, upper)`, about as many as are wanted."""
+    """Every k-th number of `[lower, upper)`, about `wanted` of them."""
     step = max(1, (upper - lower) // wanted)
     return range(lower + draw.randrange(step), upper, step)
 
@@ -291,30 +289,32 @@ def descriptors_open() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def sizes(path: Path) -> dict[str, int]:
+def segment_sizes(path: Path) -> dict[str, int]:
     """The sizes of the log's segments."""
     with suppress(FileNotFoundError):
         return {e.name: e.stat().st_size for e in os.scandir(path) if e.name.startswith("segment")}
     return {}
 
 
-# -- the promise -------------------------------------------------------------------------------
+# -- the promise -----------------------------------------------------------------------------------
 
 
 @pytest.mark.fault(48)
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning"
-)  # of threads left
+)  # of leaked threads
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # what is raised in a finalizer
+)  # of exceptions in finalizers
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operation_is_atomic_at_any_exception(
     name: str, error: BaseException, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(log.parent / "key"))
-    monkeypatch.setattr(fencing, "OPEN_WAIT_S", 0.05)  # for a lock that is left locked
+    monkeypatch.setattr(
+        fencing, "OPEN_WAIT_S", 0.05
+    )  # shortens the wait for a lock that was left locked
     cases = Cases(OPERATIONS[name], log, tmp_path)
     assert cases.opcodes > 1000
     for i, at in enumerate(cases.numbers(name), ERRORS.index(error)):
@@ -324,12 +324,12 @@ def test_operation_is_atomic_at_any_exception(
 
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # what is raised in a finalizer
+)  # of exceptions in finalizers
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_reader_misses_no_epoch_at_any_exception(
     error: BaseException, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not before the next epoch either, which would not follow what it has read."""
+    """The next epoch is committed first, because it would not follow a half-read one."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(log.parent / "key"))
     shutil.copytree(log, tmp_path / "log")
     with ExitStack() as opened, ThreadPoolExecutor(1) as pool:
@@ -338,7 +338,7 @@ def test_reader_misses_no_epoch_at_any_exception(
             opened.enter_context(nosync_nb.open(tmp_path / "log", mode="r"))
             for _ in range(FOLLOWED)
         ]
-        go_on(session)
+        commit_next(session)
         _stage(session, "more", "v > 3")
         opcodes = [
             count(services_of(readers.pop()).follower.refresh, lambda: None)[0] for _ in range(2)
@@ -347,16 +347,16 @@ def test_reader_misses_no_epoch_at_any_exception(
         struck = list(zip(at, readers, strict=False))
         for number, reader in struck:
             strike(reader.refresh, number, error)
-        for change in (lambda _: None, go_on):
+        for change in (lambda _: None, commit_next):
             change(session)
-            wanted = told(session, pool)
+            wanted = state_of(session, pool)
             for number, reader in struck:
                 reader.refresh()
-                assert told(reader, pool) == wanted, f"opcode {number} of {opcodes}"
+                assert state_of(reader, pool) == wanted, f"opcode {number} of {opcodes}"
 
 
-class CallsTold(NamedTuple):
-    """All that is known of the calls that wait on an input."""
+class PendingCalls(NamedTuple):
+    """The pending calls of an input."""
 
     calls: int
     kinds: list[str]
@@ -366,11 +366,11 @@ class CallsTold(NamedTuple):
     once: list[str]
 
 
-def waiting(session: Session, name: str) -> CallsTold:
+def pending_calls(session: Session, name: str) -> PendingCalls:
     held = session.pending[name]
     kinds = [change.kind for change in held.changes]
     once = list(services_of(session).transactions.current.once)
-    return CallsTold(held.calls, kinds, held.rows, held.removed, held.threads, once)
+    return PendingCalls(held.calls, kinds, held.rows, held.removed, held.threads, once)
 
 
 @pytest.mark.fault(48)
@@ -387,7 +387,7 @@ def waiting(session: Session, name: str) -> CallsTold:
 def test_input_call_is_atomic_at_any_interrupt(
     name: str, call: Callable[[Any], Any], moved: bool, tmp_path: Path
 ) -> None:
-    """Rows with no mark would come twice with the next run of the cell, a mark alone never."""
+    """Rows without their idempotency key would be inserted twice by the next run of the cell."""
     with nosync_nb.open(tmp_path / "log") as session, ThreadPoolExecutor(1) as pool:
         held = session.input(name, "k int, v int", key="k" if name == "named" else None)
 
@@ -398,35 +398,35 @@ def test_input_call_is_atomic_at_any_interrupt(
         def begun() -> None:
             session.discard()
             held.insert([(1, 7)])
-            if moved:  # an epoch of somebody else came meanwhile
+            if moved:  # another thread committed an epoch
                 pool.submit(elsewhere).result(60)
 
         begun()
-        before = waiting(session, name)
-        for _ in range(2):  # what was done once is done with fewer opcodes
+        before = pending_calls(session, name)
+        for _ in range(2):  # a repeated call takes fewer opcodes
             begun()
-            opcodes, changed = count(lambda: call(held), lambda: waiting(session, name))
-        after = waiting(session, name)
+            opcodes, changed = count(lambda: call(held), lambda: pending_calls(session, name))
+        after = pending_calls(session, name)
         assert after.calls == before.calls + 1
         near = {at + i for at in changed for i in range(-3, 4)}
         found = set()
         for at in sorted({*near, *some(random.Random(name), 1, opcodes, NEAR)}):
             begun()
             silent = strike(lambda: call(held), at, Struck()) is None
-            left = waiting(session, name)
+            left = pending_calls(session, name)
             assert left in ((after,) if silent else (before, after)), f"opcode {at} of {opcodes}"
             found.add(left.calls)
             if left == before or left.once:
                 call(held)
-                assert waiting(session, name) == after, f"opcode {at} of {opcodes}, again"
+                assert pending_calls(session, name) == after, f"opcode {at} of {opcodes}, again"
         assert found == {1, 2}
 
 
-# -- the harness -------------------------------------------------------------------------------
+# -- the harness -----------------------------------------------------------------------------------
 
 
-def planted(text: str) -> Callable[..., Any]:
-    """A function that passes for one of the engine."""
+def planted_function(text: str) -> Callable[..., Any]:
+    """A function that counts as one of the engine."""
     names: dict[str, Any] = {}
     exec(compile(text, os.path.join(ENGINE, "planted.py"), "exec"), names)
     act: Callable[..., Any] = names["act"]
@@ -434,7 +434,7 @@ def planted(text: str) -> Callable[..., Any]:
 
 
 def outcomes(act: Callable[..., Any], fresh: Callable[[], Any]) -> list[Any]:
-    """What strikes at every opcode of an act leave."""
+    """The states after strikes at every opcode of an act."""
     passed, _ = count(lambda: act(fresh()), lambda: None)
     found = []
     for at in range(1, passed + 1):
@@ -447,12 +447,12 @@ def outcomes(act: Callable[..., Any], fresh: Callable[[], Any]) -> list[Any]:
 
 
 def test_harness_sees_two_steps_half_done() -> None:
-    act = planted("def act(x):\n    x[0] += 1\n    x[1] += 1")
+    act = planted_function("def act(x):\n    x[0] += 1\n    x[1] += 1")
     assert {tuple(x) for x in outcomes(act, lambda: [0, 0])} == {(0, 0), (1, 0), (1, 1)}
 
 
 def test_harness_sees_one_step_as_atomic() -> None:
-    act = planted("def act(x):\n    x[:] = [x[0] + 1, x[1] + 1]")
+    act = planted_function("def act(x):\n    x[:] = [x[0] + 1, x[1] + 1]")
     assert {tuple(x) for x in outcomes(act, lambda: [0, 0])} == {(0, 0), (1, 1)}
 
 
@@ -472,12 +472,12 @@ def test_harness_sees_one_step_as_atomic() -> None:
 )
 def test_lock_is_released_wherever_its_block_is_left(body: str) -> None:
     lines = "".join(f"    {line}\n" for line in body.split("\n"))
-    for lock in outcomes(planted(f"def act(x):\n{lines}"), threading.RLock):
+    for lock in outcomes(planted_function(f"def act(x):\n{lines}"), threading.RLock):
         assert not is_held(lock)
 
 
 def test_harness_strikes_only_the_engine_and_only_once() -> None:
-    act = planted("def act(call): call()\n")
+    act = planted_function("def act(call): call()\n")
     own: list[int] = []
     assert count(lambda: act(lambda: own.extend(abs(n) for n in (-2, -1))), int)[0] < 9
     assert own == [2, 1]

@@ -20,7 +20,7 @@ from nosync_nb.trace.history.archive import Archive
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    """A session whose past lies in packs that refer to files, none of which is open."""
+    """A session whose history lies in packs that refer to files; no file is open."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
     monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
@@ -36,7 +36,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
         yield session
 
 
-def told(session: Session) -> dict[str, Any]:
+def rows_by_stage(session: Session) -> dict[str, Any]:
     past = {name: session[name].history() for name in session.info.reads}
     return {
         name: [sorted(session[name].rows(at=at)) for epochs in past[name] for at in epochs]
@@ -48,7 +48,7 @@ def told(session: Session) -> dict[str, Any]:
 def test_drop_with_unreadable_history_is_atomic(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = told(session)
+    before = rows_by_stage(session)
     asked: list[int] = []
 
     def refused(*_: Any) -> Any:
@@ -64,20 +64,20 @@ def test_drop_with_unreadable_history_is_atomic(
         else:
             kept = {"numbers": before["numbers"]}
     assert asked, "the drop looks into packs"
-    assert told(session) == kept
+    assert rows_by_stage(session) == kept
     session.inputs["numbers"].insert([(1, 1)])
     session.commit()
-    now = told(session)
+    now = rows_by_stage(session)
     assert now.keys() == kept.keys()
     assert len(now["numbers"][-1]) == 61
     assert all(len(now[name][-1]) == 61 for name in now.keys() & {"large"})
     session.close()
     with nosync_nb.open(session.path) as session:
-        assert told(session) == now
+        assert rows_by_stage(session) == now
 
 
 def test_failed_definition_changes_no_graph_of_readers(session: Session) -> None:
-    """Nor are the numbers given again under which it may have written something."""
+    """The numbers of its traces are not reused, because it may have written under them."""
     session.commit()
     held = graph_of(session)
     numbers, taken = held.numbers, []
@@ -149,10 +149,10 @@ def test_error_after_written_definition_reports_it_as_defined(
     assert said in notes
     assert "no stage has changed" not in str(came.value)
     assert session.info.reads.keys() == names
-    now = told(session)
+    now = rows_by_stage(session)
     session.close()
     with nosync_nb.open(session.path) as session:
-        assert told(session) == now
+        assert rows_by_stage(session) == now
 
 
 def test_error_before_written_definition_adds_no_note(

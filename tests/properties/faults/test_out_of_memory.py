@@ -38,8 +38,8 @@ def data(session: Session) -> Any:
     return data
 
 
-def full(*_: Any, **__: Any) -> Any:
-    """What an allocation does when there is nothing left."""
+def out_of_memory(*_: Any, **__: Any) -> Any:
+    """Fails like an allocation without free memory."""
     raise MemoryError
 
 
@@ -57,7 +57,7 @@ def fails(call: Callable[[], Any], match: str) -> OutOfMemoryError:
 def test_refused_rows_are_not_pending(session: Session, data: Any) -> None:
     for place, name in ((rows, "to_columns"), (pending_changes, "_effect")):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(place, name, full)
+            patch.setattr(place, name, out_of_memory)
             fails(lambda: data.insert([("d", 4)]), "the rows for input 'data' were not inserted")
         assert not session.pending
     data.insert([("d", 4)])
@@ -68,7 +68,7 @@ def test_refused_rows_are_not_pending(session: Session, data: Any) -> None:
 def test_failed_commit_keeps_pending_rows_and_last_epoch(session: Session, data: Any) -> None:
     data.insert([("a", 10), ("d", 4)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(services_of(session).publisher.runner, "epoch", full)
+        patch.setattr(services_of(session).publisher.runner, "epoch", out_of_memory)
         fails(
             session.commit, "epoch 2 was not committed, its 2 rows are still pending, and epoch 1"
         )
@@ -82,9 +82,9 @@ def test_failed_commit_keeps_pending_rows_and_last_epoch(session: Session, data:
 def test_failed_definition_changes_no_stage(session: Session, data: Any) -> None:
     edited = data.group_by("k").agg(t="max(n)")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "hash_columns", full)
-        patch.setattr(Trace, "updates", full)
-        patch.setattr(Trace, "consolidated", full)
+        patch.setattr(rows, "hash_columns", out_of_memory)
+        patch.setattr(Trace, "updates", out_of_memory)
+        patch.setattr(Trace, "consolidated", out_of_memory)
         fails(lambda: session.stage("total", edited), "total: not defined, and no stage")
         fails(lambda: session.stage("new", data.filter("n > 1")), "new: not defined")
     assert list(session.stages) == ["total"]
@@ -109,8 +109,8 @@ def test_failed_definition_changes_no_stage(session: Session, data: Any) -> None
 def test_failed_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> None:
     before = data.rows()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(session_of(data)), "read", full)
-        patch.setattr(type(session_of(data)), "apply_to_trace", full)
+        patch.setattr(type(session_of(data)), "read", out_of_memory)
+        patch.setattr(type(session_of(data)), "apply_to_trace", out_of_memory)
         fails(lambda: read(data), "input 'data' could not be read; nothing has changed")
     assert data.rows() == before
     read(data)
@@ -118,7 +118,7 @@ def test_failed_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> N
 
 def test_failed_changes_call_is_a_failed_read(data: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readable, "changes_table", full)
+        patch.setattr(readable, "changes_table", out_of_memory)
         fails(data.changes, "could not be read")
     assert data.changes().num_rows == 3
 
@@ -126,7 +126,7 @@ def test_failed_changes_call_is_a_failed_read(data: Any) -> None:
 def test_failed_background_merge_is_reported_and_repeated(session: Session, data: Any) -> None:
     told: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(maintenance, "merge_ranges", full)
+        patch.setattr(maintenance, "merge_ranges", out_of_memory)
         for i in range(6):
             data.insert([(f"x{i}", n) for n in range(2000)])
             with warnings.catch_warnings(record=True) as caught:

@@ -1,8 +1,7 @@
 """Power failures at every step of a session.
 
-The disk keeps account of what was synced; at the failure everything that was not is as before, as
-now, or torn, file by file and name by name. What had been promised must be there, all of it at one
-epoch, and the next epoch must be right.
+The disk records every sync. At the failure each unsynced file and name is old, new or torn. All
+promised epochs and definitions must be there, and the next epoch must be right.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from nosync_nb.store.log.owner import HostIdentity
 from nosync_nb.store.store import Store
 
 PHASES: tuple[Phase, ...] = ("before", "inside", "after")
-"""Each step is tried in one of them, so that all together try every step."""
+"""Each test strikes every third step, so that all together strike every step."""
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Everything becomes a file, nothing happens in other threads, each opening is a new boot."""
+    """Every layer becomes a file, no other thread works, each opening is a new boot."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     for place in (store, maintenance):
         monkeypatch.setattr(place, "SPILL_ROWS", 5)
@@ -54,8 +53,8 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Session]:
-    """Opens the log of the test on a disk, as a process of its own would."""
+def open_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Session]:
+    """Opens the log of the test on a disk, like a new process."""
     opening = Store.open
 
     def open_(disk: Files) -> Session:
@@ -69,7 +68,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ses
 
 
 class Promise:
-    """What a program was told: the last epoch that is on disk for sure, and the definitions."""
+    """The promises to a program: the last durable epoch, and the definitions."""
 
     def __init__(self) -> None:
         self.durable = 0
@@ -109,7 +108,7 @@ def program(session: Session, promise: Promise) -> None:
 
 
 def expected(epoch: int) -> dict[str, list[Any]]:
-    """What every collection holds after an epoch."""
+    """The rows of every collection after an epoch."""
     numbers = sorted((k, e) for e in range(1, epoch + 1) for k in range(8) if e != 2 or epoch < 4)
     names = {k % 4: f"n{e}" for e in range(1, epoch + 1) for k in range(e)}
     joined = sorted((k, v, names[k]) for k, v in numbers if k in names)
@@ -124,7 +123,7 @@ def expected(epoch: int) -> dict[str, list[Any]]:
 
 
 def check(session: Session, promise: Promise) -> None:
-    """Holds what came back against what was promised."""
+    """Compares the recovered session with the promises."""
     assert session.now >= promise.durable
     assert promise.stages <= set(session.info.reads) <= promise.maybe
     assert session.recovery.recomputed == 0
@@ -134,31 +133,31 @@ def check(session: Session, promise: Promise) -> None:
         assert session[name].rows() == session[name].rows(at=session.now)
 
 
-def steps(opened: Callable[..., Session], path: Path) -> int:
-    """How many steps the program takes."""
+def steps(open_on: Callable[..., Session], path: Path) -> int:
+    """The number of steps of the program."""
     disk = FaultyFiles()
-    program(opened(disk), Promise())
+    program(open_on(disk), Promise())
     shutil.rmtree(path)
     return len(disk.steps)
 
 
-# What is left of a log tells its folder so, which the power failure refuses, too.
+# The finalizer of a lost log writes to its folder, and the powerless disk refuses that, too.
 @pytest.mark.fault(6, 8)
 @pytest.mark.filterwarnings("ignore:.*Log.__del__:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("phase", PHASES)
 def test_power_failure_at_any_step_keeps_every_promise(
-    opened: Callable[..., Session], tmp_path: Path, phase: Phase
+    open_on: Callable[..., Session], tmp_path: Path, phase: Phase
 ) -> None:
     path = tmp_path / "log"
-    count = steps(opened, path)
+    count = steps(open_on, path)
     assert count > 100
     for at in range(1 + PHASES.index(phase), count + 1, len(PHASES)):
         disk, promise = FaultyFiles(crash_at=at, crash_phase=phase, seed=at), Promise()
         try:
-            program(opened(disk), promise)
+            program(open_on(disk), promise)
         except Crash:
             disk.lose_power(str(path))
-        session = opened(HastyFiles())
+        session = open_on(HastyFiles())
         try:
             check(session, promise)
             if "numbers" in session:
@@ -177,19 +176,19 @@ def test_power_failure_at_any_step_keeps_every_promise(
 
 @pytest.mark.fault(8)
 def test_simulated_power_failure_loses_unsynced_epochs(
-    opened: Callable[..., Session], tmp_path: Path
+    open_on: Callable[..., Session], tmp_path: Path
 ) -> None:
-    """What nobody waited for may be gone or there: else the tests above would prove nothing."""
+    """An unsynced epoch may be lost or kept; otherwise the test above would prove nothing."""
     found = set()
     for seed in range(30):
         disk = FaultyFiles(seed=seed)
-        session = opened(disk)
+        session = open_on(disk)
         numbers = session.input("numbers", "k int, v int")
         session.sync()
         numbers.insert([(1, 1)])
         session.commit()
         disk.lose_power(str(tmp_path / "log"))
-        after = opened(HastyFiles())
+        after = open_on(HastyFiles())
         found.add(after.now)
         after.close()
         shutil.rmtree(tmp_path / "log")

@@ -1,9 +1,8 @@
 """Disk errors of replicas: one at every call, while copies are made, read and repaired.
 
-Each workload is counted on a disk that works, then done as often as it has calls, and each time
-another one of them fails. Whatever it says then: what was acknowledged can be read back from the
-copy, under a name is what was written or nothing, and the next try, without a failure, gets there.
-In soak the log is larger.
+The calls of each workload are counted on a working disk. Then the workload runs once for each call,
+which fails. Afterwards the acknowledged frames can be read from the copy, each name has its
+complete content or none, and the next try succeeds. In soak the log is larger.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Log(NamedTuple):
-    """A log that was closed: its folder, generation and id, and where its copies are."""
+    """A closed log: its folder, generation and id, and the folder of its copies."""
 
     path: str
     generation: int
@@ -57,7 +56,7 @@ class Log(NamedTuple):
     copies: str
 
     def files(self) -> dict[str, bytes]:
-        """What it holds of rows and of frames."""
+        """Its files of rows and frames."""
         found = {}
         for folder in ("", *file_layout.FOLDERS.values()):
             for name in os.listdir(os.path.join(self.path, folder)):
@@ -80,7 +79,7 @@ class Log(NamedTuple):
         return shipper
 
     def rows(self) -> dict[str, ImmutableFile]:
-        """The files of rows that it names."""
+        """The files of rows that the log names."""
         found = survey_log(Files(), self.path, HostIdentity(), lambda count: None)
         known = immutable_files(completed_report(Files(), self.path, found, lambda count: None))
         return {name: item for name, item in known.items() if file_layout.is_rows(name)}
@@ -103,10 +102,10 @@ def log(tmp_path: Path) -> Log:
         return Log(path, log.generation, log.id, str(copies))
 
 
-def each_call(work: Callable[[PickyFiles], object], anew: Callable[[], None]) -> list[int]:
-    """The numbers of the calls of a piece of work, which is begun anew for each."""
+def each_call(work: Callable[[PickyFiles], object], reset: Callable[[], None]) -> list[int]:
+    """Numbers the calls of a workload; the workload is reset before it runs."""
     disk = PickyFiles()
-    anew()
+    reset()
     work(disk)
     count = len(disk.steps)
     assert count
@@ -116,13 +115,13 @@ def each_call(work: Callable[[PickyFiles], object], anew: Callable[[], None]) ->
 @pytest.mark.fault(16, 20)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_failed_call_leaves_copy_level_and_acknowledgement_true(log: Log, code: int) -> None:
-    def anew() -> None:
+    def reset() -> None:
         shutil.rmtree(log.copies)
         os.mkdir(log.copies)
 
     whole = log.files()
-    for number in each_call(log.shipped, anew):
-        anew()
+    for number in each_call(log.shipped, reset):
+        reset()
         disk = PickyFiles()
         disk.arm(number, code)
         replica = FolderReplica(log.copies, log.log_id, files=disk)
@@ -135,7 +134,7 @@ def test_failed_call_leaves_copy_level_and_acknowledgement_true(log: Log, code: 
         copy = FolderReplica(log.copies, log.log_id)
         if known is not None:
             assert examine_copy(Files(), "copy", copy).end.seq >= known.seq, disk.steps[number - 1]
-        while shipper.ship():  # the disk is well again
+        while shipper.ship():  # the disk works again
             pass
         source.close()
         replica.close()
@@ -156,14 +155,14 @@ def test_restore_is_atomic_at_any_failed_call(log: Log, monkeypatch: pytest.Monk
     url = f"file://{log.copies}#{log.log_id.hex()}"
     asked = config.checked_config([url], 1, log=log.path)
 
-    def anew() -> None:
+    def reset() -> None:
         shutil.rmtree(log.path, ignore_errors=True)
 
     def restored(disk: Files) -> restore.RestoreResult | None:
         return restore.restore_log(log.path, asked, disk)
 
-    for number in each_call(restored, anew):
-        anew()
+    for number in each_call(restored, reset):
+        reset()
         disk = PickyFiles()
         disk.arm(number, errno.EIO)
         done = None
@@ -175,7 +174,7 @@ def test_restore_is_atomic_at_any_failed_call(log: Log, monkeypatch: pytest.Monk
         left = [name for name in os.listdir(os.path.dirname(log.path)) if "restoring" in name]
         with open_session(log.path) as session:
             assert session.now == EPOCHS, disk.steps[number - 1]
-        assert len(left) <= 1, "what it was in the middle of, which the next one deletes"
+        assert len(left) <= 1, "the interrupted restore, which the next one deletes"
 
 
 @pytest.mark.fault(14, 16)
@@ -185,23 +184,23 @@ def test_fetch_is_atomic_at_any_failed_call(log: Log) -> None:
     for item in log.rows().values():
         path = file_layout.file_path(log.path, item.name)
 
-        def anew(path: str = path) -> None:
+        def reset(path: str = path) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(path)
 
-        def brought(disk: Files, item: ImmutableFile = item) -> int:
+        def fetched(disk: Files, item: ImmutableFile = item) -> int:
             replica = FolderReplica(log.copies, log.log_id, files=disk)
             return fetch_file(disk, log.path, FileReference(item.name, item.size), replica)
 
-        for number in each_call(brought, anew):
-            anew()
+        for number in each_call(fetched, reset):
+            reset()
             disk = PickyFiles()
             disk.arm(number, errno.EIO)
             with suppress(NosyncError):
-                brought(disk)
+                fetched(disk)
             if os.path.exists(path):
                 assert Path(path).read_bytes() == whole[item.name], disk.steps[number - 1]
-            brought(Files())
+            fetched(Files())
             assert Path(path).read_bytes() == whole[item.name]
 
 
@@ -216,20 +215,20 @@ def test_repair_is_atomic_at_any_failed_call(
     path = Path(file_layout.file_path(log.path, item.name))
     bad = bytes([whole[item.name][0] ^ 1]) + whole[item.name][1:]
 
-    def anew() -> None:
+    def reset() -> None:
         path.write_bytes(bad)
 
-    def mended(disk: Files) -> repair.RepairedFile | None:
+    def repaired(disk: Files) -> repair.RepairedFile | None:
         why = repair.damage_reason(disk, log.path, item, lambda count: None)
         return repair.repair_file(disk, log.path, item, why, address, log.log_id)
 
-    for number in each_call(mended, anew):
-        anew()
+    for number in each_call(repaired, reset):
+        reset()
         disk = PickyFiles()
         disk.arm(number, errno.EIO)
         with suppress(NosyncError):
-            mended(disk)
+            repaired(disk)
         assert path.read_bytes() in (bad, whole[item.name]), disk.steps[number - 1]
-        anew()
-        assert mended(Files()) is not None
+        reset()
+        assert repaired(Files()) is not None
         assert path.read_bytes() == whole[item.name]

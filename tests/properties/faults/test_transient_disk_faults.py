@@ -1,7 +1,7 @@
 """Transient disk errors: only the call that met one fails.
 
-Whatever step of an opening or a closing the disk refuses, the same process opens the log again as
-soon as it does not, reads what was committed, and goes on.
+Whichever step of an opening or a closing the disk refuses: once the disk works, the same process
+opens the log again, reads the committed epochs and commits more.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Session]:
+def open_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Session]:
     """Opens the log of the test on another disk."""
     return opener(monkeypatch, tmp_path / "log")
 
 
-def one_more(session: Session) -> None:
-    """An epoch; the number of its rows is that of epochs."""
+def commit_one_more(session: Session) -> None:
+    """Commits an epoch of one row."""
     rows = session.inputs["rows"] if "rows" in session.inputs else session.input("rows", "k int")
     rows.insert([(session.now,)])
     session.commit()
 
 
-def steps_of(disk: PickyFiles, act: Callable[[], Any]) -> int:
+def count_steps(disk: PickyFiles, act: Callable[[], Any]) -> int:
     disk.arm(0, 0)
     act()
     return len(disk.steps)
@@ -56,16 +56,16 @@ def steps_of(disk: PickyFiles, act: Callable[[], Any]) -> int:
 
 @pytest.mark.fault(17, 21)
 def test_no_disk_error_locks_a_process_out_of_its_log(
-    on: Callable[..., Session],
+    open_on: Callable[..., Session],
 ) -> None:
     disk = PickyFiles()
-    with on(disk) as session:
-        one_more(session)
+    with open_on(disk) as session:
+        commit_one_more(session)
         checkpoint_now(session)
-        one_more(session)
+        commit_one_more(session)
     sessions: list[Session] = []
-    opening = steps_of(disk, lambda: sessions.append(on(disk)))
-    closing = steps_of(disk, sessions[0].close)
+    opening = count_steps(disk, lambda: sessions.append(open_on(disk)))
+    closing = count_steps(disk, sessions[0].close)
     assert opening > 30
     assert closing > 5
     epochs, refused = 2, 0
@@ -73,8 +73,8 @@ def test_no_disk_error_locks_a_process_out_of_its_log(
         for at in range(1, opening + closing + 1):
             disk.arm(at, code)
             try:
-                session = on(disk)
-                one_more(session)
+                session = open_on(disk)
+                commit_one_more(session)
                 epochs += 1
                 session.close()
             except FencedError:
@@ -82,26 +82,26 @@ def test_no_disk_error_locks_a_process_out_of_its_log(
             except NosyncError:
                 refused += 1
             disk.arm(0, 0)
-            with on(disk) as session:
+            with open_on(disk) as session:
                 assert session.now == epochs, (code, at)
                 if not at % 8:
                     assert session["rows"].rows() == [(k,) for k in range(epochs)], (code, at)
     assert refused > opening * len(CODES) // 2
 
 
-def test_failed_opening_keeps_clean_log_clean(on: Callable[..., Session]) -> None:
-    """It wrote nothing, so the end of the session before it is still the log's end."""
+def test_failed_opening_keeps_clean_log_clean(open_on: Callable[..., Session]) -> None:
+    """A failed opening writes nothing, so the log still ends with the previous session."""
     disk = PickyFiles()
-    with on(disk) as session:
-        one_more(session)
-    steps = steps_of(disk, lambda: on(disk).close())
+    with open_on(disk) as session:
+        commit_one_more(session)
+    steps = count_steps(disk, lambda: open_on(disk).close())
     for at in range(1, steps + 1):
         disk.arm(at, errno.ENOSPC)
         try:
-            session = on(disk)
+            session = open_on(disk)
         except NosyncError:
             disk.arm(0, 0)
-            with on(disk) as session:
+            with open_on(disk) as session:
                 assert session.recovery.clean, at
                 assert not session.recovery.lost
         else:
@@ -112,9 +112,11 @@ def test_failed_opening_keeps_clean_log_clean(on: Callable[..., Session]) -> Non
 def test_failed_opening_after_restart_keeps_torn_tail_harmless(
     tmp_path: Path,
 ) -> None:
-    """1. The power fails; a frame that was never synced is torn, one behind it is whole. 2. The
-    first opening finds the disk full. 3. The second one is on the same boot as the first: still
-    nobody on this boot has written a frame, so a hole is what a loss of power leaves."""
+    """An unsynced hole counts as a loss of power until a frame is written on the boot.
+
+    Failure: 1. The power fails; an unsynced frame is torn, and a later one is intact. 2. The
+    first opening finds the disk full. 3. The second one, on the same boot, reports damage.
+    """
     path, machine, disk = str(tmp_path / "log"), FakeMachine(), PickyFiles()
     opened = partial(Log.open, path, files=disk, background=False)
     log = opened(machine=machine)
@@ -145,7 +147,7 @@ def test_failed_opening_after_restart_keeps_torn_tail_harmless(
 
 
 class Flaky(HastyFiles):
-    """A disk that does not read some files, and tells what was deleted."""
+    """A disk that cannot read one file, and records deletions."""
 
     def __init__(self) -> None:
         self.unreadable = ""
@@ -171,9 +173,11 @@ def everything(session: Session) -> dict[str, Any]:
 
 
 @pytest.fixture
-def edited(on: Callable[..., Session], tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """A log with two checkpoints, merged layers and packs between them; and what it holds."""
-    with on(HastyFiles()) as session:
+def log_with_checkpoints(
+    open_on: Callable[..., Session], tmp_path: Path
+) -> tuple[Path, dict[str, Any]]:
+    """A log with two checkpoints, merged layers and packs between them; and its rows."""
+    with open_on(HastyFiles()) as session:
         rows = session.input("rows", "k int, v int")
         session.stage("sums", rows.group_by("k").agg(total="sum(v)"))
         for epoch in range(6):
@@ -196,18 +200,18 @@ def newest(folder: Path) -> str:
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
 @pytest.mark.parametrize("more", ["nothing", "epochs", "checkpoint", "killed before checkpoint"])
 def test_unreadable_checkpoint_loses_no_file(
-    on: Callable[..., Session],
-    edited: tuple[Path, dict[str, Any]],
+    open_on: Callable[..., Session],
+    log_with_checkpoints: tuple[Path, dict[str, Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     code: int,
     more: str,
 ) -> None:
-    whole, wanted = edited
+    whole, wanted = log_with_checkpoints
     log, disk = tmp_path / "log", Flaky()
     shutil.copytree(whole, log)
     disk.unreadable, disk.code = newest(log), code
-    session = on(disk)
+    session = open_on(disk)
     assert "the previous one is used" in session.recovery.notes[0]
     assert [name for name in disk.deleted if name.endswith((".arrow", ".pack"))] == []
     assert everything(session) == wanted
@@ -226,8 +230,8 @@ def test_unreadable_checkpoint_loses_no_file(
             with pytest.raises(ZeroDivisionError):
                 checkpoint_now(session)
     disk.unreadable = ""
-    for _ in range(3):  # killed each time; the second sweeps what is nobody's now
-        session = on(disk, takeover=True)
+    for _ in range(3):  # killed each time; the second one deletes unreferenced files
+        session = open_on(disk, takeover=True)
         assert everything(session) == wanted
         session.inputs["rows"].insert([(1, 1000 + session.now)])
         session.commit()
@@ -235,7 +239,7 @@ def test_unreadable_checkpoint_loses_no_file(
         checkpoint_now(session)
     named = services_of(session).publisher.named_files
     session.close()
-    with on(disk) as session:
+    with open_on(disk) as session:
         assert everything(session) == wanted
     left = {p.name for p in log.rglob("*") if p.suffix in (".arrow", ".pack")}
     assert left <= named

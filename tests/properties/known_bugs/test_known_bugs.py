@@ -156,7 +156,7 @@ def test_epoch_during_merge_of_shared_trace_is_not_lost(
 
 
 def test_pairs_are_made_once_when_epoch_merges_traces(session: Session) -> None:
-    """Layers of one row: every fourth epoch all is one layer, from which no epoch can be told."""
+    """With layers of one row, every fourth epoch merges all layers into one without epochs."""
     a = session.input("a", "k int, v int")
     both = session.stage("both", a.join(a.rename({"v": "w"}), on="k"))
     alone = set()
@@ -262,7 +262,7 @@ def test_merge_of_cancelled_row_keeps_other_rows_of_key(session: Session) -> Non
 
 
 def test_rank_ignores_deleted_rows(session: Session) -> None:
-    """Deletions and what they delete lie in layers of their own, and are merged or not."""
+    """Deletions and the deleted rows lie in separate layers, merged or not."""
     a = session.input("a", "k string, n int")
     ranked = session.stage("ranked", a.group_by("k").rank("n desc", 2))
     best = session.stage("best", a.group_by("k").top(1, by="n desc"))

@@ -20,8 +20,7 @@ from nosync_nb.trace import compaction
 pytestmark = pytest.mark.usefixtures("no_disk")
 
 
-def reach(roots: Collection, edges: Collection) -> Collection:
-    """What can be reached from the roots."""
+def reachable(roots: Collection, edges: Collection) -> Collection:
     return roots.iterate(
         lambda r: r.join(edges, on={"node": "src"}).select("dst as node").concat(roots).distinct()
     )
@@ -30,8 +29,8 @@ def reach(roots: Collection, edges: Collection) -> Collection:
 # -- times -----------------------------------------------------------------------------------------
 
 
-def before(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether a time is at most another: every round of it is."""
+def is_before(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """True if a time is at most another in every loop."""
     return all(a <= b for a, b in zip(one, other, strict=True))
 
 
@@ -41,12 +40,12 @@ def test_round_runs_after_all_earlier_rounds(
     begun: list[tuple[int, ...]] = []
     begin = DivergenceDetector.begin_round
 
-    def noted(watch: DivergenceDetector, time: tuple[int, ...]) -> None:
+    def record_round(watch: DivergenceDetector, time: tuple[int, ...]) -> None:
         begun.append(time)
         begin(watch, time)
 
-    monkeypatch.setattr(DivergenceDetector, "begin_round", noted)
-    monkeypatch.setattr(loop, "FREE_WORK", 1 << 60)  # or it begins again, on all that is there
+    monkeypatch.setattr(DivergenceDetector, "begin_round", record_round)
+    monkeypatch.setattr(loop, "FREE_WORK", 1 << 60)  # keeps the loop from restarting on all rows
     edges = session.input("edges", EDGES)
     session.stage(
         "paths",
@@ -62,8 +61,8 @@ def test_round_runs_after_all_earlier_rounds(
         change(session, edges, diffs)
         inner = [time for time in begun if len(time) == 2]
         for first, second in combinations(inner, 2):
-            assert not before(second, first), f"{second} ran after {first}"
-            unordered += not before(first, second)
+            assert not is_before(second, first), f"{second} ran after {first}"
+            unordered += not is_before(first, second)
     assert unordered > 10, "the rounds did not try much"
 
 
@@ -114,7 +113,7 @@ def test_bound_of_three_rounds_is_reached_in_nested_loop(session: Session) -> No
 
 
 def test_cancelling_pairs_do_not_circulate_in_loop(session: Session) -> None:
-    """Each round moves all rows on, so that only what cancels in one round can end."""
+    """Each round moves all rows on, so that the loop ends only if rows cancel within a round."""
     a, b = session.input("a", "x int"), session.input("b", "x int")
 
     def moved(value: Collection) -> Collection:
@@ -124,23 +123,23 @@ def test_cancelling_pairs_do_not_circulate_in_loop(session: Session) -> None:
     stage = session.stage("stage", none.iterate(moved))
     nested = session.stage("nested", none.iterate(lambda v: moved(v.iterate(moved))))
     for n in range(3):
-        before = session.stats["touched"]
+        is_before = session.stats["touched"]
         a.insert([(n,)])
         change(session, b, {(n,): 1})
         assert count(stage) == count(nested) == {}
-        assert session.stats["touched"] - before < 100
+        assert session.stats["touched"] - is_before < 100
 
 
 def test_loop_survives_drop_of_equal_loop(session: Session) -> None:
     edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
-    session.stage("one", reach(roots, edges))
-    two = session.stage("two", reach(roots, edges))
+    session.stage("one", reachable(roots, edges))
+    two = session.stage("two", reachable(roots, edges))
     roots.insert([(1,)])
     change(session, edges, {(1, 2): 1, (2, 3): 1, (3, 2): 1})
     session.drop("one")
     change(session, edges, {(3, 4): 1})
     assert count(two) == {(n,): 1 for n in (1, 2, 3, 4)}
-    again = session.stage("again", reach(roots, edges))
+    again = session.stage("again", reachable(roots, edges))
     change(session, edges, {(1, 2): -1})
     assert count(two) == count(again) == {(1,): 1}
     session.drop("two")
@@ -151,7 +150,7 @@ def test_loop_survives_drop_of_equal_loop(session: Session) -> None:
 def test_cancelled_rows_of_closure_do_not_pile_up(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "JOINED_MAX", 8)  # so many epochs wait for their order
+    monkeypatch.setattr(compaction, "JOINED_MAX", 8)  # the number of epochs of an unordered layer
     edges = session.input("edges", EDGES)
     session.stage("paths", closure(edges))
     chain = {(i, i + 1): 1 for i in range(12)}
@@ -161,9 +160,9 @@ def test_cancelled_rows_of_closure_do_not_pile_up(
         change(session, edges, dict.fromkeys(chain, -1))
         settle_background(session)
         stored.append(sum(trace.rows_count for trace in traces_of(session).values()))
-    # Of 324 rows an epoch in four traces and the input's; all that came would be 160 times as many.
-    # What waits is what is not full yet and what has not been added up, some 30 epochs: 9876 rows,
-    # and 11268 where a layer begins with the second half of a pair. In 800 epochs it is no more.
+    # An epoch has 324 rows in four traces and the input's; all epochs have 160 times as many.
+    # Unfull and unmerged layers hold some 30 epochs: 9876 rows, and 11268 where a layer begins with
+    # the second half of a pair. In 800 epochs it is no more.
     assert max(stored) < 160 * (4 * 78 + 12) // 3
     merge_all(session)
     assert [trace.rows_count for trace in traces_of(session).values() if trace.rows_count] == []

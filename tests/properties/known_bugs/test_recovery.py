@@ -1,7 +1,7 @@
 """Known bugs of recovery.
 
-A kill within a test is an opening with `takeover`: the owner before is left as it is, nothing of
-it is closed, and what it wrote is all that the next one has.
+A kill within a test is an opening with `takeover`: the previous session is not closed, and the next
+one has only its written files.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ pytestmark = pytest.mark.usefixtures("no_disk", "own_key")
 
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of more than four rows are written to files, and merged by nobody but a test."""
+    """Batches of more than four rows are written to files; only the tests merge them."""
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
     monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 2)
 
 
-def reach(roots: Collection, edges: Collection) -> Collection:
+def reachable(roots: Collection, edges: Collection) -> Collection:
     return roots.iterate(
         lambda r: r.join(edges, on={"node": "src"}).select("dst as node").concat(roots).distinct()
     )
 
 
 def define(session: Session) -> None:
-    """Loops of every kind, and stages whose operators remember what their output does not show."""
+    """Loops of every kind, and stages whose operators have state beyond their output."""
     edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
     sides = session.iterate(
         lambda even, odd: (
@@ -54,13 +54,13 @@ def define(session: Session) -> None:
     )
     session.define(
         {
-            "reached": reach(roots, edges),
+            "reached": reachable(roots, edges),
             "even": sides["even"],
             "rounds": edges.iterate(lambda v: v.select("dst as src", "src as dst"), rounds=3),
             "nested": edges.iterate(
                 lambda v: closure(v).filter("src < dst").concat(edges).distinct()
             ),
-            "far": reach(roots, edges).select("node as src").join(edges, on="src"),
+            "far": reachable(roots, edges).select("node as src").join(edges, on="src"),
             "many": edges.group_by("dst").count().filter("count > 2"),
             "lonely": edges.join(roots, on={"src": "node"}, how="anti").filter("src > dst"),
             "least": edges.group_by("dst").agg(src="min(src)", n="count(distinct src)"),
@@ -97,8 +97,8 @@ def everything(session: Session) -> dict[str, dict[Any, int]]:
 
 
 @pytest.fixture
-def wanted(opened: Open) -> list[dict[str, dict[Any, int]]]:
-    """What the stages are after each epoch if nothing happens in between."""
+def undisturbed(opened: Open) -> list[dict[str, dict[Any, int]]]:
+    """The stages after each epoch without restarts."""
     session = opened("undisturbed")
     define(session)
     found = [everything(session)]
@@ -112,7 +112,7 @@ def wanted(opened: Open) -> list[dict[str, dict[Any, int]]]:
 # -- restarts --------------------------------------------------------------------------------------
 
 
-def test_checkpoint_contains_state_of_loops(opened: Open, wanted: Any) -> None:
+def test_checkpoint_contains_state_of_loops(opened: Open, undisturbed: Any) -> None:
     session = opened()
     define(session)
     for epoch in range(1, len(EPOCHS) + 1):
@@ -120,13 +120,13 @@ def test_checkpoint_contains_state_of_loops(opened: Open, wanted: Any) -> None:
         checkpoint_now(session)
         session = opened(takeover=True)
         assert session.recovery.recomputed == 0
-        assert everything(session) == wanted[epoch]
+        assert everything(session) == undisturbed[epoch]
 
 
 @pytest.mark.parametrize("checkpoint", [None, "before", "after"])
 @pytest.mark.parametrize("quick", [1, 2])
 def test_second_kill_after_restart_keeps_next_epoch_right(
-    opened: Open, wanted: Any, checkpoint: str | None, quick: int
+    opened: Open, undisturbed: Any, checkpoint: str | None, quick: int
 ) -> None:
     session = opened()
     define(session)
@@ -134,7 +134,7 @@ def test_second_kill_after_restart_keeps_next_epoch_right(
         if checkpoint == "before" and epoch % 2:
             checkpoint_now(session)
         commit(session, epoch)
-        assert everything(session) == wanted[epoch]
+        assert everything(session) == undisturbed[epoch]
         for _ in range(quick):
             session = opened(takeover=True)
             assert session.recovery.recomputed == 0
@@ -142,11 +142,11 @@ def test_second_kill_after_restart_keeps_next_epoch_right(
                 checkpoint_now(session)
         session = opened(takeover=True)
         if epoch % 3 == 0:
-            assert everything(session) == wanted[epoch]
+            assert everything(session) == undisturbed[epoch]
 
 
 def test_checkpoint_contains_state_without_output(opened: Open) -> None:
-    """Counts below 0, a pair that waits for its partner, an input without a reader."""
+    """Negative counts, a pair without its partner, and an input without a reader."""
     session = opened()
     a, b = session.input("a", "x int"), session.input("b", "x int")
     session.input("unread", "x int")
@@ -207,7 +207,7 @@ def test_retried_epoch_writes_files_of_its_own(
     session.commit()
     second = files(session) - before - set(first)
     assert len(second) == len(first)
-    for name in first:  # what the first attempt left is nobody's
+    for name in first:  # no epoch references the files of the first attempt
         Path(parts_folder(session), name).write_bytes(b"half")
     session = opened(takeover=True)
     assert set(first) & files(session) == set()
@@ -216,7 +216,7 @@ def test_retried_epoch_writes_files_of_its_own(
 
 
 def replace_files(session: Session) -> set[str]:
-    """Commits, merges and checkpoints until files are gone; returns those."""
+    """Commits, merges and checkpoints until files are deleted; returns their names."""
     before = files(session)
     for n in range(3):
         session.inputs["numbers"].insert([(x,) for x in range(5)], once=f"{session.now}-{n}")
@@ -228,7 +228,7 @@ def replace_files(session: Session) -> set[str]:
 
 @pytest.fixture
 def merged(opened: Open, small_files: None) -> Session:
-    """A session whose stage lies in merged files that only the present needs, at epoch 5."""
+    """A session at epoch 5 whose stage lies in merged files that only the current epoch needs."""
     session = opened()
     numbers = session.input("numbers", "x int")
     session.stage("counts", numbers.group_by("x").count())
@@ -240,7 +240,7 @@ def merged(opened: Open, small_files: None) -> Session:
 
 
 def test_slow_reader_keeps_merged_and_deleted_files(merged: Session, opened: Open) -> None:
-    session = opened(takeover=True)  # it has mapped no file yet
+    session = opened(takeover=True)  # maps no file yet
     seen = snapshot_of(session)
     assert replace_files(session)
     assert count(session["counts"]) == {(x, 8 if x < 5 else 5): 1 for x in range(9)}

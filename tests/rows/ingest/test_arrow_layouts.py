@@ -1,4 +1,4 @@
-"""Arrow tables of any library: rows are taken exactly, or refused by column."""
+"""Arrow tables of any library: rows are accepted exactly, or refused by column."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ TAKEN: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {
         [{"a": [1]}, None, {}, {"b": None}],
     ),
 }
-"""Per type four values with a null second, and what they are with us."""
+"""Per type four values, the second one null, and their Python values."""
 
 REFUSED: dict[str, pa.Array] = {
     "time32": pa.array([time(1)], pa.time32("s")),
@@ -131,8 +131,8 @@ def array(name: str) -> pa.Array:
     return pa.array(values, type_)
 
 
-def shapes(name: str) -> dict[str, tuple[Any, list[Any]]]:
-    """The array of a type in every form in which Arrow may hand it over, with its values."""
+def layouts_of(name: str) -> dict[str, tuple[Any, list[Any]]]:
+    """The array of a type in every Arrow layout, with its values."""
     whole, values = array(name), TAKEN[name][2]
     found: dict[str, tuple[Any, list[Any]]] = {
         "whole": (whole, values),
@@ -161,7 +161,7 @@ def shapes(name: str) -> dict[str, tuple[Any, list[Any]]]:
 @pytest.mark.parametrize("name", TAKEN)
 def test_every_arrow_type_is_accepted_in_every_layout(name: str) -> None:
     type_ = infer_schema(pa.table({"x": array(name)})).types[0]
-    for shape, (held, expected) in shapes(name).items():
+    for shape, (held, expected) in layouts_of(name).items():
         table = pa.table({"x": held})
         assert infer_schema(table).types == (type_,), shape
         columns, n = to_columns(table, Schema([("x", type_)]), "input 'x'")
@@ -185,8 +185,8 @@ def wide() -> tuple[pa.Table, list[dict[str, Any]]]:
     return pa.table(columns), listed
 
 
-def kept(collection: Any) -> list[dict[str, Any]]:
-    """The rows as they are read, and once more through Arrow."""
+def rows_read(collection: Any) -> list[dict[str, Any]]:
+    """The rows of a collection, checked against its Arrow table."""
     rows = [dict(zip(collection.schema.names, row, strict=True)) for row in collection.rows()]
     collection.to_arrow().validate(full=True)
     assert collection.to_arrow().num_rows == len(rows)
@@ -209,17 +209,17 @@ def test_table_of_every_type_round_trips_through_every_method(tmp_path: Path) ->
         plain.insert(table.slice(0, 0))
         session.commit()
         for each in (plain, keyed, made, upserted):
-            assert kept(each) == expected
+            assert rows_read(each) == expected
         plain.remove(table)
         keyed.delete(table.select(["id"]))
         session.commit()
         assert (plain.count(), keyed.count()) == (0, 0)
     with nosync_nb.open(str(tmp_path / "log"), mode="r") as session:
-        assert kept(session["made"]) == kept(session["upserted"]) == expected
+        assert rows_read(session["made"]) == rows_read(session["upserted"]) == expected
 
 
-def broken() -> dict[str, pa.Array]:
-    """Arrays whose bounds, sizes or texts are not what their types say."""
+def malformed_arrays() -> dict[str, pa.Array]:
+    """Arrays with bounds, sizes or texts that contradict their types."""
 
     def offsets(*values: int) -> pa.Buffer:
         return pa.py_buffer(np.array(values, np.int32))
@@ -242,9 +242,9 @@ def broken() -> dict[str, pa.Array]:
     }
 
 
-@pytest.mark.parametrize("name", broken())
+@pytest.mark.parametrize("name", malformed_arrays())
 def test_malformed_array_is_refused_and_nothing_is_pending(name: str, tmp_path: Path) -> None:
-    bad = broken()[name]
+    bad = malformed_arrays()[name]
     with nosync_nb.open(str(tmp_path / "log")) as session:
         data = session.input("data", pa.schema([("x", bad.type)]).empty_table())
         with pytest.raises(SchemaError, match="column 'x'"):
@@ -281,7 +281,7 @@ POLARS: dict[str, tuple[Callable[[], pl.Series], list[Any]]] = {
 }
 
 
-def through(rows: Any) -> list[Any]:
+def round_trip(rows: Any) -> list[Any]:
     schema = infer_schema(rows)
     columns, _ = to_columns(rows, schema, "input 'x'")
     return list(
@@ -294,11 +294,11 @@ def test_polars_columns_are_accepted_in_every_layout(name: str) -> None:
     make, expected = POLARS[name]
     frame = pl.DataFrame({"x": make()})
     tuples = [(value,) for value in expected]
-    assert through(frame) == tuples
-    assert through(frame[1:]) == tuples[1:]
-    assert through(pl.concat([frame, frame[:1]], rechunk=False)) == [*tuples, tuples[0]]
-    assert through(frame[:0]) == []
-    assert through({"x": make().to_arrow()}) == tuples
+    assert round_trip(frame) == tuples
+    assert round_trip(frame[1:]) == tuples[1:]
+    assert round_trip(pl.concat([frame, frame[:1]], rechunk=False)) == [*tuples, tuples[0]]
+    assert round_trip(frame[:0]) == []
+    assert round_trip({"x": make().to_arrow()}) == tuples
 
 
 def test_duckdb_relations_are_accepted() -> None:
@@ -308,11 +308,11 @@ def test_duckdb_relations_are_accepted() -> None:
         " date '2024-02-29', 2::utinyint),"
         " (2, null, null, null, null, null, null, null)) t(id, s, l, r, m, e, d, u)"
     )
-    assert through(relation) == [
+    assert round_trip(relation) == [
         (1, "a", [1, None], {"k": D("1.50")}, {"m": 1}, "x", DAY, 2),
         (2, *[None] * 7),
     ]
-    assert through(duckdb.sql("select 1::bigint as x where false")) == []
+    assert round_trip(duckdb.sql("select 1::bigint as x where false")) == []
 
 
 def test_pandas_columns_are_accepted() -> None:
@@ -327,8 +327,8 @@ def test_pandas_columns_are_accepted() -> None:
     )
     first, second = datetime(2024, 2, 29, tzinfo=UTC), datetime(2024, 3, 1, tzinfo=UTC)
     expected = [("b", [1], "x", 1, first), (None,) * 5, ("a", [], "y" * 40, 3, second)]
-    assert through(frame) == expected
-    assert through(frame.iloc[1:]) == expected[1:]
+    assert round_trip(frame) == expected
+    assert round_trip(frame.iloc[1:]) == expected[1:]
 
 
 def test_numpy_records_are_matched_by_name() -> None:
@@ -341,8 +341,8 @@ def test_numpy_records_are_matched_by_name() -> None:
     ]
     rows = np.array([(1, "2024-02-29T12:30:15.25", "ab", (0.5, 2), [1, 2])], kind)
     expected = [(1, TIME, "ab", {"x": 0.5, "y": 2}, [1, 2])]
-    assert through(rows) == through(rows.view(np.recarray)) == expected
-    assert through(rows[:0][["n", "t"]]) == []
+    assert round_trip(rows) == round_trip(rows.view(np.recarray)) == expected
+    assert round_trip(rows[:0][["n", "t"]]) == []
 
 
 @pytest.mark.parametrize(
@@ -387,8 +387,8 @@ def test_all_null_column_needs_a_named_type(
 
 def test_null_in_dictionary_values_stays_null() -> None:
     held = pa.DictionaryArray.from_arrays(pa.array([1, 0, None]), pa.array(["a", None]))
-    assert through(pa.table({"x": held})) == [(None,), ("a",), (None,)]
-    assert through(pa.table({"x": pc.run_end_encode(pa.array(["a", "a", None]))})) == [
+    assert round_trip(pa.table({"x": held})) == [(None,), ("a",), (None,)]
+    assert round_trip(pa.table({"x": pc.run_end_encode(pa.array(["a", "a", None]))})) == [
         ("a",),
         ("a",),
         (None,),

@@ -32,7 +32,7 @@ class Flight(NamedTuple):
 
 
 def read(rows: Any, schema: Schema) -> list[tuple[Any, ...]]:
-    """Passes rows through the door and back."""
+    """Converts rows to columns and back."""
     columns, n = to_columns(rows, schema, "input 'flights'")
     lists = [to_pylist(c, t) for c, t in zip(columns, schema.types, strict=True)]
     assert {len(values) for values in lists} == {n}
@@ -40,7 +40,7 @@ def read(rows: Any, schema: Schema) -> list[tuple[Any, ...]]:
 
 
 def one(value: Any, type_: str) -> Any:
-    """Passes one value through the door and back."""
+    """Converts one value to a column and back."""
     return read([(value,)], Schema([("x", type_)]))[0][0]
 
 
@@ -353,7 +353,7 @@ def test_arrow_and_python_values_convert_equally(
     except SchemaError:
         return  # a time beyond Python's years
     except (ValueError, OverflowError):
-        return  # the same inside a nested value
+        return  # the same in a nested value
     (column,), _ = to_columns(natural, schema, "s")
     assert expected == encode_column(column, type_)
 

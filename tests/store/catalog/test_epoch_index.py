@@ -26,15 +26,15 @@ SECOND = EpochRecord(2, 20.0, 7, 5, "noon", {'["flights", 2]': "digest of 2"})
 THIRD = EpochRecord(3, 30.0, 8, 7, "evening", {'["planes", 3]': "digest of 3"})
 
 
-def written() -> EpochIndex:
+def index_of_two_epochs() -> EpochIndex:
     ledger = EpochIndex()
     ledger.record(FIRST)
     ledger.record(SECOND)
     return ledger
 
 
-def told(ledger: EpochIndex) -> Any:
-    """All that a ledger says, by all ways to ask it."""
+def answers_of(ledger: EpochIndex) -> Any:
+    """The answers of an index to all queries."""
     return (
         ledger.saved(),
         [ledger.labelled(name) for name in ("morning", "noon", "evening")],
@@ -47,24 +47,24 @@ def told(ledger: EpochIndex) -> Any:
 
 
 def test_recording_an_epoch_twice_changes_nothing() -> None:
-    ledger = written()
-    before = told(ledger)
+    ledger = index_of_two_epochs()
+    before = answers_of(ledger)
     for again in (FIRST, SECOND, SECOND._replace(label="late", durable=9), FIRST):
         ledger.record(again)
-        assert told(ledger) == before
+        assert answers_of(ledger) == before
     ledger.record(THIRD)
     ledger.record(THIRD)
-    assert told(ledger) != before
+    assert answers_of(ledger) != before
     assert ledger.epochs([range(4)])[3] == (3, "evening", datetime.fromtimestamp(30, UTC))
 
 
 def test_epoch_out_of_order_is_not_recorded() -> None:
-    ledger = written()
+    ledger = index_of_two_epochs()
     with pytest.raises(AssertionError, match="out of turn"):
         ledger.record(THIRD._replace(epoch=4))
     with pytest.raises(AssertionError, match="out of turn"):
         ledger.record(THIRD._replace(epoch=4), THIRD._replace(epoch=4))
-    assert told(ledger) == told(written())
+    assert answers_of(ledger) == answers_of(index_of_two_epochs())
 
 
 ACTS: list[Callable[[EpochIndex], Any]] = [
@@ -78,19 +78,23 @@ ACTS: list[Callable[[EpochIndex], Any]] = [
 def test_record_is_atomic_at_any_exception(
     act: Callable[[EpochIndex], Any],
 ) -> None:
-    before, counted, after = told(written()), written(), written()
+    before, counted, after = (
+        answers_of(index_of_two_epochs()),
+        index_of_two_epochs(),
+        index_of_two_epochs(),
+    )
     opcodes, _ = count(lambda: act(counted), lambda: None)
     assert opcodes > 20
     act(after)
     seen = []
     for at in range(1, opcodes + 1):
-        ledger = written()
+        ledger = index_of_two_epochs()
         assert strike(lambda ledger=ledger: act(ledger), at, Struck()) is not None
-        found = told(ledger)
-        assert found in (before, told(after))
+        found = answers_of(ledger)
+        assert found in (before, answers_of(after))
         seen.append(found == before)
         ledger.record(THIRD)
-        assert told(ledger) == told(after)
+        assert answers_of(ledger) == answers_of(after)
     assert seen == sorted(seen, reverse=True)
     assert {*seen} == {True, False}
 
@@ -99,7 +103,7 @@ BACK = RewindMark(1, 1, 9)
 
 
 def test_rewind_drops_later_epochs_and_numbering_continues() -> None:
-    ledger = written()
+    ledger = index_of_two_epochs()
     epochs = ledger.epochs([range(3)])
     ledger.rewind(BACK)
     ledger.rewind(BACK)
@@ -116,7 +120,7 @@ def test_rewind_drops_later_epochs_and_numbering_continues() -> None:
 
 
 def test_last_contained_epoch_of_copy_without_rewind() -> None:
-    ledger = written()
+    ledger = index_of_two_epochs()
     ledger.rewind(BACK)
     ledger.record(SECOND._replace(seq=10, durable=9))
     assert [
@@ -132,14 +136,14 @@ def test_rewind_is_atomic_at_any_exception() -> None:
         ledger.rewind(BACK)
         ledger.saved()
 
-    before, after = told(written()), written()
+    before, after = answers_of(index_of_two_epochs()), index_of_two_epochs()
     opcodes, _ = count(lambda: act(after), lambda: None)
     for at in range(1, opcodes + 1):
-        ledger = written()
+        ledger = index_of_two_epochs()
         assert strike(lambda ledger=ledger: act(ledger), at, Struck()) is not None
-        assert told(ledger) in (before, told(after))
+        assert answers_of(ledger) in (before, answers_of(after))
         ledger.rewind(BACK)
-        assert told(ledger) == told(after)
+        assert answers_of(ledger) == answers_of(after)
 
 
 def test_note_reports_lost_epochs_of_its_incarnation_only() -> None:
@@ -151,12 +155,12 @@ def test_note_reports_lost_epochs_of_its_incarnation_only() -> None:
 
 
 def test_queries_during_record_see_state_before_or_after() -> None:
-    before, after, answers = told(written()), written(), []
+    before, after, answers = answers_of(index_of_two_epochs()), index_of_two_epochs(), []
     after.record(THIRD)
 
     def act() -> None:
-        ledger = written()
-        with traced(lambda _: answers.append(told(ledger))):
+        ledger = index_of_two_epochs()
+        with traced(lambda _: answers.append(answers_of(ledger))):
             ledger.record(THIRD)
             ledger.saved()
 
@@ -165,7 +169,7 @@ def test_queries_during_record_see_state_before_or_after() -> None:
     thread.join(60)
     assert not thread.is_alive()
     assert len(answers) > 20
-    assert all(answer in (before, told(after)) for answer in answers)
+    assert all(answer in (before, answers_of(after)) for answer in answers)
 
 
 def test_concurrent_threads_record_each_epoch_once() -> None:
@@ -191,7 +195,7 @@ def test_concurrent_threads_record_each_epoch_once() -> None:
 
 
 def test_checkpoint_restores_index_without_frames() -> None:
-    ledger = written()
+    ledger = index_of_two_epochs()
     meta, times = ledger.saved()
     again = EpochIndex.restored(2, times, meta)
     assert again.saved() == (meta, times)
@@ -203,13 +207,13 @@ def test_checkpoint_restores_index_without_frames() -> None:
 
 @pytest.mark.parametrize("epoch", [0, 1, 3])
 def test_checkpoint_with_wrong_number_of_times_is_damaged(epoch: int) -> None:
-    meta, times = written().saved()
+    meta, times = index_of_two_epochs().saved()
     with pytest.raises(CorruptLogError, match=r"2 times for|a label|the key of a load"):
         EpochIndex.restored(epoch, times, meta)
 
 
 def test_moment_resolves_number_label_or_time() -> None:
-    ledger = written()
+    ledger = index_of_two_epochs()
     ledger.record(THIRD)
     assert [ledger.resolve(at, 3) for at in (0, 2, -1, "noon")] == [0, 2, 2, 2]
     moments = [datetime.fromtimestamp(seconds, UTC) for seconds in (9, 10, 29, 99)]
@@ -229,4 +233,4 @@ def test_epoch_number_is_outdated_after_rewind_before_it() -> None:
     assert [line.has_left(7, i) for i in (4, 3)] == [False, True]
     assert line.has_left(8, 4)
     assert not line.has_left(4, 2)
-    assert line.has_left(0, 1), "it is not known any more how far it went"
+    assert line.has_left(0, 1), "the extent of that rewind is unknown"

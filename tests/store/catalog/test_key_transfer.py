@@ -1,4 +1,4 @@
-"""Export and import of keys: secret on the way, and none is lost."""
+"""Export and import of keys: the key stays secret, and none is lost."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def become(patch: pytest.MonkeyPatch, path: Path) -> None:
-    """Another user, with a home of his own."""
+def use_key_file(patch: pytest.MonkeyPatch, path: Path) -> None:
+    """Acts as another user with their own key."""
     patch.setenv("NOSYNC_KEY_FILE", str(path))
 
 
@@ -32,7 +32,7 @@ def test_imported_key_lets_log_continue_elsewhere(
         session.stage("big", session.input("numbers", "x int").filter("x > 1"))
     assert main(["key", "export", str(tmp_path / "carried")]) == 0
     assert stat.S_IMODE((tmp_path / "carried").stat().st_mode) == 0o600
-    become(monkeypatch, tmp_path / "there" / "key")
+    use_key_file(monkeypatch, tmp_path / "there" / "key")
     with nosync_nb.open(tmp_path / "log") as session:
         assert "key import" in session.stale["big"]
     assert main(["key", "import", str(tmp_path / "carried")]) == 0
@@ -49,7 +49,7 @@ def test_export_and_import_overwrite_no_file_or_key(
     signature.export_user_key(str(carried))
     assert main(["key", "export", str(carried)]) == 1
     assert "exists already" in capsys.readouterr().err
-    become(monkeypatch, tmp_path / "there" / "key")
+    use_key_file(monkeypatch, tmp_path / "there" / "key")
     second = signing.user_key()
     assert main(["key", "import", str(carried)]) == 1
     assert "--replace" in capsys.readouterr().err
@@ -94,7 +94,7 @@ def test_trust_report_names_signer_and_stages(
         session.stage("big", numbers.filter("x > 1 and '\u202e\x1b' <> '<b>'"))
         assert "signed with your key" in str(session.info.trust())
     mine = signing.key_id(signing.user_key())
-    become(monkeypatch, tmp_path / "there" / "key")
+    use_key_file(monkeypatch, tmp_path / "there" / "key")
     with nosync_nb.open(tmp_path / "log", mode=mode) as session:  # type: ignore[arg-type]
         told = session.info.trust()
     assert mine in told.whose
@@ -110,14 +110,14 @@ def test_trust_report_names_signer_and_stages(
 def test_trust_report_of_reader_follows_new_definitions(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if nothing was defined yet when it was opened, which judges nobody."""
+    """Also if nothing was defined when the reader opened the log."""
     log = tmp_path / "log"
     with nosync_nb.open(log) as session, nosync_nb.open(log, mode="r") as reader:
         session.stage("big", session.input("numbers", "x int").filter("x > 1"))
         mine = signing.key_id(signing.user_key())
         assert reader.refresh() == 0
         assert reader.info.trust().whose == "signed with your key"
-        become(monkeypatch, tmp_path / "there" / "key")
+        use_key_file(monkeypatch, tmp_path / "there" / "key")
         told = reader.info.trust()
     assert told.whose == f"claims to be signed with key {mine}; not trusted"
     assert [(each.name, each.whose) for each in told.stages] == [("big", f"of key {mine}")]

@@ -1,7 +1,7 @@
 """Unsigned logs: rows are read, and nothing is executed.
 
-The attacker here writes logs with NoSync itself, under a key of his own, and changes what the
-catalog says before it is written.
+The attacker writes logs with NoSync itself, under another key, and changes the catalog before it is
+written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REFLECT = "cast(reflect('java.lang.System', 'load', '/nowhere/evil.so') as int) 
 
 
 class Victim:
-    """Opens logs under one key or another; counts what a hostile log must not reach."""
+    """Opens logs under several keys; counts the calls that a hostile log must not reach."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
@@ -54,7 +54,7 @@ class Victim:
         return self.sessions[-1]
 
     def watch(self) -> None:
-        """From now on counts expressions compiled, functions loaded, and calls for Spark."""
+        """Starts counting compiled expressions, loaded functions, and calls for Spark."""
 
         def require(_: Any, why: str) -> Any:
             self.sparks += 1
@@ -112,8 +112,10 @@ def values(collection: Any, at: Any = None) -> list[Any]:
     return [tuple(row) if len(row) > 1 else row[0] for row in collection.rows(at)]
 
 
-def forged(patch: pytest.MonkeyPatch, change: Callable[[dict[str, Any], Graph], None]) -> None:
-    """From now on what is written as the catalog is changed first."""
+def forge_catalogs(
+    patch: pytest.MonkeyPatch, change: Callable[[dict[str, Any], Graph], None]
+) -> None:
+    """Changes every catalog before it is written."""
     whole = payloads.catalog_json
 
     def made(catalog: Mapping[str, Any], graph: Graph, *rest: Any) -> dict[str, Any]:
@@ -124,8 +126,8 @@ def forged(patch: pytest.MonkeyPatch, change: Callable[[dict[str, Any], Graph], 
     patch.setattr(payloads, "catalog_json", made)
 
 
-def lagging(data: dict[str, Any], graph: Graph) -> None:
-    """`big` calls reflect and stopped at an epoch that recovery would go on from."""
+def forge_reflect(data: dict[str, Any], graph: Graph) -> None:
+    """Makes `big` call reflect, stopped at an epoch from which recovery would continue."""
     numbers, big = (next(s for s in data["stages"] if s["name"] == n) for n in ("numbers", "big"))
     big["definition"][-1]["params"]["predicate"] = REFLECT
     big["life"] = {"is": "stale", "reason": "its function was not restored", "since": 1}
@@ -139,12 +141,12 @@ def lagging(data: dict[str, Any], graph: Graph) -> None:
 
 
 @pytest.fixture
-def hostile(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> Victim:
-    """A stranger's log at epoch 4 whose stage `big` is to be extended from epoch 1."""
+def hostile_log(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> Victim:
+    """A log of another key at epoch 4 whose stage `big` must catch up from epoch 1."""
     with monkeypatch.context() as patch:
         session = victim.opened("theirs")
         filled(session)
-        forged(patch, lagging)
+        forge_catalogs(patch, forge_reflect)
         session.stage("late", session["numbers"].distinct())
         session.inputs["numbers"].insert([(4,)])
         session.commit()
@@ -158,10 +160,10 @@ def hostile(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> Victim:
 
 @pytest.mark.fault(43)
 def test_log_of_other_key_is_read_and_written_without_running_it(
-    hostile: Victim,
+    hostile_log: Victim,
 ) -> None:
     for more in range(5, 8):
-        session = hostile.opened()
+        session = hostile_log.opened()
         assert set(session.stale) == {"big", "odd", "counts", "late"}
         assert values(session["numbers"], 4) == [1, 2, 3, 4]
         assert values(session["counts"], 2) == [(1, 1), (2, 1)]
@@ -170,15 +172,15 @@ def test_log_of_other_key_is_read_and_written_without_running_it(
         session.commit()
         checkpoint_now(session)
         session.close()
-    assert hostile.untouched
+    assert hostile_log.untouched
 
 
-def test_stale_reason_names_signing_key_and_remedy(hostile: Victim) -> None:
-    hostile.use_key("theirs")
+def test_stale_reason_names_signing_key_and_remedy(hostile_log: Victim) -> None:
+    hostile_log.use_key("theirs")
     theirs = signing.key_id(signing.user_key())
-    hostile.use_key("mine")
+    hostile_log.use_key("mine")
     signing.user_key()
-    session = hostile.opened()
+    session = hostile_log.opened()
     for reason in session.stale.values():
         assert f"signed with key {theirs}" in reason
         assert "run the stage's cell" in reason
@@ -189,9 +191,9 @@ def test_stale_reason_names_signing_key_and_remedy(hostile: Victim) -> None:
         session["big"].rows()
 
 
-def test_redefined_stages_of_other_key_are_computed_from_rows(hostile: Victim) -> None:
-    """What the stranger says that they hold is not trusted, though the cells are the same."""
-    session = hostile.opened()
+def test_redefined_stages_of_other_key_are_computed_from_rows(hostile_log: Victim) -> None:
+    """The stored rows of the stages are not trusted, although the cells are the same."""
+    session = hostile_log.opened()
     session.inputs["numbers"].insert([(5,)])
     session.commit()
     session.define(stages(session))
@@ -201,34 +203,34 @@ def test_redefined_stages_of_other_key_are_computed_from_rows(hostile: Victim) -
     assert values(session["big"], 2) == [2]
     assert catalog_of(session)["counts"].version == 2
     assert values(session["counts@1"], 2) == [(1, 1), (2, 1)]
-    assert REFLECT not in hostile.compiled
+    assert REFLECT not in hostile_log.compiled
     assert set(session.stale) == {"late"}
     assert "not trusted" in session.info.trust().whose
     with pytest.raises(StageError, match="it reads 'late', which is stale"):
         session.stage("more", session["late"].filter("x > 1"))
     session.close()
-    session = hostile.opened()
+    session = hostile_log.opened()
     assert set(session.stale) == {"late"}
     session.inputs["numbers"].insert([(6,)])
     session.commit()
     assert values(session["big"]) == [2, 3, 4, 5, 6]
     session.drop("late")
     assert session.info.trust().whose == "signed with your key"
-    assert REFLECT not in hostile.compiled
+    assert REFLECT not in hostile_log.compiled
 
 
 def test_stages_of_other_key_stay_stale_in_signed_catalog(
-    hostile: Victim,
+    hostile_log: Victim,
 ) -> None:
-    """Our signature over a catalog says that they are his; it does not make them ours."""
-    session = hostile.opened()
+    """Our signature over a catalog records their signer; it does not make them ours."""
+    session = hostile_log.opened()
     session.input("other", "y int")
     session.stage("own", session["other"].distinct())
     for how in ("frames", "checkpoint"):
         if how == "checkpoint":
             checkpoint_now(session)
         session.close()
-        session = hostile.opened()
+        session = hostile_log.opened()
         assert services_of(session).signer.origin.is_by_this_user
         assert set(session.stale) == {"big", "odd", "counts", "late"}
         session.rename("big", "large")
@@ -236,16 +238,16 @@ def test_stages_of_other_key_stay_stale_in_signed_catalog(
         session.commit()
         session.rename("large", "big")
         assert values(session["own"])[-1] == len(how)
-    assert hostile.untouched
+    assert hostile_log.untouched
 
 
-def test_reader_of_log_of_other_key_runs_nothing(hostile: Victim) -> None:
-    reader = hostile.opened(mode="r")
+def test_reader_of_log_of_other_key_runs_nothing(hostile_log: Victim) -> None:
+    reader = hostile_log.opened(mode="r")
     assert values(reader["numbers"]) == [1, 2, 3, 4]
     assert values(reader["counts"], 3) == [(1, 1), (2, 1), (3, 1)]
     assert reader.stale == {"big": "its function was not restored"}
-    assert hostile.untouched
-    assert not (hostile.folder / "mine").exists()
+    assert hostile_log.untouched
+    assert not (hostile_log.folder / "mine").exists()
 
 
 @pytest.mark.fault(43)
@@ -282,11 +284,11 @@ def test_readable_key_makes_all_stages_stale(victim: Victim) -> None:
     assert victim.untouched
 
 
-# -- what one signature covers ---------------------------------------------------------------------
+# -- the extent of a signature ---------------------------------------------------------------------
 
 
-def changed(text: str, old: str, new: str) -> Any:
-    """What is read as a catalog has something else in its place."""
+def replacing(text: str, old: str, new: str) -> Any:
+    """Replaces a part of a text in every catalog that is read."""
 
     def change(meta: dict[str, Any]) -> dict[str, Any]:
         return json.loads(json.dumps(meta).replace(text, text.replace(old, new)))  # type: ignore[no-any-return]
@@ -295,8 +297,10 @@ def changed(text: str, old: str, new: str) -> Any:
 
 
 @pytest.fixture
-def reread(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[str, Any]], Any]], None]:
-    """From now on what frames and checkpoints say of the catalog is changed when it is read."""
+def change_on_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Callable[[dict[str, Any]], Any]], None]:
+    """Changes the catalogs of frames and checkpoints when they are read."""
 
     def install(change: Callable[[dict[str, Any]], Any]) -> None:
         whole = payloads.decode_payload
@@ -317,9 +321,9 @@ def reread(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[str, Any
 @pytest.mark.parametrize(
     "change",
     [
-        changed("x > 1", "1", "0"),
-        changed('"stopped": null', "null", "0"),
-        changed('"signed": ["', '["', '["0'),
+        replacing("x > 1", "1", "0"),
+        replacing('"stopped": null', "null", "0"),
+        replacing('"signed": ["', '["', '["0'),
         lambda meta: {k: v for k, v in meta.items() if k != "signed"},
         lambda meta: {**meta, "signed": [meta["signed"][0], "0" * 64]},
         lambda meta: {**meta, "signed": {"a": 1}},
@@ -328,7 +332,7 @@ def reread(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[str, Any
     ],
 )
 def test_catalog_changed_after_signing_is_not_trusted(
-    victim: Victim, where: str, change: Any, reread: Any
+    victim: Victim, where: str, change: Any, change_on_read: Any
 ) -> None:
     session = victim.opened()
     filled(session)
@@ -336,7 +340,7 @@ def test_catalog_changed_after_signing_is_not_trusted(
         checkpoint_now(session)
     session.close()
     victim.watch()
-    reread(change)
+    change_on_read(change)
     session = victim.opened()
     assert set(session.stale) == {"big", "odd", "counts"}
     assert all("run the stage's cell" in reason for reason in session.stale.values())
@@ -347,8 +351,8 @@ def test_catalog_changed_after_signing_is_not_trusted(
 
 
 @pytest.mark.fault(43)
-def test_catalog_signed_for_other_log_is_not_trusted(victim: Victim, reread: Any) -> None:
-    """Both are this user's own; the stages of one notebook are not to run on the other's rows."""
+def test_catalog_signed_for_other_log_is_not_trusted(victim: Victim, change_on_read: Any) -> None:
+    """Both logs are this user's; stages of one notebook must not run on rows of the other."""
     taken: list[dict[str, Any]] = []
     session = victim.opened(log="one")
     filled(session, 2)
@@ -373,7 +377,7 @@ def test_catalog_signed_for_other_log_is_not_trusted(victim: Victim, reread: Any
         victim.opened(log="two").close()
     assert taken
     victim.compiled.clear()
-    reread(put)
+    change_on_read(put)
     session = victim.opened(log="one")
     assert set(session.stale) == {"big"}
     assert "comes from another log" in session.stale["big"]
@@ -381,7 +385,7 @@ def test_catalog_signed_for_other_log_is_not_trusted(victim: Victim, reread: Any
 
 
 @pytest.mark.fault(43)
-def test_older_catalog_is_not_trusted_at_other_epoch(victim: Victim, reread: Any) -> None:
+def test_older_catalog_is_not_trusted_at_other_epoch(victim: Victim, change_on_read: Any) -> None:
     session = victim.opened()
     session.stage("big", session.input("numbers", "x int").filter("x > 1"))
     session.inputs["numbers"].insert([(1,), (2,)])
@@ -391,7 +395,7 @@ def test_older_catalog_is_not_trusted_at_other_epoch(victim: Victim, reread: Any
     session.stage("big", session["numbers"].filter("x > 0"))
     session.close()
     victim.watch()
-    reread(lambda meta: {**meta, "catalog": old, "signed": signed})
+    change_on_read(lambda meta: {**meta, "catalog": old, "signed": signed})
     session = victim.opened()
     assert set(session.stale) == {"big"}
     assert victim.untouched
@@ -400,7 +404,7 @@ def test_older_catalog_is_not_trusted_at_other_epoch(victim: Victim, reread: Any
 def test_unsigned_definition_after_signed_checkpoint_is_not_trusted(
     victim: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signed checkpoint lends nothing to an unsigned definition that follows it."""
+    """A signed checkpoint does not vouch for a later unsigned definition."""
     session = victim.opened()
     filled(session)
     checkpoint_now(session)
@@ -432,7 +436,7 @@ def test_own_log_continues_after_folder_and_key_are_moved(victim: Victim) -> Non
 
 
 def functions(data: dict[str, Any], stage: str) -> list[Any]:
-    """The functions of a stage in a catalog: identity and text."""
+    """The functions of a stage in a catalog: identity and serialised text."""
     return next(s["functions"] for s in data["stages"] if s["name"] == stage)  # type: ignore[no-any-return]
 
 
@@ -442,7 +446,7 @@ def functions(data: dict[str, Any], stage: str) -> list[Any]:
 def test_function_signed_for_other_stage_or_log_is_not_loaded(
     victim: Victim, monkeypatch: pytest.MonkeyPatch, what: str, log: str
 ) -> None:
-    """Signed by this user, for a stage of this log or of another notebook."""
+    """The function is signed by this user for a stage of this log or of another one."""
     session = victim.opened(log=log)
     numbers = session.input("numbers", "x int")
     session.define({"other": numbers.map(lambda row: (row.x + 1,), "y int")})
@@ -456,7 +460,7 @@ def test_function_signed_for_other_stage_or_log_is_not_loaded(
     session = victim.opened()
     described = stages(session)
     with monkeypatch.context() as patch:
-        forged(patch, swap)
+        forge_catalogs(patch, swap)
         session.define(described)
     session.close()
     victim.watch()
@@ -464,7 +468,7 @@ def test_function_signed_for_other_stage_or_log_is_not_loaded(
     assert services_of(session).signer.origin.is_by_this_user
     assert set(session.stale) == {"odd"}
     assert "does not match its signature" in session.stale["odd"]
-    assert victim.loads == (1 if log == "log" else 0)  # that of `other` itself
+    assert victim.loads == (1 if log == "log" else 0)  # the function of `other` itself
 
 
 def test_function_with_other_fingerprint_is_not_loaded() -> None:
@@ -491,7 +495,7 @@ def test_functions_follow_renamed_and_sharing_stages(
         session.rename("huge", "large")
 
 
-# -- what an expression of a log may call ----------------------------------------------------------
+# -- allowed calls of expressions ------------------------------------------------------------------
 
 REFUSED = [
     "reflect('a', 'b')",
@@ -566,11 +570,11 @@ def test_all_expressions_computed_in_process_are_allowed() -> None:
 def test_reflect_in_signed_log_makes_stage_stale(
     victim: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One's own cell may: the stage waits for it, at every restart."""
+    """Only the user's cell may call it, so the stage waits for the cell at every restart."""
     with monkeypatch.context() as patch:
         session = victim.opened()
         filled(session)
-        forged(patch, lagging)
+        forge_catalogs(patch, forge_reflect)
         session.stage("late", session["numbers"].distinct())
         session.close()
     victim.watch()

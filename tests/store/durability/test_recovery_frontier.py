@@ -1,4 +1,4 @@
-"""The recovery calculus: against simulated worlds."""
+"""Recovery frontiers: compared with simulated worlds."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_unreadable_epoch_error_names_neighbours() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> dict[str, FrontierNode]:
-    """Graphs of 2 to 7 stages, a third of the edges going back."""
+    """Graphs of 2 to 7 stages; a third of the edges are feedback edges."""
     names = [f"s{i}" for i in range(draw(st.integers(2, 7)))]
     uppers = st.integers(0, LAST)
     nodes = {}
@@ -101,18 +101,18 @@ def graphs(draw: st.DrawFn) -> dict[str, FrontierNode]:
 World = dict[tuple[str, int], Any]
 
 
-def fresh(nodes: Iterable[str], what: str) -> World:
+def new_tokens(nodes: Iterable[str], what: str) -> World:
     """A different token for each stage and epoch."""
     return {(name, epoch): (what, name, epoch) for name in nodes for epoch in range(LAST)}
 
 
-def world(
+def simulate(
     nodes: dict[str, FrontierNode], codes: World, dice: World, sources: World, known: dict[Any, int]
 ) -> World:
-    """Every stage's value at every epoch: a function of its code, inputs, past and dice.
+    """The value of every stage at every epoch: a function of its code, inputs, history and dice.
 
-    Loops settle for a fixed number of turns. `known` numbers the values of all worlds, so two
-    values are equal if their numbers are.
+    Loops run for a fixed number of rounds. `known` numbers the values of all worlds: equal values
+    have equal numbers.
     """
     values: World = {}
     for epoch in range(LAST):
@@ -132,13 +132,13 @@ def world(
     return values
 
 
-def kept_or(lost: World, held: World, uppers: dict[str, int]) -> World:
-    """What was held below each upper; beyond it, something else."""
+def retained_or(lost: World, held: World, uppers: dict[str, int]) -> World:
+    """The old values below each upper, and other values above it."""
     return {at: held[at] if at[1] < uppers[at[0]] else lost[at] for at in held}
 
 
-def drawn(pick: Random) -> dict[str, FrontierNode]:
-    """The same, each as likely as any other."""
+def random_graph(pick: Random) -> dict[str, FrontierNode]:
+    """A random graph of the same kind, uniformly drawn."""
     names = [f"s{i}" for i in range(pick.randrange(2, 8))]
     nodes = {}
     for i, name in enumerate(names):
@@ -159,30 +159,30 @@ def drawn(pick: Random) -> dict[str, FrontierNode]:
 @pytest.mark.fault(35, 36)
 @given(graphs())
 def test_exact_uppers_are_consistent_exact_and_maximal(nodes: dict[str, FrontierNode]) -> None:
-    holds(nodes)
+    check_uppers(nodes)
 
 
 @settings(max_examples=12 * settings.default.max_examples)
 @given(st.integers(0, 2**32))
 def test_exact_uppers_hold_on_hundreds_of_graphs(seed: int) -> None:
-    holds(drawn(Random(seed)))
+    check_uppers(random_graph(Random(seed)))
 
 
-def holds(nodes: dict[str, FrontierNode]) -> None:
-    """Asserts that what is kept is consistent with the world after it, exact and maximal."""
+def check_uppers(nodes: dict[str, FrontierNode]) -> None:
+    """Asserts that the exact epochs are consistent with the world after a loss, and maximal."""
     found = exact_uppers(nodes)
     kept = {p: min(found[p], node.logged) for p, node in nodes.items()}
-    codes, known = fresh(nodes, "code"), dict[Any, int]()
-    dice, sources = fresh(nodes, "dice"), fresh(nodes, "source")
-    before = world(nodes, codes, dice, sources, known)
+    codes, known = new_tokens(nodes, "code"), dict[Any, int]()
+    dice, sources = new_tokens(nodes, "dice"), new_tokens(nodes, "source")
+    before = simulate(nodes, codes, dice, sources, known)
     rolled = {p: max(n.nondeterminants, kept[p]) for p, n in nodes.items()}
     given_again = {p: max(n.logged, n.replayable) for p, n in nodes.items()}
     defined = {p: n.defined for p, n in nodes.items()}
-    after = world(
+    after = simulate(
         nodes,
-        kept_or(fresh(nodes, "new code"), codes, defined),
-        kept_or(fresh(nodes, "new dice"), dice, rolled),
-        kept_or(fresh(nodes, "new source"), sources, given_again),
+        retained_or(new_tokens(nodes, "new code"), codes, defined),
+        retained_or(new_tokens(nodes, "new dice"), dice, rolled),
+        retained_or(new_tokens(nodes, "new source"), sources, given_again),
         known,
     )
     for p, exact in found.items():

@@ -22,7 +22,7 @@ DECIMALS = decimal.Context(prec=38)
 
 
 def values_of(type_: str) -> st.SearchStrategy[Any]:
-    """Values as columns keep them in object form."""
+    """Values in their object form in a column."""
     if type_ == "string":
         return st.text(max_size=8)
     if type_ == "binary":
@@ -66,7 +66,7 @@ def batches(draw: st.DrawFn) -> tuple[list[Any], list[str], Any]:
     return columns, types, np.array(draw(st.lists(diffs, min_size=rows, max_size=rows)), np.int64)
 
 
-def same(expected: Any, actual: Any) -> bool:
+def equal_columns(expected: Any, actual: Any) -> bool:
     if isinstance(expected, np.ndarray):
         return expected.dtype == actual.dtype and expected.tolist() == actual.tolist()
     return bool(expected.equals(actual))
@@ -78,7 +78,7 @@ def test_batch_round_trip_keeps_form(batch: Any) -> None:
     data = batch_codec.encode_batch(columns, types, diff)
     for form in (data, memoryview(data)):
         found, found_diff = batch_codec.decode_batch(form, types)
-        assert all(same(one, two) for one, two in zip(columns, found, strict=True))
+        assert all(equal_columns(one, two) for one, two in zip(columns, found, strict=True))
         assert diff.tolist() == found_diff.tolist()
         assert found_diff.dtype == np.int64
 
@@ -124,8 +124,8 @@ def test_large_columns_round_trip() -> None:
     found, ones = batch_codec.decode_batch(
         batch_codec.encode_batch(columns, ["bigint", "string"], diff), ["bigint", "string"]
     )
-    assert same(columns[0], found[0])
-    assert same(columns[1], found[1])
+    assert equal_columns(columns[0], found[0])
+    assert equal_columns(columns[1], found[1])
     assert ones.sum() == rows
 
 

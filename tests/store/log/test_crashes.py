@@ -17,7 +17,7 @@ from nosync_nb.store.log import Log, writer
 
 @dataclasses.dataclass
 class Promises:
-    """What a run has been told: `tried` in order, how many were published, how many durable."""
+    """The promises to a run: payloads in order, and how many were published and durable."""
 
     tried: list[bytes] = dataclasses.field(default_factory=list)
     published: int = 0
@@ -33,8 +33,8 @@ def append(log: Log, promises: Promises, size: int) -> None:
     promises.published = log.head.seq
 
 
-def session(files: Files, machine: FakeMachine, path: str, promises: Promises) -> None:
-    """Opens, appends, syncs now and then, makes a checkpoint, and closes."""
+def run_session(files: Files, machine: FakeMachine, path: str, promises: Promises) -> None:
+    """Opens, appends, sometimes syncs, writes a checkpoint, and closes."""
     log = Log.open(path, files=files, machine=machine, background=False)
     assert promises.tried[: log.head.seq] == everything(path)
     promises.published = promises.durable = log.head.seq
@@ -52,12 +52,14 @@ def session(files: Files, machine: FakeMachine, path: str, promises: Promises) -
     promises.durable = log.head.seq
 
 
-def life(files: Files, machine: FakeMachine, path: str, promises: Promises) -> FakeMachine:
-    """Two sessions, one after the other."""
-    session(files, machine, path, promises)
+def run_two_sessions(
+    files: Files, machine: FakeMachine, path: str, promises: Promises
+) -> FakeMachine:
+    """Runs two sessions one after the other."""
+    run_session(files, machine, path, promises)
     machine.die()
     machine = machine.after()
-    session(files, machine, path, promises)
+    run_session(files, machine, path, promises)
     return machine
 
 
@@ -68,16 +70,16 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def count_steps(path: str) -> int:
     files = FaultyFiles()
-    life(files, FakeMachine(), path, Promises())
+    run_two_sessions(files, FakeMachine(), path, Promises())
     return len(files.steps)
 
 
 def crash(path: str, number: int, phase: Phase, *, power: bool, seed: int = 0) -> Promises:
-    """Runs until the crash at one step; returns what had been promised then."""
+    """Runs until the crash at one step; returns the promises."""
     files, promises = FaultyFiles(crash_at=number, crash_phase=phase, seed=seed), Promises()
     machine = FakeMachine()
     try:
-        life(files, machine, path, promises)
+        run_two_sessions(files, machine, path, promises)
     except Crash:
         pass
     else:
@@ -88,7 +90,7 @@ def crash(path: str, number: int, phase: Phase, *, power: bool, seed: int = 0) -
 
 
 def crash_again(path: str, machine: FakeMachine, number: int, seed: int, *, power: bool) -> bool:
-    """Crashes at one step of an opening; returns whether it came to that step."""
+    """Crashes at one step of an opening; returns True if it reached that step."""
     files = FaultyFiles(crash_at=number, crash_phase="inside", seed=seed)
     try:
         Log.open(path, files=files, machine=machine, background=False)
@@ -100,7 +102,7 @@ def crash_again(path: str, machine: FakeMachine, number: int, seed: int, *, powe
 
 
 def check_recovery(path: str, promises: Promises, *, power: bool) -> None:
-    """Opens the log twice, and sees that every promise is kept."""
+    """Opens the log twice, and checks every promise."""
     machine = FakeMachine(boot="boot-2" if power else "boot-1")
     log = Log.open(path, files=HastyFiles(), machine=machine, background=False)
     payloads = everything(path)
@@ -160,9 +162,11 @@ def test_crash_during_recovery_loses_nothing_more(tmp_path, power: bool) -> None
 def test_frames_of_killed_owner_are_rewritten_before_durable(
     tmp_path: Path, synced: int, checkpoint: bool
 ) -> None:
-    """1. An owner is killed; what he wrote is in the page cache. 2. The next one, on the same boot,
-    reads it, goes on and syncs. 3. The power fails: of the first one's file only what he had synced
-    is sure to be there, so the next one must have written the rest again."""
+    """The next owner rewrites frames that the killed one did not sync.
+
+    Failure: 1. An owner is killed; its frames are in the page cache. 2. The next owner, on the
+    same boot, reads them, appends and syncs. 3. The power fails, and unsynced frames are lost.
+    """
     for seed in range(25):
         where = str(tmp_path / f"{seed}")
         files, machine = FaultyFiles(seed=seed), FakeMachine()

@@ -1,4 +1,4 @@
-"""Disk errors of the log: nothing is promised that is not on disk."""
+"""Disk errors of the log: only data on disk is called durable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> str:
 
 
 class Failing:
-    """Fails chosen steps with an errno for as long as it is on."""
+    """Fails chosen steps with an errno while it is on."""
 
     def __init__(self, action: str, code: int, *, name: str = "segment", times: int = 10**9):
         self.action, self.code, self.name, self.times = action, code, name, times
@@ -55,7 +55,7 @@ def open_failing(path: str, failing: Failing, *, background: bool = False, seed:
 
 
 def after_power_failure(path: str, log: Log) -> list[bytes]:
-    """Returns what is left of a log whose machine goes down now."""
+    """Returns the remaining frames of a log after a power failure."""
     disk = disk_of(log)
     assert isinstance(disk, FaultyFiles)
     disk.lose_power(path)
@@ -271,22 +271,22 @@ def test_interrupted_segment_start_hides_no_later_frame(
 def test_append_is_atomic_at_any_opcode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
-    """A large one begins a segment."""
+    """A large frame begins a segment."""
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
 
-    def begun(name: str) -> tuple[str, Log]:
+    def opened_log(name: str) -> tuple[str, Log]:
         path = str(tmp_path / name)
         log = Log.open(path, files=HastyFiles(), machine=FakeMachine(), background=False)
         log.append(1, b"one")
         return path, log
 
     two = b"2" * size_bytes
-    _, log = begun("counted")
+    _, log = opened_log("counted")
     opcodes, changed = count(lambda: log.append(1, two), lambda: log.head.seq)
     log.close()
     assert len(changed) == 1
     for number in range(1, opcodes):
-        path, log = begun(f"{number}")
+        path, log = opened_log(f"{number}")
         strike(lambda log=log: log.append(1, two), number, Struck())
         taken = log.head.seq == 2
         assert taken or number <= changed[0]
@@ -297,7 +297,7 @@ def test_append_is_atomic_at_any_opcode(
 
 @contextlib.contextmanager
 def interrupted(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The next frame is written, and an interrupt comes before it is published."""
+    """Interrupts the next append after its frame is written and before it is published."""
     real, came = WriterLease.check, []
 
     def check(lease: WriterLease) -> None:
@@ -316,8 +316,11 @@ def interrupted(patch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_interrupted_commit_closes_no_file_being_synced(
     path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """1. The thread syncs a segment. 2. A commit is interrupted, and the next one repairs the log.
-    3. The thread goes on with the file of that segment."""
+    """A repair leaves the file open that another thread syncs.
+
+    Failure: 1. The thread syncs a segment. 2. A commit is interrupted, and the next one repairs
+    the log. 3. The thread continues with the closed file of that segment.
+    """
     syncing, go, real = threading.Event(), threading.Event(), File.sync
 
     def sync(file: File) -> None:
@@ -333,7 +336,7 @@ def test_interrupted_commit_closes_no_file_being_synced(
     assert syncing.wait(60)
     with pytest.raises(Struck), interrupted(monkeypatch):
         log.append(1, b"two")
-    log.append(1, b"three")  # repairs the log, unless the thread was told to do so first
+    log.append(1, b"three")  # repairs the log unless the thread already did
     go.set()
     log.sync()
     log.append(1, b"four")
@@ -354,7 +357,7 @@ def test_repair_is_atomic_at_any_opcode_and_leaks_no_file(
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
     three = b"3" * size_bytes
 
-    def broken(name: str) -> tuple[str, Log]:
+    def broken_log(name: str) -> tuple[str, Log]:
         path = str(tmp_path / name)
         log = Log.open(path, files=HastyFiles(), machine=FakeMachine(), background=False)
         log.append(1, b"one")
@@ -364,13 +367,13 @@ def test_repair_is_atomic_at_any_opcode_and_leaks_no_file(
             log.append(1, b"left out")
         return path, log
 
-    _, log = broken("counted")
+    _, log = broken_log("counted")
     opcodes, _ = count(lambda: log.append(1, three), lambda: log.head.seq)
     log.close()
-    gc.collect()  # exceptions keep frames, and these files
+    gc.collect()  # exceptions keep frames with open files
     before = len(os.listdir("/proc/self/fd"))
     for number in range(1, opcodes, 1 if SOAK else 7):
-        path, log = broken(f"{number}")
+        path, log = broken_log(f"{number}")
         strike(lambda log=log: log.append(1, three), number, Struck())
         taken = log.head.seq == 3
         log.append(1, b"four")
@@ -384,25 +387,25 @@ def test_repair_is_atomic_at_any_opcode_and_leaks_no_file(
 
 @pytest.mark.fault(16, 24)
 def test_fenced_owner_starts_no_segment_after_failed_sync(path: str) -> None:
-    zombie = open_failing(path, Failing("sync", errno.EIO, times=3))
-    zombie.append(1, b"one")
+    fenced = open_failing(path, Failing("sync", errno.EIO, times=3))
+    fenced.append(1, b"one")
     with pytest.raises(DurabilityError):
-        zombie.sync()
-    assert zombie.durable == 0
+        fenced.sync()
+    assert fenced.durable == 0
     with Log.open(path, files=HastyFiles(), machine=FakeMachine(), takeover=True) as new:
         new.append(1, b"two")
         before = os.listdir(path)
         with pytest.raises(FencedError):
-            zombie.sync()
+            fenced.sync()
         assert os.listdir(path) == before
-        assert zombie.durable == 0
+        assert fenced.durable == 0
     assert everything(path) == [b"one", b"two"]
 
 
 @pytest.mark.fault(16, 24)
 def test_owner_fenced_during_rewrite_reports_nothing_durable(path: str) -> None:
     class Overtaken(FaultyFiles):
-        """A disk whose log somebody takes when the new segment is there."""
+        """A disk whose log is taken over when the new segment exists."""
 
         armed = False
 
@@ -414,13 +417,13 @@ def test_owner_fenced_during_rewrite_reports_nothing_durable(path: str) -> None:
 
     failing = Failing("sync", errno.EIO, times=1)
     files = Overtaken(error_at=failing)
-    zombie = Log.open(path, files=files, machine=FakeMachine(), background=False)
+    fenced = Log.open(path, files=files, machine=FakeMachine(), background=False)
     failing.on = files.armed = True
-    zombie.append(1, b"one")
+    fenced.append(1, b"one")
     with pytest.raises(FencedError):
-        zombie.sync()
+        fenced.sync()
     assert not files.armed
-    assert zombie.durable == 0
+    assert fenced.durable == 0
 
 
 def test_deleted_segment_is_rewritten_before_sync_returns(path: str) -> None:
@@ -446,14 +449,14 @@ def test_background_sync_freezes_frontier_and_recovers(path: str) -> None:
     log.close()
 
 
-def every_error(path: str) -> Iterator[tuple[int, str]]:
+def every_step(path: str) -> Iterator[tuple[int, str]]:
     probe = FaultyFiles()
-    use(probe, FakeMachine(), path + "-probe", [])
+    use_log(probe, FakeMachine(), path + "-probe", [])
     return iter([(step.number, step.action) for step in probe.steps])
 
 
-def use(files: FaultyFiles, machine: FakeMachine, path: str, kept: list[bytes]) -> None:
-    """Uses a log as if nothing could fail; stops at the first error."""
+def use_log(files: FaultyFiles, machine: FakeMachine, path: str, kept: list[bytes]) -> None:
+    """Uses a log until the first error."""
     with Log.open(path, files=files, machine=machine, background=False) as log:
         for number in range(4):
             log.append(1, b"%d" % number)
@@ -467,7 +470,7 @@ def use(files: FaultyFiles, machine: FakeMachine, path: str, kept: list[bytes]) 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EMFILE])
 def test_error_at_any_step_loses_nothing(path: str, code: int) -> None:
-    for number, _ in every_error(f"{path}-{code}"):
+    for number, _ in every_step(f"{path}-{code}"):
         where, kept = f"{path}-{code}-{number}", []
 
         def once(step: Step, number: int = number) -> int | None:
@@ -475,7 +478,7 @@ def test_error_at_any_step_loses_nothing(path: str, code: int) -> None:
 
         machine = FakeMachine()
         with contextlib.suppress(DurabilityError):
-            use(FaultyFiles(error_at=once, halves=True), machine, where, kept)
+            use_log(FaultyFiles(error_at=once, halves=True), machine, where, kept)
         with Log.open(where, files=HastyFiles(), machine=machine.after(), takeover=True) as log:
             found = everything(where)
             assert found == kept

@@ -28,15 +28,15 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "x.nosync")
 
 
-def taken(files: Files, path: str, *, takeover: bool = False) -> WriterLease:
-    """The lease of one more process."""
+def acquire_lease(files: Files, path: str, *, takeover: bool = False) -> WriterLease:
+    """Acquires the lease as another process."""
     files.make_folder(path)
     lease = fencing.claim_lease(files, path, FakeMachine(), takeover=takeover, generation_min=0)
     lease.acquire()
     return lease
 
 
-def changed(path: str, word: int, change: Callable[[int], int]) -> None:
+def change_word(path: str, word: int, change: Callable[[int], int]) -> None:
     """Changes a word of the generation file."""
     file = Path(path, "generation")
     data = bytearray(file.read_bytes())
@@ -45,32 +45,32 @@ def changed(path: str, word: int, change: Callable[[int], int]) -> None:
     file.write_bytes(data)
 
 
-def words(path: str) -> ControlBlock:
+def control_block(path: str) -> ControlBlock:
     return ControlBlock(Files().mapped(os.path.join(path, "generation")))
 
 
 @pytest.mark.fault(12)
 def test_foreign_generation_file_is_reported_and_kept(path: str) -> None:
-    taken(HastyFiles(), path).close()
-    changed(path, MAGIC, lambda word: word ^ 1)
+    acquire_lease(HastyFiles(), path).close()
+    change_word(path, MAGIC, lambda word: word ^ 1)
     before = Path(path, "generation").read_bytes()
     with pytest.raises(CorruptLogError, match=r"generation' is damaged"):
-        words(path)
+        control_block(path)
     with pytest.raises(CorruptLogError, match=r"generation' is damaged"):
-        taken(HastyFiles(), path, takeover=True)
+        acquire_lease(HastyFiles(), path, takeover=True)
     assert Path(path, "generation").read_bytes() == before
 
 
 @pytest.mark.fault(10)
 @pytest.mark.parametrize("word", [GENERATION, INVERSE])
 def test_half_written_generation_is_ignored(path: str, word: int) -> None:
-    taken(HastyFiles(), path).close()
-    second = taken(HastyFiles(), path, takeover=True)
+    acquire_lease(HastyFiles(), path).close()
+    second = acquire_lease(HastyFiles(), path, takeover=True)
     assert second.number == 2
     second.close()
-    changed(path, word, lambda word: word ^ 1 << 50)
-    assert words(path).generation == 0
-    assert taken(HastyFiles(), path, takeover=True).number == 3
+    change_word(path, word, lambda word: word ^ 1 << 50)
+    assert control_block(path).generation == 0
+    assert acquire_lease(HastyFiles(), path, takeover=True).number == 3
 
 
 @pytest.mark.fault(10)
@@ -80,37 +80,37 @@ def test_half_written_generation_is_ignored(path: str, word: int) -> None:
 def test_half_written_number_is_ignored(
     path: str, first: int, read: Callable[[ControlBlock, int], int | None]
 ) -> None:
-    lease = taken(HastyFiles(), path)
+    lease = acquire_lease(HastyFiles(), path)
     lease.publish_durable(7)
     lease.note(7)
-    assert read(words(path), 1) == 7
+    assert read(control_block(path), 1) == 7
     for word in (first, first + 1):
-        changed(path, word, lambda word: word ^ 1)
-        assert read(words(path), 1) is None
-        changed(path, word, lambda word: word ^ 1)
-    assert read(words(path), 1) == 7
+        change_word(path, word, lambda word: word ^ 1)
+        assert read(control_block(path), 1) is None
+        change_word(path, word, lambda word: word ^ 1)
+    assert read(control_block(path), 1) == 7
 
 
 @pytest.mark.fault(10, 12)
 def test_outbid_generation_is_accepted_within_bounds(path: str) -> None:
-    taken(HastyFiles(), path).close()
+    acquire_lease(HastyFiles(), path).close()
     for word, told in ((1000, 1000), (1 << 40, 0), (1000, 1000)):
-        changed(path, OUTBID, lambda _, word=word: word)
-        changed(path, OUTBID + 1, lambda _, word=word: word ^ MASK)
-        assert words(path).outbid == told
-    changed(path, OUTBID, lambda word: word ^ 1)
-    assert words(path).outbid == 0
-    second = taken(HastyFiles(), path, takeover=True)
+        change_word(path, OUTBID, lambda _, word=word: word)
+        change_word(path, OUTBID + 1, lambda _, word=word: word ^ MASK)
+        assert control_block(path).outbid == told
+    change_word(path, OUTBID, lambda word: word ^ 1)
+    assert control_block(path).outbid == 0
+    second = acquire_lease(HastyFiles(), path, takeover=True)
     assert second.number == 2
     second.close()
-    changed(path, OUTBID, lambda word: word ^ 1)
-    assert taken(HastyFiles(), path, takeover=True).number == 1001
+    change_word(path, OUTBID, lambda word: word ^ 1)
+    assert acquire_lease(HastyFiles(), path, takeover=True).number == 1001
 
 
 @pytest.mark.fault(24)
 def test_fenced_owner_does_not_release_log(path: str) -> None:
-    first = taken(HastyFiles(), path)
-    second = taken(HastyFiles(), path, takeover=True)
+    first = acquire_lease(HastyFiles(), path)
+    second = acquire_lease(HastyFiles(), path, takeover=True)
     with pytest.raises(FencedError):
         first.release(known=0, closed=True)
     said = owner.read_owner(HastyFiles(), path)
@@ -125,22 +125,22 @@ def test_generation_is_unique_after_power_loss_of_owner_file(
 ) -> None:
     for seed in SEEDS:
         path, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
-        given = taken(files, path)
+        given = acquire_lease(files, path)
         files.unlink(os.path.join(path, "owner"))
         files.lose_power(path)
         given.close()
-        assert taken(HastyFiles(), path).number == 2
+        assert acquire_lease(HastyFiles(), path).number == 2
 
 
 def test_file_system_with_stale_maps_is_refused(path: str) -> None:
     class Lagging(HastyFiles):
-        """A disk on which a map shows what the file was."""
+        """A disk whose maps show an old content of the file."""
 
         def mapped(self, path: str, *, write: bool = False) -> Any:
             Path(f"{path}.copy").write_bytes(Path(path).read_bytes())
             return super().mapped(f"{path}.copy", write=write)
 
-    taken(HastyFiles(), path).close()
+    acquire_lease(HastyFiles(), path).close()
     before = owner.read_owner(Files(), path)
     lease = fencing.claim_lease(Lagging(), path, FakeMachine(), takeover=True, generation_min=0)
     with pytest.raises(DurabilityError, match="memory maps do not show writes"):
@@ -152,7 +152,7 @@ def test_file_system_with_stale_maps_is_refused(path: str) -> None:
 @pytest.mark.fault(9)
 def test_folder_of_killed_owner_survives_power_loss(tmp_path: Path) -> None:
     class Hurried(FaultyFiles):
-        """A disk whose user dies before the name of his folder is synced."""
+        """A disk whose user dies before the name of the folder is synced."""
 
         hurries = True
 
@@ -174,7 +174,7 @@ def test_folder_of_killed_owner_survives_power_loss(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [7, ["/x"], "logs", "/logs\0", None])
 def test_owner_with_invalid_folder_is_damage(path: str, place: object) -> None:
-    """Where a log lies is looked at: it is a path, whoever wrote it."""
+    """The folder in the owner file is validated: it must be a path."""
     Log.open(path, files=HastyFiles()).close()
     said = owner.read_owner(HastyFiles(), path)
     assert said is not None

@@ -1,6 +1,6 @@
-"""The folder of a log: real folders and plain files of the user, nothing else.
+"""The folder of a log: only real folders and regular files of the user.
 
-The folder may have come with a repository or an archive of somebody else.
+The folder may come with a repository or an archive of another user.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(place, "SPILL_ROWS", 4)
 
 
-def write(folder: Path, *, checkpoint: bool = True) -> None:
+def write_log(folder: Path, *, checkpoint: bool = True) -> None:
     """A log with parts and packs, two checkpoints and a tail."""
     with nosync_nb.open(folder) as session:
         rows = session.input("rows", "k int, v int")
@@ -39,7 +39,7 @@ def write(folder: Path, *, checkpoint: bool = True) -> None:
                 checkpoint_now(session)
 
 
-def below(folder: Path) -> set[str]:
+def paths_below(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob("*")}
 
 
@@ -47,23 +47,23 @@ def below(folder: Path) -> set[str]:
 @pytest.mark.parametrize("inner", ["layers", "history"])
 @pytest.mark.parametrize("mode", ["w", "r"])
 def test_link_in_place_of_inner_folder_is_refused(tmp_path: Path, inner: str, mode: str) -> None:
-    write(tmp_path / "log")
+    write_log(tmp_path / "log")
     victim = tmp_path / "victim"
     shutil.move(tmp_path / "log" / inner, victim)
     (victim / "mine.arrow").write_bytes(b"mine")
     (victim / "mine.pack").write_bytes(b"mine")
     (tmp_path / "log" / inner).symlink_to(victim)
-    before = below(victim)
+    before = paths_below(victim)
     with pytest.raises(TrustError, match=rf"'.*{inner}' is a link"):
         nosync_nb.open(tmp_path / "log", mode=mode)  # type: ignore[arg-type]
-    assert below(victim) == before
+    assert paths_below(victim) == before
 
 
 @pytest.mark.fault(22)
 @pytest.mark.parametrize("inner", ["layers", "history"])
 @pytest.mark.parametrize("mode", ["w", "r"])
 def test_inner_folder_writable_by_others_is_refused(tmp_path: Path, inner: str, mode: str) -> None:
-    write(tmp_path / "log")
+    write_log(tmp_path / "log")
     (tmp_path / "log" / inner).chmod(0o777)
     with pytest.raises(TrustError, match="is writable by other users") as caught:
         nosync_nb.open(tmp_path / "log", mode=mode)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def test_inner_folder_writable_by_others_is_refused(tmp_path: Path, inner: str, 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("inner", ["layers", "history"])
 def test_inner_folder_of_other_user_is_refused(tmp_path: Path, inner: str) -> None:
-    write(tmp_path / "log")
+    write_log(tmp_path / "log")
     os.chown(tmp_path / "log" / inner, 12345, 12345)
     with pytest.raises(TrustError, match="belongs to user 12345"):
         nosync_nb.open(tmp_path / "log")
@@ -83,7 +83,7 @@ def test_inner_folder_of_other_user_is_refused(tmp_path: Path, inner: str) -> No
 def test_log_files_are_private_to_user(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        write(tmp_path / "above" / "log")
+        write_log(tmp_path / "above" / "log")
     finally:
         os.umask(before)
     for path in (tmp_path / "above").rglob("*"):
@@ -96,7 +96,7 @@ def pipe(path: Path) -> None:
 
 
 def listening(path: Path) -> None:
-    here = os.open(path.parent, os.O_RDONLY)  # the path may be longer than a socket's may be
+    here = os.open(path.parent, os.O_RDONLY)  # the path may be too long for a socket
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"/proc/self/fd/{here}/{path.name}")
     os.close(here)
@@ -128,7 +128,7 @@ KINDS = ["checkpoint-", "segment-", "generation", "owner", "lock", "layers/", "h
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_files_are_reported_and_no_call_hangs(tmp_path: Path, kind: str) -> None:
-    write(tmp_path / "whole")
+    write_log(tmp_path / "whole")
     with nosync_nb.open(tmp_path / "whole") as session:
         wanted = session["rows"].rows()
     log = tmp_path / "log"
@@ -150,9 +150,9 @@ def test_special_files_are_reported_and_no_call_hangs(tmp_path: Path, kind: str)
 
 
 def test_log_below_a_link_is_accepted(tmp_path: Path) -> None:
-    """What leads to the folder is the user's to name."""
+    """The path to the folder may contain links."""
     (tmp_path / "real").mkdir()
     (tmp_path / "way").symlink_to(tmp_path / "real")
-    write(tmp_path / "way" / "log", checkpoint=False)
+    write_log(tmp_path / "way" / "log", checkpoint=False)
     assert (tmp_path / "real" / "log" / "owner").is_file()
     assert Files().names(str(tmp_path / "real")) == ["log"]

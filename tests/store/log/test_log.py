@@ -1,4 +1,4 @@
-"""The log: frames come back, damage is found, one owner writes, readers follow."""
+"""The log: frames are read back, damage is found, one owner writes, readers follow."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def open_log(path: str, machine: FakeMachine | None = None, **options: object) -
     return Log.open(path, machine=machine or FakeMachine(), **options)
 
 
-def write(path: str, count: int, *, close: bool = True, size: int = 20) -> list[bytes]:
-    """Makes a log of `count` frames; without `close` its owner is dead and nothing is synced."""
+def write_log(path: str, count: int, *, close: bool = True, size: int = 20) -> list[bytes]:
+    """Writes a log of `count` frames; without `close` its owner is dead and nothing is synced."""
     payloads = [b"%d:" % number + bytes([number % 256]) * size for number in range(count)]
     log = open_log(path)
     for payload in payloads:
@@ -61,7 +61,7 @@ def snapshot(path: str) -> dict[str, bytes]:
     return {str(one): one.read_bytes() for one in segment_paths(path)}
 
 
-# What comes back
+# Reading back
 
 
 def test_frames_return_in_order_with_kind_and_position(path: str) -> None:
@@ -109,7 +109,7 @@ def test_old_frames_are_found_across_segments_and_openings(
 
 
 def test_openings_without_appends_leave_no_files(path: str) -> None:
-    write(path, 3)
+    write_log(path, 3)
     before = len(os.listdir(path))
     for _ in range(5):
         open_log(path).close()
@@ -154,7 +154,7 @@ def test_checkpoint_is_due_after_many_frames_or_bytes(
 
 
 def test_checkpoint_is_due_after_twice_its_size(path: str) -> None:
-    """So that half as much is written again; and not after few frames, however small it is."""
+    """Checkpoints then cost half of the frames; after few frames none is due, however small."""
     few, size_bytes = checkpoint.FRAMES_MIN, 30_000
     with open_log(path) as first:
         first.write_checkpoint(bytes(size_bytes), first.append(1, b""))
@@ -172,7 +172,7 @@ def test_checkpoint_is_due_after_twice_its_size(path: str) -> None:
 
 
 def test_all_files_are_private_to_user(path: str) -> None:
-    write(path, 1)
+    write_log(path, 1)
     assert os.stat(path).st_mode & 0o777 == 0o700
     assert {os.stat(os.path.join(path, name)).st_mode & 0o777 for name in os.listdir(path)} == {
         0o600
@@ -201,7 +201,7 @@ def test_note_is_left_for_next_owner(path: str) -> None:
 @pytest.mark.fault(10, 13)
 @pytest.mark.parametrize("way", ["cut", "zeros", "garbage"])
 def test_torn_last_frame_is_dropped_at_every_byte(path: str, way: str) -> None:
-    payloads = write(path, 4, close=False)
+    payloads = write_log(path, 4, close=False)
     (file,) = segment_paths(path)
     content = file.read_bytes()
     last = frames.frame_bytes(len(payloads[-1]))
@@ -220,7 +220,7 @@ def test_torn_last_frame_is_dropped_at_every_byte(path: str, way: str) -> None:
 
 @pytest.mark.fault(12)
 def test_flipped_bit_raises_error_and_changes_nothing(path: str) -> None:
-    payloads = write(path, 2, size=1)
+    payloads = write_log(path, 2, size=1)
     (file,) = segment_paths(path)
     content = file.read_bytes()
     owner = Path(path, "owner").read_bytes()
@@ -246,7 +246,7 @@ def test_flipped_bit_raises_error_and_changes_nothing(path: str) -> None:
 
 @pytest.mark.fault(12)
 def test_flipped_bit_in_unsynced_log_yields_no_other_data(path: str) -> None:
-    payloads = write(path, 3, size=1, close=False)
+    payloads = write_log(path, 3, size=1, close=False)
     (file,) = segment_paths(path)
     content = file.read_bytes()
     for bit in range(8 * segments.HEADER_BYTES, 8 * len(content)):
@@ -265,7 +265,7 @@ def test_flipped_bit_in_unsynced_log_yields_no_other_data(path: str) -> None:
 
 @pytest.mark.fault(12)
 def test_damage_before_valid_frames_raises_error(path: str) -> None:
-    write(path, 4, close=False)
+    write_log(path, 4, close=False)
     (file,) = segment_paths(path)
     content = bytearray(file.read_bytes())
     content[segments.HEADER_BYTES + 150] ^= 1
@@ -276,7 +276,7 @@ def test_damage_before_valid_frames_raises_error(path: str) -> None:
 
 @pytest.mark.fault(11)
 def test_unsynced_hole_is_dropped_after_restart(path: str) -> None:
-    payloads = write(path, 4, close=False)
+    payloads = write_log(path, 4, close=False)
     (file,) = segment_paths(path)
     content = bytearray(file.read_bytes())
     content[segments.HEADER_BYTES + 150] ^= 1
@@ -308,7 +308,7 @@ def test_missing_swapped_or_old_segment_is_detected(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
-    write(path, 30)
+    write_log(path, 30)
     files = segment_paths(path)
     assert len(files) >= 5
     first, second = files[1].read_bytes(), files[2].read_bytes()
@@ -366,7 +366,7 @@ def test_two_checkpoints_are_retained(path: str) -> None:
     assert len(list(Path(path).glob("checkpoint-*"))) == 2
 
 
-def filled(path: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, list[Position]]:
+def log_of_segments(path: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, list[Position]]:
     """A log of some thirty segments, with a checkpoint after every ten of its hundred frames."""
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
     made = open_log(path)
@@ -381,7 +381,7 @@ def filled(path: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, list[Positi
 def test_retained_small_frames_are_bounded(
     path: str,
 ) -> None:
-    """However far from full a segment is; and those are kept, however often one is written."""
+    """Also with segments that are far from full, and with frequent checkpoints."""
     near = segments.NEAR_FRAMES
     with open_log(path) as made:
         for round_ in range(1, 7):
@@ -407,11 +407,11 @@ def test_retained_small_frames_are_bounded(
 
 
 def test_retained_frames_are_read_during_trim(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is trimmed between any two calls to the disk; what is left comes whole."""
+    """Segments are trimmed between any two calls to the disk; the others are read completely."""
 
     class Trimming(Files):
         calls = 0
-        """So many files are opened before."""
+        """The number of files that are opened before the trim."""
 
         def open(self, path: str, *, write: bool = False) -> File:
             self.calls -= 1
@@ -423,7 +423,7 @@ def test_retained_frames_are_read_during_trim(path: str, monkeypatch: pytest.Mon
     while disk.calls <= 0:
         looks += 1
         shutil.rmtree(path, ignore_errors=True)
-        made, _ = filled(path, monkeypatch)
+        made, _ = log_of_segments(path, monkeypatch)
         before = frame_index.retained_frames(Files(), path, made.head)
         disk.calls = looks
         read = frame_index.retained_frames(disk, path, made.head)
@@ -437,7 +437,7 @@ def test_retained_frames_are_read_during_trim(path: str, monkeypatch: pytest.Mon
 def test_trim_deletes_only_segments_before_both_checkpoints(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, positions = filled(path, monkeypatch)
+    made, positions = log_of_segments(path, monkeypatch)
     before = segment_paths(path)
     gone = made.trim()
     assert [one.name for one in before] == gone + [one.name for one in segment_paths(path)]
@@ -461,7 +461,7 @@ def test_trim_deletes_only_segments_before_both_checkpoints(
 
 @pytest.mark.fault(24)
 def test_fenced_owner_trims_nothing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, positions = filled(path, monkeypatch)
+    made, positions = log_of_segments(path, monkeypatch)
     before = segment_paths(path)
     new = open_log(path, takeover=True)
     with pytest.raises(FencedError):
@@ -487,7 +487,7 @@ def test_reader_of_trimmed_frames_must_reopen(path: str, monkeypatch: pytest.Mon
 
 @pytest.mark.fault(6)
 def test_crashed_trim_is_completed_by_next_trim(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, _ = filled(path, monkeypatch)
+    made, _ = log_of_segments(path, monkeypatch)
     unlink, left = HastyFiles.unlink, [3]
 
     def crash(files: HastyFiles, where: str) -> None:
@@ -662,15 +662,15 @@ def test_checkpoint_written_after_fencing_is_not_adopted(path: str) -> None:
 @pytest.mark.fault(24)
 def test_fenced_owner_cannot_write(path: str) -> None:
     machine = FakeMachine()
-    zombie = open_log(path, machine)
-    zombie.append(1, b"before")
+    fenced = open_log(path, machine)
+    fenced.append(1, b"before")
     new = open_log(path, machine.after(), takeover=True)
     for act in (
-        lambda: zombie.append(1, b"zombie"),
-        lambda: zombie.append(1, b"zombie"),
-        zombie.check,
-        lambda: zombie.write_checkpoint(b"zombie"),
-        zombie.close,
+        lambda: fenced.append(1, b"zombie"),
+        lambda: fenced.append(1, b"zombie"),
+        fenced.check,
+        lambda: fenced.write_checkpoint(b"zombie"),
+        fenced.close,
     ):
         with pytest.raises(FencedError, match=rf"taken over by process {new.owner.identity.pid}"):
             act()
@@ -688,11 +688,11 @@ def test_checkpoint_written_during_takeover_is_removed(
     old.append(1, b"one")
     plain, new = checkpoint.write_checkpoint, []
 
-    def taken_over(*args: Any) -> None:
+    def write_after_takeover(*args: Any) -> None:
         new.append(open_log(path, takeover=True))
         plain(*args)
 
-    monkeypatch.setattr(checkpoint, "write_checkpoint", taken_over)
+    monkeypatch.setattr(checkpoint, "write_checkpoint", write_after_takeover)
     with pytest.raises(FencedError):
         old.write_checkpoint(b"late")
     monkeypatch.setattr(checkpoint, "write_checkpoint", plain)
@@ -705,12 +705,12 @@ def test_checkpoint_written_during_takeover_is_removed(
 @pytest.mark.fault(24)
 def test_frontier_of_fenced_owner_does_not_rise(path: str) -> None:
     machine = FakeMachine()
-    zombie = open_log(path, machine)
-    zombie.append(1, b"before")
+    fenced = open_log(path, machine)
+    fenced.append(1, b"before")
     with open_log(path, machine.after(), takeover=True) as new:
         with pytest.raises(FencedError, match="taken over"):
-            zombie.sync()
-        assert zombie.durable == 0
+            fenced.sync()
+        assert fenced.durable == 0
         assert new.durable == 1
     assert everything(path) == [b"before"]
 
@@ -720,17 +720,17 @@ def test_frames_of_fenced_owner_after_takeover_are_ignored(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = FakeMachine()
-    zombie = open_log(path, machine)
-    zombie.append(1, b"before")
-    zombie.write_checkpoint(b"early")
+    fenced = open_log(path, machine)
+    fenced.append(1, b"before")
+    fenced.write_checkpoint(b"early")
     new = open_log(path, machine.after(), takeover=True)
-    with monkeypatch.context() as asleep:  # as if it had been stopped behind each of its checks
-        asleep.setattr(words_of(zombie), "check", lambda: None)
-        zombie.append(1, b"zombie")
-        zombie.sync()
+    with monkeypatch.context() as unchecked:  # as if the process had been stopped after each check
+        unchecked.setattr(words_of(fenced), "check", lambda: None)
+        fenced.append(1, b"zombie")
+        fenced.sync()
         with open_log(path, machine.after(), mode="r") as reader:
             assert reader.head.seq == 1
-        zombie.write_checkpoint(b"zombie")
+        fenced.write_checkpoint(b"zombie")
     new.append(1, b"after")
     new.write_checkpoint(b"late")
     new.append(1, b"more")
@@ -745,15 +745,15 @@ def test_durable_mark_of_fenced_owner_covers_no_new_frame(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = FakeMachine()
-    zombie = open_log(path, machine)
-    zombie.append(1, b"before")
+    fenced = open_log(path, machine)
+    fenced.append(1, b"before")
     new = open_log(path, machine.after(), takeover=True)
     new.append(1, b"after")
-    with monkeypatch.context() as asleep:
-        asleep.setattr(words_of(zombie), "check", lambda: None)
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(words_of(fenced), "check", lambda: None)
         for _ in range(5):
-            zombie.append(1, b"zombie")
-        zombie.sync()
+            fenced.append(1, b"zombie")
+        fenced.sync()
     with open_log(path, FakeMachine(boot="boot-2")) as again:
         assert [frame.payload for frame in again.frames()] == [b"before", b"after"]
 
@@ -761,16 +761,16 @@ def test_durable_mark_of_fenced_owner_covers_no_new_frame(
 @pytest.mark.fault(24)
 def test_checkpoint_of_fenced_owner_is_ignored(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = FakeMachine()
-    zombie = open_log(path, machine)
-    zombie.append(1, b"before")
-    zombie.write_checkpoint(b"early")
+    fenced = open_log(path, machine)
+    fenced.append(1, b"before")
+    fenced.write_checkpoint(b"early")
     new = open_log(path, machine.after(), takeover=True)
     new.append(1, b"after")
-    with monkeypatch.context() as asleep:
-        asleep.setattr(words_of(zombie), "check", lambda: None)
-        zombie.append(1, b"zombie")
-        zombie.append(1, b"zombie")
-        zombie.write_checkpoint(b"zombie")
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(words_of(fenced), "check", lambda: None)
+        fenced.append(1, b"zombie")
+        fenced.append(1, b"zombie")
+        fenced.write_checkpoint(b"zombie")
     new.close()
     with open_log(path) as again:
         assert again.checkpoint == b"early"
@@ -779,7 +779,7 @@ def test_checkpoint_of_fenced_owner_is_ignored(path: str, monkeypatch: pytest.Mo
 
 
 def test_damaged_owner_file_requires_takeover(path: str) -> None:
-    write(path, 2)
+    write_log(path, 2)
     owner = Path(path, "owner")
     owner.write_bytes(owner.read_bytes().replace(b'"pid"', b'"pad"'))
     with pytest.raises(CorruptLogError, match="the owner of this log is unknown"):
@@ -790,7 +790,7 @@ def test_damaged_owner_file_requires_takeover(path: str) -> None:
 
 @pytest.mark.fault(21)
 def test_failed_opening_releases_log(path: str) -> None:
-    write(path, 3)
+    write_log(path, 3)
     (file,) = segment_paths(path)
     content = file.read_bytes()
     file.write_bytes(content[:-30])
@@ -805,14 +805,14 @@ def test_failed_opening_releases_log(path: str) -> None:
 
 
 def test_interrupted_opening_releases_log(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(path, 3)
+    write_log(path, 3)
     machine = FakeMachine()
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as pressed:
-        pressed.setattr(recovery, "begin_segment", interrupt)
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(recovery, "begin_segment", interrupt)
         with pytest.raises(KeyboardInterrupt):
             open_log(path, machine)
     with open_log(path, machine) as again:
@@ -821,7 +821,7 @@ def test_interrupted_opening_releases_log(path: str, monkeypatch: pytest.MonkeyP
 
 
 def test_lost_generation_file_is_recreated(path: str) -> None:
-    write(path, 3)
+    write_log(path, 3)
     Path(path, "generation").unlink()
     Path(path, "owner").unlink()
     with open_log(path) as again:
@@ -833,7 +833,7 @@ def test_lost_generation_file_is_recreated(path: str) -> None:
 
 
 def test_folder_writable_by_others_is_refused(path: str) -> None:
-    write(path, 1)
+    write_log(path, 1)
     for mode in (0o777, 0o770, 0o702):
         os.chmod(path, mode)
         with pytest.raises(TrustError, match="is writable by other users") as e:
@@ -842,7 +842,7 @@ def test_folder_writable_by_others_is_refused(path: str) -> None:
 
 
 def test_folder_of_other_user_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(path, 1)
+    write_log(path, 1)
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
     with pytest.raises(TrustError, match="belongs to user"):
         open_log(path)
@@ -850,7 +850,7 @@ def test_folder_of_other_user_is_refused(path: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_link_is_refused_and_names_target(path: str) -> None:
-    write(path, 1)
+    write_log(path, 1)
     os.symlink(path, path + "-link")
     with pytest.raises(TrustError, match="is a link") as e:
         open_log(path + "-link")
@@ -943,7 +943,7 @@ def test_reader_writes_nothing(path: str) -> None:
 
         rename = unlink = sync_folder = restrict = make_folder = lock = create
 
-    write(path, 3, close=False)
+    write_log(path, 3, close=False)
     with Log.open(path, mode="r", files=ReadOnly(), machine=FakeMachine()) as reader:
         assert reader.head.seq == 3
         assert verified_frames(reader) == 3
@@ -1036,7 +1036,7 @@ def test_close_is_idempotent_and_later_append_fails(path: str) -> None:
 
 @pytest.mark.parametrize("later", [0, 1, -1])
 def test_reused_pid_of_dead_owner_does_not_lock_log(path: str, later: int) -> None:
-    """The owner has a pid that is alive; whether it is the owner, its start time tells."""
+    """The pid of the owner is alive; its start time decides if it is the owner."""
     parent = os.getppid()
 
     class Parent(HostIdentity):

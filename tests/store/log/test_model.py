@@ -19,7 +19,7 @@ ACTIONS = ["append", "append", "append", "sync", "checkpoint", "reopen", "takeov
 
 
 class World:
-    """A log that is used on a faulty disk, and what its user was promised."""
+    """A log on a faulty disk, and the promises to its user."""
 
     def __init__(self, path: str, files: FaultyFiles) -> None:
         self.path, self.files, self.machine = path, files, FakeMachine()
@@ -73,7 +73,7 @@ class World:
             self.zombies.append(log)
 
     def disturb(self) -> None:
-        """Lets every fenced owner try to write; each must notice."""
+        """Lets every fenced owner try to write; each must fail."""
         for zombie in self.zombies:
             with pytest.raises((FencedError, DurabilityError)):
                 zombie.append(1, b"zombie")
@@ -115,7 +115,7 @@ def test_random_programs_keep_every_promise(
 
 
 def check(world: World, *, power: bool) -> None:
-    """Brings the log back after the crash, and compares."""
+    """Recovers the log after the crash, and compares."""
     published, acknowledged = len(world.appended) - world.files.dead, world.durable
     if power and world.files.exists(world.path):
         world.files.lose_power(world.path)

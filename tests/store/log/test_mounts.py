@@ -74,7 +74,7 @@ SHUTDOWN, WITHOUT_JOURNAL = 0x8004587D, 2
 pick, appended, lost = random.Random(1), [], 0
 for round in range(12):
     mount("-o", "loop", image, disk)
-    # another boot: what the one before did not sync is gone, and nobody of it lives
+    # another boot: unsynced data and the processes of the previous one are gone
     log = opened(disk + "/x.nosync")
     found = [frame.payload for frame in log.frames()]
     if round:
@@ -98,7 +98,7 @@ for round in range(12):
         print("no disk whose power can go:", error.strerror)
         sys.exit(77)
     os.close(folder)
-    for again in range(2):  # nothing works any more, and nothing is promised
+    for again in range(2):  # every call fails, and nothing is promised
         try:
             log.append(1, b"into nothing" * 500)
             log.sync()
@@ -121,12 +121,12 @@ print("lost", lost)
 
 @pytest.mark.fault(20)
 def test_full_mounted_disk_refuses_frames_and_keeps_accepted(tmp_path: Path) -> None:
-    told = run("-m", FULL, str(tmp_path))
-    assert int(told.split()[1]) > 0
+    output = run("-m", FULL, str(tmp_path))
+    assert int(output.split()[1]) > 0
 
 
 @pytest.mark.fault(8, 9, 17)
 def test_power_loss_of_mounted_disk_keeps_durable_frames(tmp_path: Path) -> None:
-    """And until it is mounted again every write fails, and none is called durable."""
-    told = run("-m", POWER, str(tmp_path))
-    assert int(told.split()[1]) > 0, "nothing was lost that may be: the power did not go"
+    """Until it is mounted again, every write fails and none is called durable."""
+    output = run("-m", POWER, str(tmp_path))
+    assert int(output.split()[1]) > 0, "no unsynced frame was lost: the power did not fail"

@@ -21,7 +21,7 @@ from nosync_nb.store.log.owner import HostIdentity, ProcessIdentity
 
 
 class Child:
-    """A forked process that runs `work(connection)`; killed at the end of the test."""
+    """A forked process that runs `work(connection)` until the end of the test."""
 
     def __init__(self, work: Callable[[Connection], None]) -> None:
         self.pipe, theirs = Pipe()
@@ -46,7 +46,7 @@ class Child:
         os.waitpid(self.pid, os.WUNTRACED)
 
     def kill(self) -> None:
-        """Kills it, and waits until it is a corpse, which stays: it is no owner."""
+        """Kills it, and waits until it is a zombie process, which is no owner."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
@@ -70,7 +70,7 @@ def path(tmp_path: Path) -> str:
 
 
 def attempt(act: Callable[[], object]) -> str:
-    """Returns the result of an action as text, or its error's."""
+    """Returns the result of an action, or its error, as text."""
     try:
         return str(act())
     except FencedError as error:
@@ -113,7 +113,7 @@ def test_exactly_one_of_many_openers_writes(
 @pytest.mark.fault(23)
 def test_log_begun_by_other_opener_is_recognised(path: str) -> None:
     class Overtaken(Files):
-        """Another process makes the log as soon as this one has looked into the folder."""
+        """Another process creates the log right after this one has listed the folder."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -146,17 +146,17 @@ def test_stopped_owner_is_fenced_after_takeover(path: str, children: list[Child]
             else:
                 pipe.send(attempt(log.close))
 
-    children.append(zombie := Child(owner))
-    assert "Position(seq=1" in str(zombie.ask("append"))
-    zombie.wait_until_stopped()
-    with pytest.raises(FencedError, match=rf"process {zombie.pid} on .*: alive"):
+    children.append(stopped := Child(owner))
+    assert "Position(seq=1" in str(stopped.ask("append"))
+    stopped.wait_until_stopped()
+    with pytest.raises(FencedError, match=rf"process {stopped.pid} on .*: alive"):
         Log.open(path)
     with Log.open(path, takeover=True) as log:
         log.append(1, b"new")
         log.sync()
-        os.kill(zombie.pid, signal.SIGCONT)
+        os.kill(stopped.pid, signal.SIGCONT)
         for request in ("append", "append", "checkpoint", "close"):
-            answer = str(zombie.ask(request))
+            answer = str(stopped.ask(request))
             assert answer.startswith("FencedError"), request
             assert f"taken over by process {os.getpid()} on " in answer
         log.append(1, b"newer")
@@ -168,7 +168,7 @@ def test_stopped_owner_is_fenced_after_takeover(path: str, children: list[Child]
 
 @pytest.mark.fault(1)
 def test_killed_process_keeps_acknowledged_frames(path: str, children: list[Child]) -> None:
-    told = 0
+    acknowledged = 0
     for round_ in range(5):
 
         def busy(pipe: Connection) -> None:
@@ -179,17 +179,17 @@ def test_killed_process_keeps_acknowledged_frames(path: str, children: list[Chil
 
         children.append(child := Child(busy))
         for _ in range(40 + 97 * round_):
-            told = int(child.pipe.recv_bytes())
+            acknowledged = int(child.pipe.recv_bytes())
         child.kill()
-        with suppress(EOFError, OSError):  # the last one may be half there
+        with suppress(EOFError, OSError):  # the last message may be truncated
             while True:
-                told = int(child.pipe.recv_bytes())
+                acknowledged = int(child.pipe.recv_bytes())
         found = everything(path)
-        assert len(found) >= told
+        assert len(found) >= acknowledged
         assert found == [b"%d" % number + bytes(number % 3000) for number in range(len(found))]
     with Log.open(path) as again:
         assert not again.clean
-        assert again.durable == again.head.seq >= told
+        assert again.durable == again.head.seq >= acknowledged
         assert verified_frames(again) == again.head.seq
 
 
@@ -234,8 +234,8 @@ def test_child_of_killed_owner_does_not_hold_log(path: str, children: list[Child
         os.kill(grandchild, signal.SIGKILL)
 
 
-class Elsewhere(HostIdentity):
-    """This machine under another host's name: nobody here can be seen from there."""
+class OtherHost(HostIdentity):
+    """This machine under another host name, from which no process here is visible."""
 
     def identity(self) -> ProcessIdentity:
         return super().identity()._replace(host="there")
@@ -256,10 +256,10 @@ def test_invisible_owner_is_judged_by_heartbeat(path: str, children: list[Child]
     children.append(child)
     assert child.ask(b"before") == "on disk"
     with pytest.raises(FencedError, match="it is alive"):
-        Log.open(path, machine=Elsewhere())
+        Log.open(path, machine=OtherHost())
     assert child.ask(b"still") == "on disk"
     child.wait_until_stopped()
-    with Log.open(path, machine=Elsewhere()) as log:  # it only slept: a wrong guess
+    with Log.open(path, machine=OtherHost()) as log:  # the owner only slept: a wrong guess
         log.append(1, b"after")
         os.kill(child.pid, signal.SIGCONT)
         assert child.ask(b"too late") == "fenced"

@@ -21,8 +21,8 @@ def opened(path: Path, boot: str) -> Log:
     return Log.open(str(path), takeover=True, machine=machine, background=False)
 
 
-def found(path: Path, boot: str) -> list[bytes]:
-    """What the next owner finds, who may append and finds that as well."""
+def frames_found_by_next_owner(path: Path, boot: str) -> list[bytes]:
+    """Returns the frames that the next owner finds; it can append and read back."""
     with opened(path, boot) as log:
         payloads = [frame.payload for frame in log.frames()]
         log.append(1, b"next")
@@ -32,8 +32,8 @@ def found(path: Path, boot: str) -> list[bytes]:
     return payloads
 
 
-def left(path: Path) -> tuple[Path, bytes, int]:
-    """A log of which the first two frames are durable; its segment, and where the rest begins."""
+def write_log(path: Path) -> tuple[Path, bytes, int]:
+    """Writes a log with two durable frames; returns its segment and the end of these."""
     log = opened(path, "boot-1")
     for payload in PAYLOADS[:2]:
         log.append(1, payload)
@@ -45,15 +45,15 @@ def left(path: Path) -> tuple[Path, bytes, int]:
     return segment, segment.read_bytes(), durable
 
 
-def whole(payloads: list[bytes]) -> bool:
-    """Whether they are a beginning of what was appended, with all that was durable."""
+def is_complete_prefix(payloads: list[bytes]) -> bool:
+    """True if they are a prefix of the appended frames, with all durable ones."""
     return len(payloads) >= 2 and payloads == PAYLOADS[: len(payloads)]
 
 
 @pytest.mark.fault(11)
 def test_sectors_written_in_any_order_are_no_frames(tmp_path: Path) -> None:
     path = tmp_path / "x.nosync"
-    segment, content, durable = left(path)
+    segment, content, durable = write_log(path)
     kept = {file.name: file.read_bytes() for file in path.iterdir()}
     first = durable // SECTOR_BYTES + 1
     sectors = range(first, len(content) // SECTOR_BYTES + 1)
@@ -71,8 +71,8 @@ def test_sectors_written_in_any_order_are_no_frames(tmp_path: Path) -> None:
             where = slice(sector * SECTOR_BYTES, (sector + 1) * SECTOR_BYTES)
             damaged[where] = bytes(len(damaged[where]))
         segment.write_bytes(damaged)
-        payloads = found(path, "boot-2")
-        assert whole(payloads)
+        payloads = frames_found_by_next_owner(path, "boot-2")
+        assert is_complete_prefix(payloads)
         lengths.add(len(payloads))
     assert lengths == {2, 3, 4}
 
@@ -80,10 +80,10 @@ def test_sectors_written_in_any_order_are_no_frames(tmp_path: Path) -> None:
 @pytest.mark.fault(11)
 def test_new_header_over_old_bytes_is_no_frame(tmp_path: Path) -> None:
     path = tmp_path / "x.nosync"
-    segment, content, durable = left(path)
+    segment, content, durable = write_log(path)
     stale = content[:durable] + content[durable : durable + 64] + PAYLOADS[0] * 3
     segment.write_bytes(stale)
-    assert found(path, "boot-2") == PAYLOADS[:2]
+    assert frames_found_by_next_owner(path, "boot-2") == PAYLOADS[:2]
 
 
 @pytest.mark.fault(13)
@@ -91,7 +91,7 @@ def test_new_header_over_old_bytes_is_no_frame(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tail", ["zeros", "garbage", "ones", "an old frame", "a page of zeros"])
 def test_bytes_after_last_frame_are_no_frame(tmp_path: Path, tail: str, boot: str) -> None:
     path = tmp_path / "x.nosync"
-    segment, content, durable = left(path)
+    segment, content, durable = write_log(path)
     first = content.index(PAYLOADS[0]) - 64
     tails = {
         "zeros": bytes(70),
@@ -101,13 +101,13 @@ def test_bytes_after_last_frame_are_no_frame(tmp_path: Path, tail: str, boot: st
         "a page of zeros": bytes(4096 - len(content) % 4096),
     }
     segment.write_bytes(content + tails[tail])
-    assert found(path, boot) == PAYLOADS
+    assert frames_found_by_next_owner(path, boot) == PAYLOADS
 
 
 @pytest.mark.fault(13)
 def test_zeros_over_durable_frames_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "x.nosync"
-    segment, content, durable = left(path)
+    segment, content, durable = write_log(path)
     segment.write_bytes(content[: durable - 400] + bytes(len(content) - durable + 400))
     with pytest.raises(CorruptLogError):
         opened(path, "boot-1")
@@ -117,12 +117,12 @@ def test_zeros_over_durable_frames_are_damage(tmp_path: Path) -> None:
 def test_scan_names_defect_of_frame() -> None:
     mark = genesis_mark(bytes(16))
     first, after = build_frame(1, PAYLOADS[0], mark, 1, 0)
-    second, _ = build_frame(1, PAYLOADS[1], after, 1, 1)  # the first is durable
+    second, _ = build_frame(1, PAYLOADS[1], after, 1, 1)  # the first one is durable
     early, _ = build_frame(1, PAYLOADS[1], after, 1, 2)
     other, _ = build_frame(1, PAYLOADS[1], after._replace(seq=4), 1, 1)
     assert scan_buffer(first + second, 0, mark)[1] is None
     at = len(second) // 2
-    for frame, told in (
+    for frame, reason in (
         (second[:at] + bytes([second[at] ^ 1]) + second[at + 1 :], "the payload does not match"),
         (second[:9] + bytes([second[9] ^ 1]) + second[10:], "the header does not match"),
         (second[:-1], "the frame is truncated"),
@@ -135,14 +135,14 @@ def test_scan_names_defect_of_frame() -> None:
         assert len(frames) == 1
         assert damage is not None
         assert damage.offset == len(first)
-        assert told in damage.reason
+        assert reason in damage.reason
 
 
 @pytest.mark.fault(18)
 def test_disk_with_false_syncs_yields_prefix_or_error(
     tmp_path: Path,
 ) -> None:
-    """Nothing can be promised on such a disk, but nothing is made up either."""
+    """Such a disk keeps no promise, but the log invents no data either."""
     outcomes = set()
     for seed in range(120):
         path = tmp_path / f"{seed}" / "x.nosync"
@@ -158,7 +158,7 @@ def test_disk_with_false_syncs_yields_prefix_or_error(
         assert log.durable == len(PAYLOADS)
         disk.lose_power(str(path))
         try:
-            payloads = found(path, "boot-2")
+            payloads = frames_found_by_next_owner(path, "boot-2")
         except CorruptLogError:
             outcomes.add("told")
             continue

@@ -35,7 +35,7 @@ Frame = tuple[int, Payload]
 
 @pytest.fixture(scope="module")
 def frames(tmp_path_factory: pytest.TempPathFactory) -> list[Frame]:
-    """Those of a log in which the next stage is made of the one before, and one comes late."""
+    """The frames of a log with stages that read each other, one of them defined late."""
     path = tmp_path_factory.mktemp("causes") / "log"
     with nosync_nb.open(path) as session:
         edges, other = session.input("edges", "src int, dst int"), session.input("other", "x int")
@@ -55,8 +55,8 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> list[Frame]:
         store.close()
 
 
-def by_definition(frames: Sequence[Frame]) -> list[ClockContradiction]:
-    """What contradicts, frame after frame, of epochs and definitions that have no replays."""
+def contradictions_by_definition(frames: Sequence[Frame]) -> list[ClockContradiction]:
+    """The contradictions by definition, for frames of epochs and of definitions without replay."""
     last: dict[int, BatchLabel] = {}
     wrong = []
     for kind, payload in frames:
@@ -80,18 +80,18 @@ def by_definition(frames: Sequence[Frame]) -> list[ClockContradiction]:
     return wrong
 
 
-def found(frames: Sequence[Frame]) -> list[ClockContradiction]:
+def contradictions_found(frames: Sequence[Frame]) -> list[ClockContradiction]:
     following = LabelHistory({})
     return [wrong for frame in frames for wrong in following.wrong(*frame)]
 
 
-def changed(data: bytes | memoryview, at: int) -> bytes:
+def flipped(data: bytes | memoryview, at: int) -> bytes:
     return bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
 
 
 def test_intact_log_has_no_contradiction(frames: list[Frame]) -> None:
     assert sum(kind == EPOCH for kind, _ in frames) == 12
-    assert found(frames) == by_definition(frames) == []
+    assert contradictions_found(frames) == contradictions_by_definition(frames) == []
 
 
 def test_expected_clocks_are_compared_without_decoding(
@@ -100,7 +100,7 @@ def test_expected_clocks_are_compared_without_decoding(
     read: list[bytes] = []
     split = provenance.encoded_clocks
     monkeypatch.setattr(provenance, "encoded_clocks", lambda data: read.append(data) or split(data))
-    assert found(frames) == []
+    assert contradictions_found(frames) == []
     reads = len(read)
     shapes = {tuple(c.own.log for c in clocks_in_entries(p.entries)) for _, p in frames}
     assert reads <= len(shapes) + sum(kind == DEFINITION for kind, _ in frames)
@@ -115,9 +115,12 @@ def test_each_byte_of_each_clock_is_checked(frames: list[Frame]) -> None:
         stated = payload.entries[place].data
         for byte in range(len(stated)):
             entries = list(payload.entries)
-            entries[place] = entries[place]._replace(data=changed(stated, byte))
+            entries[place] = entries[place]._replace(data=flipped(stated, byte))
             other = [*frames[:at], (kind, payload._replace(entries=entries)), *frames[at + 1 :]]
-            told, expected = outcome(found, other), outcome(by_definition, other)
+            told, expected = (
+                outcome(contradictions_found, other),
+                outcome(contradictions_by_definition, other),
+            )
             assert told == expected
             tried += told != []
     assert tried > 1000
@@ -126,7 +129,7 @@ def test_each_byte_of_each_clock_is_checked(frames: list[Frame]) -> None:
 def outcome(
     judge: Callable[[Sequence[Frame]], list[ClockContradiction]], frames: Sequence[Frame]
 ) -> Any:
-    """What is found; or that a clock does not fit."""
+    """The contradictions, or "damage" if a clock cannot be decoded."""
     try:
         return sorted(judge(frames))
     except CorruptLogError:
@@ -136,7 +139,7 @@ def outcome(
 def other_batch(rng: random.Random, payload: Payload) -> list[PayloadEntry]:
     entries = list(payload.entries)
     at = rng.choice([i for i, each in enumerate(entries) if each.kind <= FILES])
-    entries[at] = entries[at]._replace(data=changed(entries[at].data, 0))
+    entries[at] = entries[at]._replace(data=flipped(entries[at].data, 0))
     return entries
 
 
@@ -181,20 +184,20 @@ def test_altered_frames_are_judged_by_definition(
         kind, payload = frames[at]
         made = (kind, payload._replace(entries=way(rng, payload)))
         other = [*frames[:at], made, *frames[at + 1 :]]
-        assert outcome(found, other) == outcome(by_definition, other)
+        assert outcome(contradictions_found, other) == outcome(contradictions_by_definition, other)
 
 
 def test_missing_frame_is_found_by_readers_of_its_batches(frames: list[Frame]) -> None:
     places = [i for i, (kind, _) in enumerate(frames) if kind == EPOCH]
     for at in places[1:-1]:
         gone = [*frames[:at], *frames[at + 1 :]]
-        assert outcome(found, gone) == outcome(by_definition, gone)
+        assert outcome(contradictions_found, gone) == outcome(contradictions_by_definition, gone)
 
 
 def test_replayed_batches_are_trusted_only_after_missing_frames(
     frames: list[Frame],
 ) -> None:
-    """A definition's batches may be in those; once an epoch is there they are looked for."""
+    """The missing frames may have had the batches of a definition; after the next epoch not."""
     at = max(i for i, (kind, payload) in enumerate(frames) if kind == DEFINITION)
     kind, payload = frames[at]
     without = [each for each in payload.entries if each.kind > FILES and each.kind != PAST]

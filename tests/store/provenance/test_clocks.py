@@ -28,8 +28,8 @@ def tail_payloads(path: Path) -> list[Payload]:
         store.close()
 
 
-def told(session: Session) -> list[dict[str, BatchClock]]:
-    """The clocks of each frame after the checkpoint, by the names of now."""
+def clocks_by_name(session: Session) -> list[dict[str, BatchClock]]:
+    """The clocks of each frame after the checkpoint, by current stage names."""
     session.sync()
     names = services_of(session).publisher.logs
     frames = [clocks_in_entries(p.entries) for p in tail_payloads(Path(session.path))]
@@ -54,7 +54,7 @@ def test_clock_names_its_batch_and_input_batches(
 ) -> None:
     session.inputs["edges"].insert([(3, 1)])
     session.commit()
-    first, second = told(session)[-2:]
+    first, second = clocks_by_name(session)[-2:]
     assert list(second) == ["edges", "labels", "large"]
     assert second["edges"].inputs == ()
     assert second["labels"].inputs == (second["edges"].own, first["nodes"].own)
@@ -74,7 +74,7 @@ def test_input_without_batch_has_empty_label(tmp_path: Path) -> None:
         session.stage("both", left.concat(right))
         left.insert([(1,)])
         session.commit()
-        both = told(session)[-1]["both"]
+        both = clocks_by_name(session)[-1]["both"]
         log = next(n for n, name in services_of(session).publisher.logs.items() if name == "right")
         assert both.inputs[1] == BatchLabel(log, 0, 0, NO_DIGEST)
 
@@ -85,29 +85,29 @@ def test_definition_and_replay_have_clocks(
     session.inputs["edges"].insert([(4, 1)])
     session.commit()
     session.define({"late": session["edges"].filter("src > 1")})
-    edges, late = told(session)[-2]["edges"], told(session)[-1]["late"]
+    edges, late = clocks_by_name(session)[-2]["edges"], clocks_by_name(session)[-1]["late"]
     assert (late.own.upper, late.inputs) == (3, (edges.own,))
     session.define({"late": session["edges"].filter("src < 4")}, replay=0)
-    replayed = told(session)[-1]["late"]
+    replayed = clocks_by_name(session)[-1]["late"]
     assert (replayed.own.upper, replayed.inputs) == (2, (edges.own,))
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_last_batches_are_restored_on_opening(session: Session, checkpoint: bool) -> None:
-    path, nodes = session.path, told(session)[-1]["nodes"].own
+    path, nodes = session.path, clocks_by_name(session)[-1]["nodes"].own
     if checkpoint:
         checkpoint_now(session)
     session.close()
     with nosync_nb.open(path) as again:
         again.inputs["edges"].insert([(5, 1)])
         again.commit()
-        clock = told(again)[-1]["labels"]
+        clock = clocks_by_name(again)[-1]["labels"]
         assert clock.inputs[1] == nodes
         assert clock.own.generation == nodes.generation + 1
 
 
 def test_failed_frame_leaves_no_label(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = told(session)[-1]["edges"].own
+    before = clocks_by_name(session)[-1]["edges"].own
     log = log_of(session)
 
     def refused(*_: object) -> None:
@@ -122,7 +122,7 @@ def test_failed_frame_leaves_no_label(session: Session, monkeypatch: pytest.Monk
     session.inputs["nodes"].insert([(2, 8)])
     session.commit()
     session.stage("sources", session["edges"].select("src"))
-    assert told(session)[-1]["sources"].inputs == (before,)
+    assert clocks_by_name(session)[-1]["sources"].inputs == (before,)
 
 
 @pytest.mark.parametrize("stages", [4, 64])

@@ -1,7 +1,7 @@
 """Bounds of decoding: small hostile logs take bounded time and memory.
 
-Each is written by the real writer with one step replaced, so that all checksums and digests fit. A
-process with a limit of processor time reads all that can be read of it, and verifies it.
+The real writer writes each log with one step replaced, so that all checksums match. A process with
+limited processor time reads and verifies everything.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Compressed:
 
 
 class CompressingBatches(CompressingArrow):
-    """Arrow, whose record batches are compressed when they are written as messages."""
+    """Arrow with record batches that are compressed when serialised."""
 
     class RecordBatch:
         @staticmethod
@@ -92,7 +92,7 @@ def in_frames(patch: pytest.MonkeyPatch) -> None:
 
 
 def by_counts(patch: pytest.MonkeyPatch) -> None:
-    """Each row is there many times: some bytes of counts are terabytes of rows."""
+    """Each row has a huge count: a few bytes are terabytes of rows."""
     encode = batch_codec.encode_diff
     patch.setattr(batch_codec, "encode_diff", lambda diff, n: encode(diff * 10**6 * 400, n))
 

@@ -1,4 +1,4 @@
-"""File references: those of a frame or checkpoint are read once."""
+"""File references of a frame or checkpoint are decoded once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = {name: FileReference(name, size, digest) for name, *_, size, digest in R
 
 
 def frame(epoch: int, padding: int = 0) -> bytes:
-    """An epoch whose rows are in files, and others that are not."""
+    """An epoch with rows in files and inline rows."""
     named = PayloadEntry(7, payloads.FILES, json.dumps(REFS).encode())
     return payloads.encode_payload(
         epoch, 0.0, {}, [named, PayloadEntry(8, payloads.INLINE, bytes(padding))]
@@ -26,7 +26,7 @@ def frame(epoch: int, padding: int = 0) -> bytes:
 
 
 def checkpoint(epoch: int, padding: int = 0) -> bytes:
-    """A state whose layer is in files, after one owner."""
+    """A checkpoint with a layer in files, after one owner."""
     meta = {
         "layers": {"7": [1, {}, [[0, epoch, REFS]]]},
         "owners": [[1, "00" * 8, epoch]],

@@ -32,8 +32,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def added(path: Path, kind: int, payload: bytes) -> None:
-    """Writes a frame as a later program does."""
+def append_frame(path: Path, kind: int, payload: bytes) -> None:
+    """Appends a frame like a later program."""
     with Log.open(str(path)) as log:
         log.append(kind, payload)
 
@@ -42,21 +42,21 @@ def epoch(meta: dict[str, Any], entries: list[payloads.PayloadEntry] | None = No
     return payloads.encode_payload(2, 0.0, meta, entries or [])
 
 
-def left_as_it_is(path: Path) -> Iterator[str]:
-    """What is told of a log that is refused, whoever opens it; nothing in it is changed."""
+def refusals(path: Path) -> Iterator[str]:
+    """The errors of a refused log in both modes; asserts that no file changes."""
     before = {p: p.read_bytes() for p in path.rglob("*") if p.suffix in (".log", ".state")}
     for mode in ("r", "w"):
-        with pytest.raises(CorruptLogError) as told:
+        with pytest.raises(CorruptLogError) as message:
             nosync_nb.open(path, mode=mode)
-        assert told.value.hint == "upgrade nosync; nothing was changed"
-        assert "\n" not in str(told.value.args[0])
-        yield str(told.value.args[0])
+        assert message.value.hint == "upgrade nosync; nothing was changed"
+        assert "\n" not in str(message.value.args[0])
+        yield str(message.value.args[0])
     assert {p: p.read_bytes() for p in before} == before
 
 
 @pytest.mark.fault(45)
 def test_optional_unknown_key_is_ignored(path: Path) -> None:
-    added(path, payloads.EPOCH, epoch({"hue": {"of": ["rows"]}}))
+    append_frame(path, payloads.EPOCH, epoch({"hue": {"of": ["rows"]}}))
     with nosync_nb.open(path) as session:
         assert session.now == 2
         assert session["some"].rows() == [(2,)]
@@ -65,15 +65,15 @@ def test_optional_unknown_key_is_ignored(path: Path) -> None:
 @pytest.mark.fault(45)
 @pytest.mark.parametrize("kind", payloads.KINDS)
 def test_required_unknown_key_is_refused(path: Path, kind: int) -> None:
-    added(path, kind, epoch({"hue": 1, json_text.NEEDS: ["hue"]}))
-    told = "the log has 'hue', which this program does not know"
-    assert list(left_as_it_is(path)) == [told, told]
+    append_frame(path, kind, epoch({"hue": 1, json_text.NEEDS: ["hue"]}))
+    message = "the log has 'hue', which this program does not know"
+    assert list(refusals(path)) == [message, message]
 
 
 @pytest.mark.fault(45)
 def test_required_known_key_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_text, "KNOWN", frozenset({"hue"}))
-    added(path, payloads.EPOCH, epoch({"hue": 1, json_text.NEEDS: ["hue"]}))
+    append_frame(path, payloads.EPOCH, epoch({"hue": 1, json_text.NEEDS: ["hue"]}))
     with nosync_nb.open(path) as session:
         assert session.now == 2
 
@@ -92,8 +92,8 @@ def test_checkpoint_with_unknown_requirement_is_refused(
         checkpoint_now(session)
         session.inputs["rows"].insert([(3,)])
         session.commit()
-    told = "the log has 'hue', which this program does not know"
-    assert list(left_as_it_is(path)) == [told, told]
+    message = "the log has 'hue', which this program does not know"
+    assert list(refusals(path)) == [message, message]
 
 
 def test_log_requires_intervals_while_a_column_holds_some(
@@ -110,12 +110,12 @@ def test_log_requires_intervals_while_a_column_holds_some(
     with nosync_nb.open(path) as session:
         session.stage("gaps", session["rows"].select("array(k * interval 1 day) AS g"))
         first = session["gaps"].rows()
-    told = "the log has 'intervals', which this program does not know"
+    message = "the log has 'intervals', which this program does not know"
     for _ in range(2):  # by the frame of the definition, then by the checkpoint
         with monkeypatch.context() as patch:
             patch.setattr(json_text, "KNOWN", frozenset())
             for mode in ("r", "w"):
-                with pytest.raises(CorruptLogError, match=told):
+                with pytest.raises(CorruptLogError, match=message):
                     nosync_nb.open(path, mode=mode)
         with nosync_nb.open(path) as session:
             assert session["gaps"].rows() == first
@@ -139,12 +139,12 @@ def test_log_requires_coded_columns_if_a_file_has_some(
         session.commit()
         first = ways.rows()
     for needed in ("coded", "intervals"):
-        told = f"the log has '{needed}', which this program does not know"
+        message = f"the log has '{needed}', which this program does not know"
         for _ in range(2):  # by the frame of the epoch, then by the checkpoint
             with monkeypatch.context() as patch:
                 patch.setattr(json_text, "KNOWN", json_text.KNOWN - {needed})
                 for mode in ("r", "w"):
-                    with pytest.raises(CorruptLogError, match=told):
+                    with pytest.raises(CorruptLogError, match=message):
                         nosync_nb.open(path, mode=mode)
             with nosync_nb.open(path) as session:
                 assert session["ways"].rows() == first
@@ -153,16 +153,18 @@ def test_log_requires_coded_columns_if_a_file_has_some(
 
 @pytest.mark.fault(45)
 def test_unknown_entry_kind_is_refused(path: Path) -> None:
-    added(path, payloads.EPOCH, epoch({}, [payloads.PayloadEntry(1, payloads.UNDONE + 1, b"")]))
-    told = "the log has an entry of kind 8, which this program does not know"
-    assert list(left_as_it_is(path)) == [told, told]
+    append_frame(
+        path, payloads.EPOCH, epoch({}, [payloads.PayloadEntry(1, payloads.UNDONE + 1, b"")])
+    )
+    message = "the log has an entry of kind 8, which this program does not know"
+    assert list(refusals(path)) == [message, message]
 
 
 @pytest.mark.fault(45)
 def test_unknown_frame_kind_is_refused(path: Path) -> None:
-    added(path, max(payloads.KINDS) + 1, epoch({}))
-    told = "the log has a frame of kind 5, which this program does not know"
-    assert list(left_as_it_is(path)) == [told, told]
+    append_frame(path, max(payloads.KINDS) + 1, epoch({}))
+    message = "the log has a frame of kind 5, which this program does not know"
+    assert list(refusals(path)) == [message, message]
 
 
 @pytest.mark.fault(45)
@@ -176,7 +178,7 @@ def test_unknown_header_flag_is_refused(path: Path, pattern: str) -> None:
     end = checkpoint.HEADER_BYTES - 8 if pattern == "checkpoint-*" else segments.HEADER_BYTES - 8
     struct.pack_into("<I", data, end, zlib.crc32(data[:end]))
     file.write_bytes(data)
-    assert all("flags 1, is newer than this program (1)" in told for told in left_as_it_is(path))
+    assert all("flags 1, is newer than this program (1)" in message for message in refusals(path))
 
 
 @pytest.mark.fault(45)
@@ -194,12 +196,12 @@ def test_unknown_owner_fields_are_ignored(path: Path) -> None:
 @pytest.mark.fault(45)
 @pytest.mark.parametrize("number", [0, 2, 5, 6, 200])
 def test_other_format_number_is_refused_in_one_line(number: int) -> None:
-    with pytest.raises(CorruptLogError) as told:
+    with pytest.raises(CorruptLogError) as message:
         frames.check_format(number, frames.FORMAT, "frame 7")
-    said = str(told.value.args[0])
+    said = str(message.value.args[0])
     assert said.startswith(f"frame 7: log format {number} is ")
     assert said.endswith("this program (1)")
     newer = number > 1 and number not in frames.UNRELEASED
     assert ("newer" in said) == newer
     assert ("first release" in said) == (number in frames.UNRELEASED)
-    assert ("upgrade" in str(told.value.hint)) == newer
+    assert ("upgrade" in str(message.value.hint)) == newer

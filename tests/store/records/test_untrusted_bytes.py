@@ -1,7 +1,7 @@
 """Decoding of crafted bytes: the right result or an error, in bounded time and memory.
 
-One target for each decoder. The seeds are a small real log, made here; what is changed in it passes
-its checksum again where the decoder has one, as a stranger would see to it. `make soak` goes deep.
+One target for each decoder. The seeds are a small real log. Changed content gets a valid checksum
+again, as an attacker would compute it. `make soak` tries many more cases.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EVIL = st.sampled_from(
 
 
 class Corpus(NamedTuple):
-    """A small log, and what stands in it."""
+    """A small log, and its records."""
 
     folder: Path
     payloads: list[bytes]
@@ -99,7 +99,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, no_disk: None) -> Corpus:
             edges.insert([(2, 3)])
             patch.setattr(LoopCostEstimate, "budget", lambda *_: -1)
             patch.setattr(LoopCostEstimate, "keeps", lambda *_, **__: False)
-            session.commit()  # the loop gives up, and empties its traces
+            session.commit()  # the loop drops its state, and clears its traces
         with Log.open(log, mode="r") as opened:
             encoded = [bytes(frame.payload) for frame in opened.frames()]
         (name,) = checkpoint.checkpoint_names(os.listdir(log))[:1]
@@ -112,10 +112,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, no_disk: None) -> Corpus:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """A block whose errors are those that a log may give, and that takes little memory.
-
-    Arrow takes its own, as for the buffers that it decodes.
-    """
+    """Allows only the errors of a log, and asserts bounded memory, including that of Arrow."""
     tracemalloc.start()
     usual = pa.default_memory_pool()
     counted = pa.proxy_memory_pool(usual)
@@ -133,7 +130,7 @@ def bounded() -> Iterator[None]:
 
 
 def mangled(data: st.DataObject, given: bytes) -> bytes:
-    """Some bytes changed, left out, put in or doubled."""
+    """Changes, removes, inserts or doubles some bytes."""
     out = bytearray(given)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, max(0, len(out) - 1)))
@@ -154,7 +151,7 @@ def mangled(data: st.DataObject, given: bytes) -> bytes:
 
 
 def crafted(data: st.DataObject, given: Any) -> Any:
-    """JSON with values put elsewhere, left out, or replaced by what nobody expects."""
+    """JSON with values removed, doubled or replaced by unexpected ones."""
     made = copy.deepcopy(given)
     for _ in range(data.draw(st.integers(1, 3))):
         spot, above, key = made, None, None
@@ -181,13 +178,13 @@ def meta_of(payload: bytes) -> dict[str, Any]:
 
 
 def with_meta(payload: bytes, meta: Any) -> bytes:
-    """A payload that says something else."""
+    """A payload with another header."""
     found = payloads.decode_payload(payload)
     return payloads.encode_payload(found.epoch, found.utc, meta, found.entries)
 
 
 def read_everything(folder: Path, mode: Any) -> None:
-    """Opens a log and reads all that can be seen of it."""
+    """Opens a log and reads everything."""
     with nosync_nb.open(folder, mode=mode) as session:
         str(session.recovery)
         for name in list(catalog_of(session)):
@@ -199,7 +196,7 @@ def read_everything(folder: Path, mode: Any) -> None:
 
 @pytest.fixture
 def copied(corpus: Corpus, tmp_path: Path) -> Callable[[], Path]:
-    """Makes copies of the log, each in place of the one before."""
+    """Creates copies of the log, each in place of the previous one."""
 
     def make() -> Path:
         shutil.rmtree(tmp_path / "copy", ignore_errors=True)
@@ -266,8 +263,8 @@ def test_crafted_checkpoint_is_read_or_refused(
         read_everything(folder, "r")
 
 
-def refused(corpus: Corpus, folder: Path, meta: Any, told: str | None = None) -> None:
-    """Puts a checkpoint that says something else in its place: the log is damaged, by our error."""
+def assert_refused(corpus: Corpus, folder: Path, meta: Any, told: str | None = None) -> None:
+    """Replaces the header of the checkpoint, and asserts that reading reports damage."""
     payload = with_meta(corpus.checkpoint.payload, meta)
     (folder / corpus.checkpoint_name).unlink()
     checkpoint.write_checkpoint(Files(), str(folder), corpus.checkpoint._replace(payload=payload))
@@ -281,7 +278,7 @@ def test_history_with_invalid_epochs_is_refused(
 ) -> None:
     meta = meta_of(corpus.checkpoint.payload)
     meta["history"]["packed"] = value
-    refused(corpus, copied(), meta)
+    assert_refused(corpus, copied(), meta)
 
 
 @pytest.mark.parametrize(
@@ -322,18 +319,18 @@ def test_invalid_limits_of_older_releases_are_ignored(corpus: Corpus, value: obj
 def test_pack_with_invalid_epochs_is_refused(
     corpus: Corpus, copied: Callable[[], Path], place: int, value: object
 ) -> None:
-    if place == 2 and value == "1":  # a digest may be any text
+    if place == 2 and value == "1":  # any text is a valid digest
         return
     meta = meta_of(corpus.checkpoint.payload)
     meta["history"]["tree"][0][place] = value
-    refused(corpus, copied(), meta)
+    assert_refused(corpus, copied(), meta)
 
 
 def test_layer_without_epochs_is_refused(corpus: Corpus, copied: Callable[[], Path]) -> None:
     meta = meta_of(corpus.checkpoint.payload)
     _, _, layers = next(each for each in meta["layers"].values() if each[2])
     layers[0][0] = layers[0][1]
-    refused(corpus, copied(), meta, "has a layer of epochs")
+    assert_refused(corpus, copied(), meta, "has a layer of epochs")
 
 
 @SLICE
@@ -341,7 +338,7 @@ def test_layer_without_epochs_is_refused(corpus: Corpus, copied: Callable[[], Pa
 def test_crafted_unsigned_definition_is_read_or_refused(
     corpus: Corpus, copied: Callable[[], Path], data: st.DataObject
 ) -> None:
-    """The owner's way: what is crafted is not signed, and nothing of it is compiled."""
+    """Opened as the owner: a crafted definition is unsigned, so it is not compiled."""
     made = crafted(data, meta_of(corpus.checkpoint.payload)["catalog"])
     folder = copied()
     whole = payloads.decode_payload
@@ -362,7 +359,7 @@ def test_crafted_unsigned_definition_is_read_or_refused(
 def test_crafted_clear_entry_is_read_or_refused(
     corpus: Corpus, copied: Callable[[], Path], data: st.DataObject
 ) -> None:
-    """Whatever it names: the rows of collections are all there, or the log says that it cannot."""
+    """The rows of collections are complete, or the log reports an error."""
     number = data.draw(st.one_of(st.integers(0, 60), st.integers(0, 2**32 - 1)))
     content = data.draw(st.sampled_from([b"", b"", b"", b"[]", b"\0"]))
     cleared = payloads.PayloadEntry(number, payloads.CLEAR, content)
@@ -424,8 +421,8 @@ def test_crafted_pack_is_read_or_refused(
         read_everything(folder, "r")
 
 
-class Same(int):
-    """A checksum that fits whatever it is compared with."""
+class EqualToAll(int):
+    """A checksum that equals everything."""
 
     def __ne__(self, _: object) -> bool:
         return False
@@ -441,12 +438,12 @@ def test_crafted_section_with_valid_checksum_is_read_or_refused(
     name = data.draw(st.sampled_from(files_of(corpus, "history", ".pack")))
     folder = str(corpus.folder / "history")
     content = (corpus.folder / "history" / name).read_bytes()
-    opened = pack_file.Pack(folder, name, len(content), Same())  # type: ignore[arg-type]
+    opened = pack_file.Pack(folder, name, len(content), EqualToAll())  # type: ignore[arg-type]
     number, offset, size, _, head = data.draw(st.sampled_from(directory_of(opened)))
     section = mangled(data, content[offset : offset + size])
     with bounded():
         entry = [number, offset, len(section), 0, head]
-        decode_section(opened, content[:offset] + section, entry, Same())
+        decode_section(opened, content[:offset] + section, entry, EqualToAll())
 
 
 # -- the notebook and expressions ------------------------------------------------------------------
@@ -569,7 +566,7 @@ def test_every_name_in_log_is_checked(
     corpus: Corpus, copied: Callable[[], Path], field: str, name: Any
 ) -> None:
     if field in ("label", "once", "column") and isinstance(name, str):
-        return  # any text may be one of those
+        return  # any text is valid there
     meta = copy.deepcopy(meta_of(corpus.checkpoint.payload))
     stage = next(s for s in meta["catalog"]["stages"] if "definition" in s)
     if field == "stage":

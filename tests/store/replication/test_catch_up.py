@@ -1,4 +1,4 @@
-"""Frames that a disk has lost: an opening takes them from replicas."""
+"""Frames lost by a disk: an opening takes them from replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEED = 1
 
 @pytest.fixture
 def world() -> World:
-    """A log of three epochs, the last of them with a file of rows, of which one is on its disk."""
+    """A log of three epochs, one of them durable, the last one with a file of rows."""
     made = World(SEED)
     made.append()
     made.sync()
@@ -28,13 +28,13 @@ def world() -> World:
     return made
 
 
-def shipped(world: World, number: int = 0) -> None:
-    """The keeper ships what a dead owner has written."""
+def ship_written(world: World, number: int = 0) -> None:
+    """The keeper ships the frames of a dead owner."""
     world.ship(number, written=True)
 
 
-def asked(world: World, machine: FakeMachine) -> tuple[Log, list[Mark]]:
-    """The log as another process opens it, and after which marks it asks for more."""
+def open_with_catch_up(world: World, machine: FakeMachine) -> tuple[Log, list[Mark]]:
+    """Opens the log as another process; returns the marks at which it asks replicas."""
     marks = []
 
     def ask(head: Segment, end: Mark) -> CaughtUpFrames | None:
@@ -45,17 +45,17 @@ def asked(world: World, machine: FakeMachine) -> tuple[Log, list[Mark]]:
     return log, marks
 
 
-def next_one(world: World, boot: str | None = None) -> FakeMachine:
-    """Another process, after this one died."""
+def next_process(world: World, boot: str | None = None) -> FakeMachine:
+    """The process after this one died."""
     world.machine.die()
     return world.machine.after(boot=boot)
 
 
 @pytest.mark.fault(8)
 def test_frames_lost_by_power_failure_return_from_replica(world: World) -> None:
-    shipped(world)
+    ship_written(world)
     world.darken()
-    log, marks = asked(world, next_one(world, "boot-2"))
+    log, marks = open_with_catch_up(world, next_process(world, "boot-2"))
     assert [mark.seq for mark in marks] == [1]
     assert [frame.payload for frame in log.frames()] == world.appended
     (note,) = (text for text in log.notes if "had lost" in text)
@@ -63,14 +63,16 @@ def test_frames_lost_by_power_failure_return_from_replica(world: World) -> None:
     assert note == f"this disk had lost epochs 2 to 3; restored from {url}"
     assert log.durable == 3
     log.close()
-    assert not any("had lost" in text for text in asked(world, next_one(world))[0].notes)
+    assert not any(
+        "had lost" in text for text in open_with_catch_up(world, next_process(world))[0].notes
+    )
 
 
 @pytest.mark.fault(5, 8)
 def test_crash_at_any_step_of_catch_up_is_repeatable(
     world: World,
 ) -> None:
-    shipped(world)
+    ship_written(world)
     world.darken()
     machine, crashes = world.machine, 0
     while True:
@@ -78,7 +80,7 @@ def test_crash_at_any_step_of_catch_up_is_repeatable(
         machine = machine.after(boot=f"boot-{crashes + 2}")
         world.files.crash_in(crashes + 1, "after")
         try:
-            log, _ = asked(world, machine)
+            log, _ = open_with_catch_up(world, machine)
             break
         except Crash:
             crashes += 1
@@ -90,31 +92,31 @@ def test_crash_at_any_step_of_catch_up_is_repeatable(
 
 @pytest.mark.fault(1, 7)
 def test_replicas_are_not_asked_if_disk_is_complete(world: World) -> None:
-    shipped(world)
-    killed, marks = asked(world, next_one(world))
+    ship_written(world)
+    killed, marks = open_with_catch_up(world, next_process(world))
     assert marks == []
     killed.close()
-    after_close, marks = asked(world, next_one(world, "boot-2"))
+    after_close, marks = open_with_catch_up(world, next_process(world, "boot-2"))
     assert marks == []
     assert [frame.payload for frame in after_close.frames()] == world.appended
 
 
 @pytest.mark.fault(14, 32)
 def test_frames_with_missing_files_are_not_taken(world: World) -> None:
-    shipped(world)
+    ship_written(world)
     world.darken()
     address = world.replicas.replicas[0]
     copy = connect_site(address, world.quiet).replica(world.log.id)
     (name,) = (name for name in copy.held().files if name.endswith(".arrow"))
     world.quiet.unlink(f"{address.path}/{world.log.id.hex()}/layers/{name}")
-    log, _ = asked(world, next_one(world, "boot-2"))
+    log, _ = open_with_catch_up(world, next_process(world, "boot-2"))
     assert [frame.payload for frame in log.frames()] == world.appended[:1]
 
 
 @pytest.mark.fault(24, 32)
 def test_frames_of_other_owner_are_not_taken(world: World) -> None:
-    """He went on elsewhere: he is fenced, or this one is, and neither takes what is the other's."""
-    shipped(world)
+    """One of the two owners is fenced, and neither takes frames of the other."""
+    ship_written(world)
     world.darken()
     address = world.replicas.replicas[0]
     folder = f"{address.path}/{world.log.id.hex()}"
@@ -126,34 +128,34 @@ def test_frames_of_other_owner_are_not_taken(world: World) -> None:
     other = segments.encode_header(head._replace(word=b"somebody"))
     world.quiet.unlink(f"{folder}/{name}")
     world.quiet.replace(f"{folder}/{name}", other + data[len(other) :])
-    log, marks = asked(world, next_one(world, "boot-2"))
+    log, marks = open_with_catch_up(world, next_process(world, "boot-2"))
     assert len(marks) == 1
     assert [frame.payload for frame in log.frames()] == world.appended[:1]
 
 
 @pytest.mark.fault(31, 35)
 def test_furthest_copy_is_taken(world: World) -> None:
-    shipped(world, 0)
+    ship_written(world, 0)
     world.append()
-    shipped(world, 1)
+    ship_written(world, 1)
     world.darken()
-    log, _ = asked(world, next_one(world, "boot-2"))
+    log, _ = open_with_catch_up(world, next_process(world, "boot-2"))
     assert [frame.payload for frame in log.frames()] == world.appended
     assert any(world.replicas.replicas[1].url in text for text in log.notes)
 
 
 @pytest.mark.fault(27)
 def test_unacknowledged_frames_are_not_taken(world: World) -> None:
-    shipped(world)
+    ship_written(world)
     address = world.replicas.replicas[0]
     copy = connect_site(address, world.quiet).replica(world.log.id)
     term = copy.promised()
     assert isinstance(term, OwnerTerm)
     world.append()
-    shipped(world)
+    ship_written(world)
     assert copy.acknowledged() == 4
     copy.promise(term, LogName(world.path, "me", 3, 2))
     copy.sync(term, 2)
     world.darken()
-    log, _ = asked(world, next_one(world, "boot-2"))
+    log, _ = open_with_catch_up(world, next_process(world, "boot-2"))
     assert [frame.payload for frame in log.frames()] == world.appended[:2]

@@ -1,4 +1,4 @@
-"""The keeper and its owner: the owner's file says if it is alive."""
+"""The keeper and its owner: the owner file decides if the owner is alive."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from nosync_nb.store.replication.agent import keeper
 WAIT_S = 60.0
 
 
-def written(folder: Path) -> LogOwner:
-    """An owner who lives: this process."""
+def write_live_owner(folder: Path) -> LogOwner:
+    """Writes this process as the owner."""
     own = LogOwner(
         HostIdentity().identity(),
         3,
@@ -34,25 +34,25 @@ def written(folder: Path) -> LogOwner:
     return own
 
 
-def left(folder: Path) -> None:
-    owner.write_owner(Files(), str(folder), written(folder)._replace(released=True))
+def released(folder: Path) -> None:
+    owner.write_owner(Files(), str(folder), write_live_owner(folder)._replace(released=True))
 
 
 def replaced(folder: Path) -> None:
-    owner.write_owner(Files(), str(folder), written(folder)._replace(generation=4))
+    owner.write_owner(Files(), str(folder), write_live_owner(folder)._replace(generation=4))
 
 
 def gone(folder: Path) -> None:
-    written(folder)
+    write_live_owner(folder)
     (folder / "owner").unlink()
 
 
 @pytest.mark.fault(24, 26)
-@pytest.mark.parametrize("end", [left, replaced, gone])
+@pytest.mark.parametrize("end", [released, replaced, gone])
 def test_keeper_does_not_wait_for_ended_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[Path], None]
 ) -> None:
-    """A child of his may have the other end."""
+    """A child of the owner may hold the other end of the pipe."""
     monkeypatch.setattr(keeper, "_LOOK_S", 0.01)
     read, write = os.pipe()
     said: list[bool] = []
@@ -61,7 +61,7 @@ def test_keeper_does_not_wait_for_ended_owner(
         def ask() -> None:
             said.append(keeper.owner_is_alive(Files(), str(tmp_path), 3, news))
 
-        written(tmp_path)
+        write_live_owner(tmp_path)
         os.write(write, b"!")
         ask()
         assert said == [True]

@@ -1,7 +1,7 @@
 """A replica without the checkpoint of its frames.
 
-The files that those frames name are gone, so that they cannot be read back; they were never
-acknowledged. They hide nothing that was, and hold nobody up.
+The files of those frames are gone, so that they cannot be read back, and they were never
+acknowledged. They hide no acknowledged frame, and block no owner.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from nosync_nb.store.replication.restore import restore
 NAME = LogName("/logs/x.nosync", "me")
 
 
-def begun() -> World:
-    """Four epochs of a log that all replicas have, and two with files that two of them have."""
+def world_with_unshipped_files() -> World:
+    """A log with four epochs on all replicas, and two with files on two of them."""
     world = World(7)
     for _ in range(4):
         world.append()
@@ -55,23 +55,23 @@ def begun() -> World:
     return world
 
 
-def dropped(world: World) -> None:
-    """A checkpoint that needs none of the files, and an epoch after it."""
+def drop_files(world: World) -> None:
+    """Writes a checkpoint that needs none of the files, and an epoch after it."""
     while world.live:
         world.checkpoint()
     world.append()
     world.sync()
 
 
-def emptied(world: World, number: int) -> None:
-    """A replica comes back empty."""
+def empty_replica(world: World, number: int) -> None:
+    """Empties a replica."""
     world.clear(number)
     world.acks[number] = world.holds[number] = 0
     world.wiped.add(number)
 
 
-def cut_at_each_step(prepared: Callable[[], World]) -> Iterator[World]:
-    """Worlds in which who ships to the first replica died at one step, from the first one on."""
+def crashed_at_each_step(prepared: Callable[[], World]) -> Iterator[World]:
+    """Worlds in which the shipper to the first replica died at each step."""
     for step in range(1, 100):
         world = prepared()
         world.disks[0].crash_in(step, "before")
@@ -89,8 +89,8 @@ def cut_at_each_step(prepared: Callable[[], World]) -> Iterator[World]:
 @pytest.mark.fault(27, 33)
 def test_outdated_copy_of_later_owner_hides_no_longer_copy() -> None:
     def prepared() -> World:
-        world = begun()
-        dropped(world)
+        world = world_with_unshipped_files()
+        drop_files(world)
         for number in (1, 2):
             world.ship(number)
         world.take_over()
@@ -104,30 +104,30 @@ def test_outdated_copy_of_later_owner_hides_no_longer_copy() -> None:
         return world
 
     seen = set()
-    for world in cut_at_each_step(prepared):
+    for world in crashed_at_each_step(prepared):
         assert world.announced == 7
         seen.add((len(world.segments(0)), world.readable(0)))
-        emptied(world, 2)
-        world.lose_disk()  # which asserts that what was announced is there
+        empty_replica(world, 2)
+        world.lose_disk()  # asserts that announced epochs are there
         assert len(world.appended) >= 7
         world.level()
         assert world.announced == len(world.appended)
-    assert (2, 4) in seen  # frames of the later owner, and nothing of them can be read
+    assert (2, 4) in seen  # unreadable frames of the later owner
 
 
 @pytest.mark.fault(27, 32, 33)
 def test_unreadable_frames_do_not_block_log() -> None:
     def prepared() -> World:
-        world = begun()
+        world = world_with_unshipped_files()
         world.ship(0)
         world.append_file()
-        dropped(world)
+        drop_files(world)
         return world
 
     unread = 0
-    for world in cut_at_each_step(prepared):
+    for world in crashed_at_each_step(prepared):
         before = world.readable(0)
-        emptied(world, 1)
+        empty_replica(world, 1)
         sizes = [len(world.quiet.read(path)) for path in world.segments(0)]
         unread += before == 6 and sum(sizes) > len(world.quiet.read(world.segments(2)[0]))
         world.lose_disk()
@@ -140,7 +140,7 @@ def test_unreadable_frames_do_not_block_log() -> None:
 @pytest.mark.fault(31, 33, 34)
 def test_refilled_replica_counts_after_its_acknowledgement() -> None:
     def prepared() -> World:
-        world = begun()
+        world = world_with_unshipped_files()
         world.ship(0)
         world.append_file()
         world.append()
@@ -148,11 +148,11 @@ def test_refilled_replica_counts_after_its_acknowledgement() -> None:
         for number in (0, 1):
             world.ship(number)
         assert world.announced == 8
-        emptied(world, 0)
+        empty_replica(world, 0)
         return world
 
     half = 0
-    for world in cut_at_each_step(prepared):
+    for world in crashed_at_each_step(prepared):
         named = tuple(each._replace(log_id=world.log.id) for each in world.replicas.replicas)
         there, known = bool(world.segments(0)), world.acknowledged(0)
         half += there and not known
@@ -169,9 +169,9 @@ def test_refilled_replica_counts_after_its_acknowledgement() -> None:
 
 
 def half_damaged() -> World:
-    """Four frames that two replicas have, and a later owner's third, of which the last is bad.
+    """Four frames on two replicas, and a third replica of a later owner with a damaged last frame.
 
-    He began after a loss of power, and has written them again.
+    The later owner began after a loss of power, and has written them again.
     """
     world = World(8)
     for _ in range(3):
@@ -182,7 +182,7 @@ def half_damaged() -> World:
     for number in (0, 1):
         world.ship(number)
     world.power()
-    assert world.log.heads[-1].start.seq < 4  # the rest was not known to be synced
+    assert world.log.heads[-1].start.seq < 4  # the other frames were not known to be synced
     for number in (0, 1, 2):
         with suppress(QuorumPendingError):
             world.poll.ask(number, TakeoverVote("", 1))
@@ -192,7 +192,7 @@ def half_damaged() -> World:
     assert isinstance(inode, Inode)
     inode.flip(8 * len(inode.content) - 1)
     noted = f"{world.replicas.replicas[2].path}/{world.log.id.hex()}/acknowledged"
-    world.quiet.replace(noted, b"torn")  # by a loss of power, which it is not synced against
+    world.quiet.replace(noted, b"torn")  # the note is not synced, so a loss of power tears it
     world.holds[2] = 0
     assert world.readable(2) == 3
     return world
@@ -201,7 +201,7 @@ def half_damaged() -> World:
 @pytest.mark.fault(12, 33)
 def test_damaged_copy_of_later_owner_hides_nothing() -> None:
     world = half_damaged()
-    world.lose_disk()  # which asserts that what was announced is there
+    world.lose_disk()  # asserts that announced epochs are there
     world.level()
     assert world.announced == len(world.appended) == 5
 
@@ -212,12 +212,12 @@ def test_damaged_copy_does_not_vouch_for_old_disk() -> None:
     before = world.put_back(alone=True)
     assert (before.last, before.announced) == (3, 4)
     world.outrank()
-    world.refuted(before)  # which asserts that what was announced is not written over
+    world.refuted(before)  # asserts that announced epochs are not overwritten
     assert world.appended == before.appended
 
 
 class Unsure(FolderReplica):
-    """A replica that dies when it has one segment."""
+    """A replica that fails once it has a segment."""
 
     def sync(self, term: OwnerTerm, seq: int | None) -> None:
         if self.held().files:
@@ -257,7 +257,7 @@ def test_emptied_replica_has_no_vote_before_acknowledging(tmp_path: Path) -> Non
     assert len(list(places[1].glob("*/segment-*"))) == 1  # of two
     shutil.rmtree(path)
     os.rename(backup, path)
-    Log.open(path).close()  # of a generation that the replicas have promised themselves to
+    Log.open(path).close()  # of a generation that the replicas have granted
     with Log.open(path) as log:
         write(log, "another")
         poll = TakeoverPoll(2, 2)

@@ -27,8 +27,8 @@ from nosync_nb.trace.parts.part_file import PartRef, open_part, write_part
 LAYOUT = Layout(("bigint", "bigint"), (0,))
 
 
-class Owned:
-    """Passes for the files of a log of which somebody is the owner, for so many looks."""
+class OwnedLog:
+    """Stands in for a log that has its owner for a number of checks."""
 
     checks = itertools.repeat(True)
 
@@ -44,10 +44,10 @@ class Owned:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MergeRequest:
-    """Two layers in files, which are merged in several ranges."""
-    monkeypatch.setattr(offloaded_merges, "LogSource", Owned)
-    monkeypatch.setattr(Owned, "checks", itertools.repeat(True))
+def request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MergeRequest:
+    """A request to merge two layers in files, in several ranges."""
+    monkeypatch.setattr(offloaded_merges, "LogSource", OwnedLog)
+    monkeypatch.setattr(OwnedLog, "checks", itertools.repeat(True))
     monkeypatch.setattr(compaction, "RANGE_ROWS", 16)
     (tmp_path / "layers").mkdir()
     layers = []
@@ -58,9 +58,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MergeRequest:
 
 
 def merged(
-    tmp_path: Path, asked: MergeRequest, tell: Callable[[MergeProposal], None]
+    tmp_path: Path, request: MergeRequest, tell: Callable[[MergeProposal], None]
 ) -> MergeProposal:
-    return KeeperMerger(str(tmp_path), 1, tell, Files()).merged(asked)
+    return KeeperMerger(str(tmp_path), 1, tell, Files()).merged(request)
 
 
 def read(tmp_path: Path, refs: tuple[PartRef, ...]) -> list[Batch]:
@@ -71,84 +71,86 @@ def files(tmp_path: Path) -> set[str]:
     return {path.name for path in (tmp_path / "layers").iterdir()}
 
 
-def test_merge_returns_all_rows_in_reported_ranges(tmp_path: Path, asked: MergeRequest) -> None:
-    told: list[MergeProposal] = []
-    said = merged(tmp_path, asked, told.append)
-    assert told == [MergeProposal(7)] * len(told)
-    assert len(said.files) == len(told) > 2
-    assert said == MergeProposal(7, done=True, files=said.files)
+def test_merge_returns_all_rows_in_reported_ranges(tmp_path: Path, request: MergeRequest) -> None:
+    progress: list[MergeProposal] = []
+    result = merged(tmp_path, request, progress.append)
+    assert progress == [MergeProposal(7)] * len(progress)
+    assert len(result.files) == len(progress) > 2
+    assert result == MergeProposal(7, done=True, files=result.files)
     rows = {
         tuple(int(column[i]) for column in part.columns): int(part.diff[i])
-        for part in read(tmp_path, said.files)
+        for part in read(tmp_path, result.files)
         for i in range(len(part))
     }
     expected = {(x, 1): 1 for x in range(1, 60, 2)} | {(x, 0): -1 for x in range(1, 60, 2)}
-    assert rows == expected  # those of even numbers have gone
-    assert files(tmp_path) == {ref.path for layer in asked.layers for ref in layer} | {
-        ref.path for ref in said.files
+    assert rows == expected  # rows of even numbers cancel
+    assert files(tmp_path) == {ref.path for layer in request.layers for ref in layer} | {
+        ref.path for ref in result.files
     }
 
 
 @pytest.mark.fault(6, 24)
 @pytest.mark.parametrize("looks", range(4))
 def test_merge_ended_by_other_owner_leaves_nothing(
-    tmp_path: Path, asked: MergeRequest, monkeypatch: pytest.MonkeyPatch, looks: int
+    tmp_path: Path, request: MergeRequest, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     before = files(tmp_path)
     checks = itertools.chain(itertools.repeat(True, looks), itertools.repeat(False))
-    monkeypatch.setattr(Owned, "checks", checks)
-    told: list[MergeProposal] = []
-    assert merged(tmp_path, asked, told.append) == MergeProposal(7, done=True, why="another owner")
-    assert len(told) == max(0, looks - 1)
+    monkeypatch.setattr(OwnedLog, "checks", checks)
+    progress: list[MergeProposal] = []
+    assert merged(tmp_path, request, progress.append) == MergeProposal(
+        7, done=True, why="another owner"
+    )
+    assert len(progress) == max(0, looks - 1)
     assert files(tmp_path) == before
 
 
 @pytest.mark.fault(6, 24)
 def test_owner_replaced_during_last_range_gets_no_proposal(
-    tmp_path: Path, asked: MergeRequest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, request: MergeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, told = files(tmp_path), list[MergeProposal]()
-    ranges = len(merged(tmp_path, asked, told.append).files)
+    before, progress = files(tmp_path), list[MergeProposal]()
+    ranges = len(merged(tmp_path, request, progress.append).files)
     for name in files(tmp_path) - before:
         (tmp_path / "layers" / name).unlink()
     checks = itertools.chain(itertools.repeat(True, 1 + ranges), itertools.repeat(False))
-    monkeypatch.setattr(Owned, "checks", checks)
-    assert merged(tmp_path, asked, told.append).why == "another owner"
+    monkeypatch.setattr(OwnedLog, "checks", checks)
+    assert merged(tmp_path, request, progress.append).why == "another owner"
     assert files(tmp_path) == before
 
 
 @pytest.mark.fault(6)
-def test_merge_stops_after_its_range_when_owner_ends(tmp_path: Path, asked: MergeRequest) -> None:
+def test_merge_stops_after_its_range_when_owner_ends(tmp_path: Path, request: MergeRequest) -> None:
     before = files(tmp_path)
     merger = KeeperMerger(str(tmp_path), 1, lambda _: merger.end(0.0), Files())
-    said = merger.merged(asked)
-    assert said == MergeProposal(7, done=True, why="the owner that requested the merge has ended")
+    result = merger.merged(request)
+    assert result == MergeProposal(7, done=True, why="the owner that requested the merge has ended")
     assert files(tmp_path) == before
-    merger.ask([asked])
+    merger.ask([request])
     assert files(tmp_path) == before
 
 
 @pytest.mark.fault(12, 14)
 @pytest.mark.parametrize("gone", [False, True])
-def test_damaged_file_is_not_merged(tmp_path: Path, asked: MergeRequest, gone: bool) -> None:
-    """A merge of it would be whole, and wrong for ever."""
-    path = tmp_path / "layers" / asked.layers[1][0].path
+def test_damaged_file_is_not_merged(tmp_path: Path, request: MergeRequest, gone: bool) -> None:
+    """A merge of a damaged file would be intact, and wrong for ever."""
+    path = tmp_path / "layers" / request.layers[1][0].path
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
     path.write_bytes(data)
     if gone:
         path.unlink()
     before = files(tmp_path)
-    said = merged(tmp_path, asked, lambda _: None)
-    assert said.done
-    assert not said.files
-    assert path.name in said.why
+    result = merged(tmp_path, request, lambda _: None)
+    assert result.done
+    assert not result.files
+    assert path.name in result.why
     assert files(tmp_path) == before
 
 
-def test_request_is_parsed_from_any_chunks(asked: MergeRequest) -> None:
-    other = asked._replace(merge=8)
-    data = b"..." + asked.line + b".." + other.line + b"."
+def test_request_is_parsed_from_any_chunks(request: MergeRequest) -> None:
+    other = request._replace(merge=8)
+    data = b"..." + request.line + b".." + other.line + b"."
     for size in (1, 7, 100, len(data)):
         requests = MergeRequests()
         taken = [
@@ -156,21 +158,21 @@ def test_request_is_parsed_from_any_chunks(asked: MergeRequest) -> None:
             for i in range(0, len(data), size)
             for each in requests.complete_requests(data[i : i + size])
         ]
-        assert taken == [asked, other]
+        assert taken == [request, other]
 
 
-def test_truncated_or_invalid_request_is_ignored(asked: MergeRequest) -> None:
+def test_truncated_or_invalid_request_is_ignored(request: MergeRequest) -> None:
     requests = MergeRequests()
-    assert requests.complete_requests(asked.line[:-40]) == []
+    assert requests.complete_requests(request.line[:-40]) == []
     assert requests.complete_requests(b"....") == []
-    assert requests.complete_requests(asked.line) == [asked]
+    assert requests.complete_requests(request.line) == [request]
     assert requests.complete_requests(b"x" * 2 * LINE_MAX) == []
     assert requests.complete_requests(b"\n[1, 2]\n{}\nnull\n\xff\n") == []
-    outside = asked._replace(stem="../../etc/x")
+    outside = request._replace(stem="../../etc/x")
     assert requests.complete_requests(outside.line) == []
-    linked = asked.layers[0][0]._replace(path="../owner")
-    assert requests.complete_requests(asked._replace(layers=((linked,),)).line) == []
-    assert requests.complete_requests(asked.line) == [asked]
+    linked = request.layers[0][0]._replace(path="../owner")
+    assert requests.complete_requests(request._replace(layers=((linked,),)).line) == []
+    assert requests.complete_requests(request.line) == [request]
 
 
 def test_proposal_with_invalid_part_is_refused() -> None:

@@ -25,12 +25,12 @@ PART = "log1-1-g3-ab.arrow"
 SEEDS = range(20)
 
 
-def prove(files: Files, path: str, _counted: object) -> str:
+def damage_of(files: Files, path: str, _counted: object) -> str:
     return "" if files.read(path) == b"whole" else "it is not whole"
 
 
-def damaged(root: Path, files: Files) -> str:
-    """A log's folder with a bad file, whose replica lies beside it."""
+def log_with_bad_file(root: Path, files: Files) -> str:
+    """Creates the folder of a log with a damaged file, and a replica beside it."""
     folder = str(root / "log")
     for each in (root, root / "log", root / "copies", *file_layout.FOLDERS.values()):
         files.make_folder(os.path.join(folder, each))
@@ -41,26 +41,26 @@ def damaged(root: Path, files: Files) -> str:
     return folder
 
 
-def mended(
+def repaired(
     files: Files, root: Path, folder: str, error: Exception | None = None
 ) -> RepairedFile | None:
     def check() -> None:
         if error is not None:
             raise error
 
-    item = ImmutableFile(PART, None, prove, True, 0)
+    item = ImmutableFile(PART, None, damage_of, True, 0)
     address = parse_address(f"file://{root}/copies")
     return repair.repair_file(files, folder, item, "bad", [address], ID, check=check)
 
 
 @pytest.mark.fault(24)
 def test_fenced_owner_repairs_nothing(tmp_path: Path) -> None:
-    folder = damaged(tmp_path, Files())
+    folder = log_with_bad_file(tmp_path, Files())
     before = {path: path.is_file() and path.read_bytes() for path in Path(folder).rglob("*")}
     with pytest.raises(FencedError):
-        mended(Files(), tmp_path, folder, FencedError("taken over"))
+        repaired(Files(), tmp_path, folder, FencedError("taken over"))
     assert {p: p.is_file() and p.read_bytes() for p in Path(folder).rglob("*")} == before
-    assert mended(Files(), tmp_path, folder) is not None
+    assert repaired(Files(), tmp_path, folder) is not None
     assert Path(file_layout.file_path(folder, PART)).read_bytes() == b"whole"
 
 
@@ -68,8 +68,8 @@ def test_fenced_owner_repairs_nothing(tmp_path: Path) -> None:
 def test_repaired_file_survives_power_loss(tmp_path: Path) -> None:
     for seed in SEEDS:
         root, files = tmp_path / f"{seed}", FaultyFiles(seed=seed)
-        folder = damaged(root, files)
-        assert mended(files, root, folder) is not None
+        folder = log_with_bad_file(root, files)
+        assert repaired(files, root, folder) is not None
         files.lose_power(folder)
         assert Path(file_layout.file_path(folder, PART)).read_bytes() == b"whole"
 
@@ -77,11 +77,11 @@ def test_repaired_file_survives_power_loss(tmp_path: Path) -> None:
 @pytest.mark.fault(9, 33)
 def test_fetched_file_survives_power_loss(tmp_path: Path) -> None:
     def whole(files: Files, path: str, _wanted: FileReference) -> None:
-        assert prove(files, path, None) == ""
+        assert damage_of(files, path, None) == ""
 
     for seed in SEEDS:
         root, files = tmp_path / f"{seed}", FaultyFiles(seed=seed)
-        folder = damaged(root, files)
+        folder = log_with_bad_file(root, files)
         replica = FolderReplica(str(root / "copies"), ID)
         size = lazy_fetch.fetch_file(files, folder, FileReference(PART, 5), replica, prove=whole)
         assert size == 5

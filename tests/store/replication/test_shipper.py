@@ -42,12 +42,12 @@ def path(tmp_path: Path) -> str:
     path = str(tmp_path / "x.nosync")
     with open_session(path) as session:
         session.input("edges", "src int, dst int")
-    go_on(path, 3)
+    commit_more(path, 3)
     return path
 
 
-def go_on(path: str, epochs: int, *, checkpoint: bool = False) -> None:
-    """Opens the log once more; the next generation writes."""
+def commit_more(path: str, epochs: int, *, checkpoint: bool = False) -> None:
+    """Opens the log again; the next generation commits."""
     with open_session(path) as session:
         for i in range(epochs):
             session.inputs["edges"].insert([(log_of(session).generation, i)])
@@ -56,15 +56,15 @@ def go_on(path: str, epochs: int, *, checkpoint: bool = False) -> None:
             checkpoint_now(session)
 
 
-def now(path: str) -> int:
-    """The generation that wrote last."""
+def current_generation(path: str) -> int:
+    """The generation of the last owner."""
     said = owner.read_owner(Files(), path)
     assert said is not None
     return said.generation
 
 
 def take_over(path: str) -> None:
-    """Somebody else becomes the owner, and publishes."""
+    """Another process becomes the owner, and publishes."""
     lease = fencing.claim_lease(Files(), path, FakeMachine(), takeover=True, generation_min=0)
     lease.acquire()
     lease.publish(64)
@@ -72,8 +72,8 @@ def take_over(path: str) -> None:
     lease.close()
 
 
-class Recorded(FolderReplica):
-    """A copy in a folder that notes what is asked of it, and where something may happen."""
+class RecordingReplica(FolderReplica):
+    """A copy in a folder that records its calls, with a hook after each."""
 
     def __init__(self, root: Path, log_id: bytes, *, files: Files | None = None) -> None:
         root.mkdir(exist_ok=True)
@@ -105,11 +105,11 @@ class Recorded(FolderReplica):
 def shipper_of(
     path: str, replica: FolderReplica, ask: Callable[[TakeoverVote], None] = lambda vote: None
 ) -> Shipper:
-    return Shipper(LogSource(path, now(path)), replica, NAME, ask)
+    return Shipper(LogSource(path, current_generation(path)), replica, NAME, ask)
 
 
-def begun(path: str, root: Path, *, files: Files | None = None) -> Recorded:
-    return Recorded(root, LogSource(path, now(path)).log_id, files=files)
+def recorded_copy(path: str, root: Path, *, files: Files | None = None) -> RecordingReplica:
+    return RecordingReplica(root, LogSource(path, current_generation(path)).log_id, files=files)
 
 
 # -- owners ----------------------------------------------------------------------------------------
@@ -117,23 +117,23 @@ def begun(path: str, root: Path, *, files: Files | None = None) -> Recorded:
 
 @pytest.mark.fault(24, 32)
 def test_disagreeing_owner_and_control_block_ship_nothing(path: str) -> None:
-    number, said = now(path), Path(path, "owner").read_bytes()
+    number, said = current_generation(path), Path(path, "owner").read_bytes()
     first = owner.read_owner(Files(), path)
     assert first is not None
     owner.write_owner(
         Files(), path, first._replace(generation=number + 1)
-    )  # he has not promised yet
+    )  # the new owner has not published yet
     with pytest.raises(FencedError):
         LogSource(path, number)
     take_over(path)
-    Path(path, "owner").write_bytes(said)  # an old copy of it
+    Path(path, "owner").write_bytes(said)  # an old copy of the file
     with pytest.raises(FencedError):
         LogSource(path, number)
 
 
 def test_unchanged_log_has_unchanged_view(path: str) -> None:
     with open_session(path) as session:
-        source = LogSource(path, now(path))
+        source = LogSource(path, current_generation(path))
         before = source.current_view()
         assert before is not None
         assert source.current_view() is before
@@ -152,7 +152,7 @@ def test_unchanged_log_has_unchanged_view(path: str) -> None:
 
 @pytest.mark.fault(24)
 def test_view_of_fenced_owner_raises_error(path: str) -> None:
-    before = LogSource(path, now(path))
+    before = LogSource(path, current_generation(path))
     assert before.current_view() is not None
     take_over(path)
     with pytest.raises(FencedError):
@@ -162,7 +162,7 @@ def test_view_of_fenced_owner_raises_error(path: str) -> None:
 @pytest.mark.fault(24)
 def test_owner_fenced_during_view_is_not_shipped(path: str) -> None:
     class Overtaken(Files):
-        """A disk whose log somebody takes while its segments are read."""
+        """A disk whose log is taken over while its segments are read."""
 
         armed = False
 
@@ -173,7 +173,7 @@ def test_owner_fenced_during_view_is_not_shipped(path: str) -> None:
             return super().open(path_, write=write)
 
     files = Overtaken()
-    before = LogSource(path, now(path), files=files)
+    before = LogSource(path, current_generation(path), files=files)
     files.armed = True
     with pytest.raises(FencedError):
         before.current_view()
@@ -182,7 +182,7 @@ def test_owner_fenced_during_view_is_not_shipped(path: str) -> None:
 
 @pytest.mark.fault(24, 28)
 def test_data_of_owner_fenced_while_shipping_is_not_acknowledged(path: str, tmp_path: Path) -> None:
-    replica = begun(path, tmp_path / "copies")
+    replica = recorded_copy(path, tmp_path / "copies")
     taken = []
 
     def overtake(call: str, about: object) -> None:
@@ -199,18 +199,18 @@ def test_data_of_owner_fenced_while_shipping_is_not_acknowledged(path: str, tmp_
     assert replica.acknowledged() == 0
 
 
-# -- what a look tells -----------------------------------------------------------------------------
+# -- views -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault(21)
 def test_frame_missed_by_failed_view_is_in_next_view(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "SPILL_ROWS", 0)  # each epoch names a file of rows
-    go_on(path, 2)
+    monkeypatch.setattr(store, "SPILL_ROWS", 0)  # each epoch references a file of rows
+    commit_more(path, 2)
     made, count = log_source.ShippedFrame, []
     monkeypatch.setattr(log_source, "ShippedFrame", lambda *said: count.append(1) or made(*said))
-    whole = LogSource(path, now(path)).current_view()
+    whole = LogSource(path, current_generation(path)).current_view()
     assert whole is not None
     assert whole.files
     for number in range(len(count)):
@@ -221,14 +221,14 @@ def test_frame_missed_by_failed_view_is_in_next_view(
                 raise MemoryError
             return made(*said)
 
-        looked = LogSource(path, now(path))
+        looked = LogSource(path, current_generation(path))
         monkeypatch.setattr(log_source, "ShippedFrame", refused)
         with pytest.raises(MemoryError):
             looked.current_view()
         assert looked.current_view() == whole
 
 
-# -- what is sent ----------------------------------------------------------------------------------
+# -- shipped data ----------------------------------------------------------------------------------
 
 
 @pytest.mark.fault(8)
@@ -237,7 +237,7 @@ def test_acknowledged_growth_of_segment_survives_power_loss(path: str, tmp_path:
         copies = []
         for seed in SEEDS:
             files = FaultyFiles(seed=seed)
-            replica = begun(path, tmp_path / f"{seed}", files=files)
+            replica = recorded_copy(path, tmp_path / f"{seed}", files=files)
             copies.append((files, replica, shipper_of(path, replica)))
         for shipper in (each for _, _, each in copies):
             while shipper.ship():
@@ -267,7 +267,7 @@ def test_segment_is_durable_before_next_one_exists(
         copies = []
         for seed in SEEDS:
             files = FaultyFiles(seed=seed)
-            replica = begun(path, tmp_path / f"{seed}", files=files)
+            replica = recorded_copy(path, tmp_path / f"{seed}", files=files)
             copies.append((files, replica, shipper_of(path, replica)))
         for shipper in (each for _, _, each in copies):
             while shipper.ship():
@@ -293,13 +293,15 @@ def test_segment_is_durable_before_next_one_exists(
 
 
 def test_refused_data_is_not_counted_as_sent(path: str, tmp_path: Path) -> None:
-    class Refusing(Recorded):
+    class Refusing(RecordingReplica):
         def store(
             self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool
         ) -> None:
             raise DurabilityError("full")
 
-    shipper = shipper_of(path, Refusing(tmp_path / "copies", LogSource(path, now(path)).log_id))
+    shipper = shipper_of(
+        path, Refusing(tmp_path / "copies", LogSource(path, current_generation(path)).log_id)
+    )
     with pytest.raises(DurabilityError, match="full"):
         shipper.ship()
     assert shipper.bytes_sent == 0
@@ -307,7 +309,7 @@ def test_refused_data_is_not_counted_as_sent(path: str, tmp_path: Path) -> None:
 
 @pytest.mark.fault(31)
 def test_deleted_copy_is_noticed_and_rebuilt(path: str, tmp_path: Path) -> None:
-    replica = begun(path, tmp_path / "copies")
+    replica = recorded_copy(path, tmp_path / "copies")
     shipper = shipper_of(path, replica)
     assert shipper.ship()
     assert not shipper.ship()
@@ -321,8 +323,8 @@ def test_deleted_copy_is_noticed_and_rebuilt(path: str, tmp_path: Path) -> None:
 
 @pytest.mark.fault(41)
 def test_replaced_checkpoint_is_sent_once(path: str, tmp_path: Path) -> None:
-    go_on(path, 1, checkpoint=True)
-    replica = begun(path, tmp_path / "copies")
+    commit_more(path, 1, checkpoint=True)
+    replica = recorded_copy(path, tmp_path / "copies")
     (newest,) = sorted(Path(path).glob("checkpoint-*"))[-1:]
 
     def replace(call: str, about: object) -> None:
@@ -340,7 +342,7 @@ def test_replaced_checkpoint_is_sent_once(path: str, tmp_path: Path) -> None:
     assert replica.calls.count(("store", newest.name)) == 1
 
 
-# -- the first look at a replica -------------------------------------------------------------------
+# -- the vote --------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault(32)
@@ -352,7 +354,7 @@ def test_first_owner_with_complete_log_skips_vote(tmp_path: Path) -> None:
     with open_session(path) as session:
         session.input("edges", "src int, dst int").insert([(1, 2)])
         session.commit(wait="disk")
-        shipper = shipper_of(path, begun(path, tmp_path / "copies"), ask)
+        shipper = shipper_of(path, recorded_copy(path, tmp_path / "copies"), ask)
         while shipper.ship():
             pass
         assert shipper.acknowledged.seq == log_of(session).head.seq
@@ -372,8 +374,8 @@ def test_first_owner_with_trimmed_log_asks_for_vote(
             session.commit(wait="disk")
             if i % 3 == 2:
                 checkpoint_now(session)
-        assert now(path) == 1
-        shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
+        assert current_generation(path) == 1
+        shipper = shipper_of(path, recorded_copy(path, tmp_path / "copies"), votes.append)
         while shipper.ship():
             pass
     assert len(votes) == 1
@@ -385,7 +387,7 @@ def test_replica_of_log_without_epochs_is_not_ahead(tmp_path: Path) -> None:
     votes: list[TakeoverVote] = []
     for _ in range(3):
         open_session(path).close()
-        shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
+        shipper = shipper_of(path, recorded_copy(path, tmp_path / "copies"), votes.append)
         while shipper.ship():
             pass
     assert [vote.ahead for vote in votes] == ["", ""]
@@ -393,9 +395,9 @@ def test_replica_of_log_without_epochs_is_not_ahead(tmp_path: Path) -> None:
 
 @pytest.mark.fault(32)
 def test_copy_that_begins_at_its_checkpoint_is_readable(path: str, tmp_path: Path) -> None:
-    go_on(path, 2, checkpoint=True)
-    go_on(path, 2)
-    replica = begun(path, tmp_path / "copies")
+    commit_more(path, 2, checkpoint=True)
+    commit_more(path, 2)
+    replica = recorded_copy(path, tmp_path / "copies")
     shipper = shipper_of(path, replica)
     while shipper.ship():
         pass
@@ -416,7 +418,7 @@ def test_short_segment_loses_frames_without_later_checkpoint(
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 700)
     with open_session(path) as session:
-        replica = begun(path, tmp_path / "copies")
+        replica = recorded_copy(path, tmp_path / "copies")
         shipper = shipper_of(path, replica)
         for i in range(20):
             session.inputs["edges"].insert([(99, i)])
@@ -441,14 +443,14 @@ def test_short_segment_loses_frames_without_later_checkpoint(
 
 
 def test_own_segments_are_compared_once(path: str, tmp_path: Path) -> None:
-    replica = begun(path, tmp_path / "copies")
+    replica = recorded_copy(path, tmp_path / "copies")
     while shipper_of(path, replica).ship():
         break
-    again = begun(path, tmp_path / "copies")
+    again = recorded_copy(path, tmp_path / "copies")
     shipper_of(path, again).ship()
     asked = [about for call, about in again.calls if call == "digest"]
     own = [name for name in asked if name == asked[-1]]
-    assert now(path) > 1
+    assert current_generation(path) > 1
     assert len(own) == 1
 
 
@@ -457,30 +459,33 @@ def test_frames_of_other_log_are_reported_and_kept(path: str, tmp_path: Path) ->
     other = str(tmp_path / "other.nosync")
     with open_session(other) as session:
         session.input("edges", "src int, dst int")
-    go_on(other, 1)
-    theirs, own = begun(other, tmp_path / "copies"), begun(path, tmp_path / "copies")
+    commit_more(other, 1)
+    theirs, own = (
+        recorded_copy(other, tmp_path / "copies"),
+        recorded_copy(path, tmp_path / "copies"),
+    )
     assert shipper_of(other, theirs).ship()
     os.rename(theirs.folder, own.folder)
     before = own.held()
     with pytest.raises((CorruptLogError, FencedError), match="another"):
         shipper_of(path, own).ship()
-    go_on(path, 1)  # of a later generation than the one that the copy obeys
+    commit_more(path, 1)  # a later generation than the copy's
     with pytest.raises(CorruptLogError, match="holds frames of log"):
-        shipper_of(path, begun(path, tmp_path / "copies")).ship()
+        shipper_of(path, recorded_copy(path, tmp_path / "copies")).ship()
     assert own.held() == before
 
 
 @pytest.mark.fault(32, 35)
 def test_acknowledgement_of_abandoned_history_is_withdrawn(path: str, tmp_path: Path) -> None:
     shutil.copytree(path, f"{path}.old")
-    go_on(path, 2)
-    replica = begun(path, tmp_path / "copies")
+    commit_more(path, 2)
+    replica = recorded_copy(path, tmp_path / "copies")
     assert shipper_of(path, replica).ship()
     assert replica.acknowledged() > 0
     shutil.rmtree(path)
     os.rename(f"{path}.old", path)
-    for _ in range(2):  # of a later generation than the one that the replica has
-        go_on(path, 1)
+    for _ in range(2):  # a later generation than the replica's
+        commit_more(path, 1)
     votes: list[TakeoverVote] = []
 
     class KilledError(Exception):
@@ -490,19 +495,19 @@ def test_acknowledgement_of_abandoned_history_is_withdrawn(path: str, tmp_path: 
         if call in ("store", "append"):
             raise KilledError
 
-    again = begun(path, tmp_path / "copies")
+    again = recorded_copy(path, tmp_path / "copies")
     again.after = kill
     with pytest.raises(KilledError):
         shipper_of(path, again, votes.append).ship()
     assert [(bool(vote.ahead), vote.damage) for vote in votes] == [(True, "")]
-    assert again.acknowledged() == 1  # that it ever did is known
+    assert again.acknowledged() == 1  # the replica still knows that it acknowledged
 
 
 @pytest.mark.fault(12, 32)
 def test_damaged_replica_that_is_ahead_is_reported(path: str, tmp_path: Path) -> None:
     shutil.copytree(path, f"{path}.old")
-    go_on(path, 2)
-    replica = begun(path, tmp_path / "copies")
+    commit_more(path, 2)
+    replica = recorded_copy(path, tmp_path / "copies")
     assert shipper_of(path, replica).ship()
     held, folder = replica.held().files, replica.folder
     assert folder is not None
@@ -510,24 +515,24 @@ def test_damaged_replica_that_is_ahead_is_reported(path: str, tmp_path: Path) ->
     shutil.rmtree(path)
     os.rename(f"{path}.old", path)
     for _ in range(2):
-        go_on(path, 1)
+        commit_more(path, 1)
     with open(os.path.join(folder, newest), "r+b") as file:
-        file.seek(held[newest] - 30)  # within its last frame, which it has acknowledged
+        file.seek(held[newest] - 30)  # in its last acknowledged frame
         file.write(b"spoilt")
     votes: list[TakeoverVote] = []
-    shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
+    shipper = shipper_of(path, recorded_copy(path, tmp_path / "copies"), votes.append)
     with suppress(CorruptLogError, FencedError):
         shipper.ship()
     assert [bool(vote.ahead) for vote in votes] == [True]
     assert "is damaged: it acknowledged frame" in votes[0].damage
 
 
-# -- what waits ------------------------------------------------------------------------------------
+# -- backlog ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault(28, 29)
 def test_backlog_of_dead_replica_is_bounded_by_checkpoints(path: str, tmp_path: Path) -> None:
-    """Its shipper knows the frames since the last checkpoint, and nothing is kept beside them."""
+    """The shipper knows only the frames since the last checkpoint."""
 
     class Dead(FolderReplica):
         def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
@@ -556,7 +561,7 @@ def test_backlog_of_dead_replica_is_bounded_by_checkpoints(path: str, tmp_path: 
             counts.append(steps())
             lacks.append(shipper.backlog_bytes)
             checkpoint_now(session)
-            checkpoint_now(session)  # what the one before keeps is trimmed
+            checkpoint_now(session)  # trims the frames that the first one retains
     assert 200 <= max(counts) <= 2 * 200
     assert all(lacks)
     assert shipper.bytes_sent == 0

@@ -1,8 +1,7 @@
 """Simulated lives of a log with three replicas: every promise holds.
 
-`NOSYNC_SEEDS` says how many lives are tried, `NOSYNC_SEED` tries one of them again. So many are a
-slice in which every action, fault and step of a disk occurs, as each piece of it asserts; `make
-soak` lives 100 000.
+`NOSYNC_SEEDS` sets the number of lives, `NOSYNC_SEED` repeats one of them. The usual number
+contains every action, fault and disk step, which each chunk asserts; `make soak` runs 100 000.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ SEEDS = int(os.environ.get("NOSYNC_SEEDS", tried("2000", soak="100000")))
 CHUNK = 200
 LIFE_STEPS = 200
 BROKEN_ONCE = (5177, 7796, 8312, 203233, 339948)
-"""Lives beyond those of a usual run in which a promise was broken, or asked of a disk put aside, or
-a copy that was made anew as it is told to was told so again, for ever, or one that was cut inside
-the end of a frame was of no use."""
+"""Lives beyond a usual run that once broke a promise, used a disk that was set aside, recreated a
+copy for ever, or could not use a copy that was truncated inside its last frame."""
 
 
-def lived(seeds: range) -> Counter[str]:
-    """Lives some lives; returns what happened in them."""
+def run_lives(seeds: range) -> Counter[str]:
+    """Runs some lives; returns the counts of their events."""
     did: Counter[str] = Counter()
     with asked_here():
         for seed in seeds:
@@ -43,8 +41,8 @@ def lived(seeds: range) -> Counter[str]:
     return did
 
 
-def asked() -> list[range]:
-    """The seeds of this run, in pieces; in each whole one everything happens that may."""
+def seed_ranges() -> list[range]:
+    """The seeds of this run in chunks; in each full one every kind of event occurs."""
     if one := os.environ.get("NOSYNC_SEED"):
         return [range(int(one), int(one) + 1)]
     return [range(first, min(SEEDS, first + CHUNK)) for first in range(0, SEEDS, CHUNK)]
@@ -52,11 +50,13 @@ def asked() -> list[range]:
 
 @pytest.mark.slow
 @pytest.mark.fault(1, 12, 16, 20, 24, 27, 29, 30, 31, 32, 33, 35, 42)
-@pytest.mark.parametrize("seeds", asked(), ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
+@pytest.mark.parametrize(
+    "seeds", seed_ranges(), ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}"
+)
 def test_announced_epochs_survive_any_faults(
     seeds: range, record_property: Callable[[str, object], None]
 ) -> None:
-    did = lived(seeds)
+    did = run_lives(seeds)
     record_property("lives", [len(seeds), dict(did)])
     if len(seeds) == CHUNK:
         expected = {*ACTIONS, *FAULTS, *(f"disk: {step}" for step in STEPS)}
@@ -65,8 +65,8 @@ def test_announced_epochs_survive_any_faults(
 
 @pytest.mark.parametrize("seed", BROKEN_ONCE)
 def test_seeds_that_once_broke_a_promise_pass(seed: int) -> None:
-    lived(range(seed, seed + 1))
+    run_lives(range(seed, seed + 1))
 
 
 def test_seed_determines_simulation() -> None:
-    assert lived(range(3, 5)) == lived(range(3, 5)) != lived(range(5, 7))
+    assert run_lives(range(3, 5)) == run_lives(range(3, 5)) != run_lives(range(5, 7))

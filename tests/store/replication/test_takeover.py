@@ -1,4 +1,4 @@
-"""Takeover of replicas: names, grants and refusals."""
+"""Takeover of replicas: URLs, grants and refusals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Iterator[Session]:
+def session_on_disk(tmp_path: Path) -> Iterator[Session]:
     """A session with three epochs on disk."""
     with open_session(tmp_path / "x.nosync") as session:
         edges = session.input("edges", "src int, dst int")
@@ -65,8 +65,8 @@ def source_of(session: Session) -> LogSource:
     return LogSource(session.path, log_of(session).generation)
 
 
-def made(path: Path) -> str:
-    """A folder for copies, as naming it makes one."""
+def made_folder(path: Path) -> str:
+    """A folder for copies."""
     path.mkdir(exist_ok=True)
     return str(path)
 
@@ -77,7 +77,7 @@ def name_of(session: Session) -> LogName:
 
 @pytest.mark.fault(44)
 @pytest.mark.parametrize(
-    ("urls", "told"),
+    ("urls", "message"),
     [
         (["s4://bucket"], "no kind of replica 's4'"),
         (["/mnt/b"], "no kind of replica ''"),
@@ -96,8 +96,8 @@ def name_of(session: Session) -> LogName:
         ([f"file:///mnt/{i}" for i in range(17)], "more than 16"),
     ],
 )
-def test_invalid_replica_urls_are_refused_with_hint(urls: Any, told: str) -> None:
-    with pytest.raises(SchemaError, match=told) as caught:
+def test_invalid_replica_urls_are_refused_with_hint(urls: Any, message: str) -> None:
+    with pytest.raises(SchemaError, match=message) as caught:
         config.checked_config(urls, None, log="/logs/x.nosync")
     assert "secret" not in str(caught.value)
     assert caught.value.hint
@@ -151,7 +151,7 @@ def test_unmounted_volume_is_not_filled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"generation": 1}\n00000000\n', b"\xff" * 9000])
 def test_damaged_fencing_record_is_reported(tmp_path: Path, text: bytes) -> None:
-    replica = FolderReplica(made(tmp_path / "r"), ID)
+    replica = FolderReplica(made_folder(tmp_path / "r"), ID)
     replica.promise(OwnerTerm(1, "me"), NAME)
     Path(replica.folder, "promise").write_bytes(text)
     with pytest.raises((CorruptLogError, DurabilityError), match="promise"):
@@ -168,7 +168,7 @@ def test_owner_ships_after_quorum_of_level_replicas() -> None:
     with pytest.raises(QuorumPendingError):
         poll.ask(1, AHEAD)
     poll.ask(2, LEVEL)
-    poll.ask(1, AHEAD)  # it was on one replica alone: nobody was told of it
+    poll.ask(1, AHEAD)  # the frame was on one replica only, so it was not announced
     poll = TakeoverPoll(3, 2)
     with pytest.raises(QuorumPendingError):
         poll.ask(0, AHEAD)
@@ -194,7 +194,7 @@ def test_torn_replica_is_no_vote_against_one_ahead() -> None:
     poll = TakeoverPoll(3, 2)
     with pytest.raises(QuorumPendingError):
         poll.ask(0, torn)
-    poll.ask(1, LEVEL)  # nobody is ahead
+    poll.ask(1, LEVEL)  # no replica is ahead
 
 
 def test_unreadable_replica_is_not_recommended_for_restore() -> None:
@@ -209,13 +209,13 @@ def test_unreadable_replica_is_not_recommended_for_restore() -> None:
         poll.ask(0, damaged)
     with pytest.raises(ReplicaAheadError) as caught:
         poll.ask(1, AHEAD)
-    assert "move the log's folder away" in str(caught.value.hint), "the other one can be read"
+    assert "move the log's folder away" in str(caught.value.hint), "the other copy is readable"
 
 
 def test_empty_replica_is_no_vote_while_another_may_be_ahead() -> None:
     poll = TakeoverPoll(2, 2)
     with pytest.raises(QuorumPendingError):
-        poll.ask(0, EMPTY)  # it may have been emptied
+        poll.ask(0, EMPTY)  # the replica may have been emptied
     with pytest.raises(ReplicaAheadError, match="frame 9"):
         poll.ask(1, AHEAD)
     with pytest.raises(QuorumPendingError):
@@ -224,7 +224,7 @@ def test_empty_replica_is_no_vote_while_another_may_be_ahead() -> None:
     for number in (0, 1):
         with pytest.raises(QuorumPendingError):
             poll.ask(number, EMPTY)
-    poll.ask(2, EMPTY)  # all are new
+    poll.ask(2, EMPTY)  # all replicas are new
     poll.ask(0, EMPTY)
     poll = TakeoverPoll(3, 2)
     with pytest.raises(QuorumPendingError):
@@ -236,7 +236,7 @@ def test_empty_replica_is_no_vote_while_another_may_be_ahead() -> None:
     poll = TakeoverPoll(3, 2)
     with pytest.raises(QuorumPendingError):
         poll.ask(0, TakeoverVote("it has frame 9", 3))
-    poll.ask(1, LEVEL)  # its owner had all that was safe, and went on over that
+    poll.ask(1, LEVEL)  # its owner had all announced epochs, and continued
     poll.ask(0, TakeoverVote("it has frame 9", 3))
 
 
@@ -249,8 +249,8 @@ def test_empty_replica_gets_nothing_while_silent_one_may_be_ahead() -> None:
             poll.ask(number, EMPTY)
         assert "%dd replicas remove URL" in str(caught.value.hint)
     with pytest.raises(ReplicaAheadError, match="frame 9"):
-        poll.ask(2, AHEAD)  # a quorum of one may have been told of it
-    poll = TakeoverPoll(2, 1)  # without the one that did not answer
+        poll.ask(2, AHEAD)  # with a quorum of one the frame may have been announced
+    poll = TakeoverPoll(2, 1)  # without the silent one
     with pytest.raises(QuorumPendingError):
         poll.ask(0, EMPTY)
     poll.ask(1, EMPTY)
@@ -268,37 +268,39 @@ def test_copy_counts_once_under_several_urls() -> None:
     claims.claim(1, "a")
 
 
-def test_shipped_bytes_follow_the_change(written: Session, tmp_path: Path) -> None:
-    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
-    shipper = Shipper(source_of(written), replica, NAME, lambda why: None)
+def test_shipped_bytes_follow_the_change(session_on_disk: Session, tmp_path: Path) -> None:
+    replica = FolderReplica(made_folder(tmp_path / "r"), source_of(session_on_disk).log_id)
+    shipper = Shipper(source_of(session_on_disk), replica, NAME, lambda why: None)
     assert shipper.ship()
     assert not shipper.ship()
     sent = []
     for i in range(4):
         before = shipper.bytes_sent
-        written.inputs["edges"].insert([(i, i)])
-        written.commit(wait="disk")
+        session_on_disk.inputs["edges"].insert([(i, i)])
+        session_on_disk.commit(wait="disk")
         assert shipper.ship()
         sent.append(shipper.bytes_sent - before)
     assert max(sent) < 600
     known = shipper.acknowledged
     assert known is not None
-    assert known.epoch == written.now
+    assert known.epoch == session_on_disk.now
 
 
 @pytest.mark.fault(33)
-def test_log_with_history_is_restored_from_copy(written: Session, tmp_path: Path) -> None:
-    path = written.path
+def test_log_with_history_is_restored_from_copy(session_on_disk: Session, tmp_path: Path) -> None:
+    path = session_on_disk.path
     url = f"file://{tmp_path}/r"
-    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
-    shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
-    checkpoint_now(written)
-    written.inputs["edges"].insert([(9, 9)])
-    written.commit(wait="disk")
+    replica = FolderReplica(made_folder(tmp_path / "r"), source_of(session_on_disk).log_id)
+    shipper = Shipper(
+        source_of(session_on_disk), replica, name_of(session_on_disk), lambda why: None
+    )
+    checkpoint_now(session_on_disk)
+    session_on_disk.inputs["edges"].insert([(9, 9)])
+    session_on_disk.commit(wait="disk")
     while shipper.ship():
         pass
-    rows = {at: written["degrees"].rows(at=at) for at in range(5)}
-    written.close()
+    rows = {at: session_on_disk["degrees"].rows(at=at) for at in range(5)}
+    session_on_disk.close()
     os.rename(path, f"{path}.lost")
     restored = restore.restore_log(path, config.checked_config([url], None, log=path))
     assert restored is not None
@@ -312,13 +314,15 @@ def test_log_with_history_is_restored_from_copy(written: Session, tmp_path: Path
 
 
 @pytest.mark.fault(8, 9, 33)
-def test_restored_log_survives_power_loss(written: Session, tmp_path: Path) -> None:
-    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
-    shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
-    checkpoint_now(written)
+def test_restored_log_survives_power_loss(session_on_disk: Session, tmp_path: Path) -> None:
+    replica = FolderReplica(made_folder(tmp_path / "r"), source_of(session_on_disk).log_id)
+    shipper = Shipper(
+        source_of(session_on_disk), replica, name_of(session_on_disk), lambda why: None
+    )
+    checkpoint_now(session_on_disk)
     while shipper.ship():
         pass
-    told = config.checked_config([f"file://{tmp_path}/r"], None, log=written.path)
+    message = config.checked_config([f"file://{tmp_path}/r"], None, log=session_on_disk.path)
     seen = []
     for seed in range(10):
         files = MemoryFiles(Tree(), seed)
@@ -331,10 +335,10 @@ def test_restored_log_survives_power_loss(written: Session, tmp_path: Path) -> N
             else:
                 files.make_folder(str(path.parent))
                 files.replace(str(path), path.read_bytes())
-        assert restore.restore_log(written.path, told, files) is not None
-        before = files.tree.files(written.path)
+        assert restore.restore_log(session_on_disk.path, message, files) is not None
+        before = files.tree.files(session_on_disk.path)
         files.lose_power(str(tmp_path))
-        assert files.tree.files(written.path) == before
+        assert files.tree.files(session_on_disk.path) == before
         seen.append(sorted(before))
     assert "generation" in seen[0]
     assert any(map(file_layout.is_segment, seen[0]))
@@ -342,13 +346,15 @@ def test_restored_log_survives_power_loss(written: Session, tmp_path: Path) -> N
 
 @pytest.mark.fault(34)
 def test_restore_needs_read_quorum_and_names_silent_replicas(
-    written: Session, tmp_path: Path
+    session_on_disk: Session, tmp_path: Path
 ) -> None:
-    path = written.path
-    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
-    shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
+    path = session_on_disk.path
+    replica = FolderReplica(made_folder(tmp_path / "r"), source_of(session_on_disk).log_id)
+    shipper = Shipper(
+        source_of(session_on_disk), replica, name_of(session_on_disk), lambda why: None
+    )
     shipper.ship()
-    written.close()
+    session_on_disk.close()
     os.rename(path, f"{path}.lost")
     urls = [f"file://{tmp_path}/r", f"file://{tmp_path}/away/1", f"file://{tmp_path}/away/2"]
     named = config.checked_config(urls, 2, log=path)
@@ -358,7 +364,7 @@ def test_restore_needs_read_quorum_and_names_silent_replicas(
     assert caught.value.hint
     assert not os.path.exists(path)
     term = replica.promised()
-    for number in (1, 2):  # of those that hold nothing it is not known whether they ever did
+    for number in (1, 2):  # an empty replica may have been emptied
         (tmp_path / "away" / str(number)).mkdir(parents=True)
     with pytest.raises(DurabilityError, match="has no data of the log"):
         restore.restore_log(path, named)
@@ -370,12 +376,12 @@ def test_restore_needs_read_quorum_and_names_silent_replicas(
 
 
 def test_restore_selects_log_by_path_and_key_or_by_id(
-    written: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session_on_disk: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, log_id = written.path, source_of(written).log_id
-    replica = FolderReplica(made(tmp_path / "r"), log_id)
-    Shipper(source_of(written), replica, name_of(written), lambda why: None).ship()
-    written.close()
+    path, log_id = session_on_disk.path, source_of(session_on_disk).log_id
+    replica = FolderReplica(made_folder(tmp_path / "r"), log_id)
+    Shipper(source_of(session_on_disk), replica, name_of(session_on_disk), lambda why: None).ship()
+    session_on_disk.close()
     os.rename(path, f"{path}.lost")
     url = f"file://{tmp_path}/r"
 
@@ -399,12 +405,14 @@ def test_restore_selects_log_by_path_and_key_or_by_id(
 
 
 @pytest.mark.fault(14)
-def test_missing_part_is_damage_of_acknowledged_copy(written: Session, tmp_path: Path) -> None:
-    edges = written.inputs["edges"]
+def test_missing_part_is_damage_of_acknowledged_copy(
+    session_on_disk: Session, tmp_path: Path
+) -> None:
+    edges = session_on_disk.inputs["edges"]
     edges.insert([(i, i) for i in range(70_000)])
-    written.commit(wait="disk")
-    source = source_of(written)
-    replica = FolderReplica(made(tmp_path / "r"), source.log_id)
+    session_on_disk.commit(wait="disk")
+    source = source_of(session_on_disk)
+    replica = FolderReplica(made_folder(tmp_path / "r"), source.log_id)
     Shipper(source, replica, NAME, lambda why: None).ship()
     files = Files()
     consistency.examine_copy(files, "url", replica)
@@ -415,7 +423,7 @@ def test_missing_part_is_damage_of_acknowledged_copy(written: Session, tmp_path:
         consistency.examine_copy(files, "url", replica)
 
 
-def shipped(session: Session, replica: FolderReplica, poll: TakeoverPoll) -> None:
+def ship_all(session: Session, replica: FolderReplica, poll: TakeoverPoll) -> None:
     shipper = Shipper(source_of(session), replica, NAME, lambda why: poll.ask(0, why))
     while shipper.ship():
         pass
@@ -437,20 +445,20 @@ def test_old_disk_is_detected_after_replica_dropped_frames(
                 checkpoint_now(session)
             session.sync()
             source = source_of(session)
-            replica = replica or FolderReplica(made(tmp_path / "r"), source.log_id)
-            shipped(session, replica, TakeoverPoll(1, 1))
+            replica = replica or FolderReplica(made_folder(tmp_path / "r"), source.log_id)
+            ship_all(session, replica, TakeoverPoll(1, 1))
         if not backup.exists():
             shutil.copytree(path, backup)
     assert replica is not None
     held = dict(replica.held().files)
     shutil.rmtree(path)
     shutil.copytree(backup, path)
-    for opening in range(4):  # the last of these is of a later generation than the replica knows
+    for opening in range(4):  # the last one has a later generation than the replica
         with open_session(path) as session:
             session.inputs["edges"].insert([(90 + opening, 9)])
             session.commit(wait="disk")
             with pytest.raises(FencedError):
-                shipped(session, replica, TakeoverPoll(1, 1))
+                ship_all(session, replica, TakeoverPoll(1, 1))
     assert dict(replica.held().files) == held
 
 
@@ -462,12 +470,12 @@ def test_old_disk_without_epochs_is_detected(tmp_path: Path) -> None:
         log.append(payloads.EPOCH, payloads.encode_payload(1, 0.0, {"label": "one"}, []))
         log.sync()
         source = LogSource(str(path), log.generation)
-        replica = FolderReplica(made(tmp_path / "r"), source.log_id)
+        replica = FolderReplica(made_folder(tmp_path / "r"), source.log_id)
         Shipper(source, replica, NAME, lambda why: TakeoverPoll(1, 1).ask(0, why)).ship()
     held = dict(replica.held().files)
     shutil.rmtree(path)
     shutil.copytree(backup, path)
-    for owner in range(3):  # also who begins behind what the replica has
+    for owner in range(3):  # also owners that begin before the replica's end
         with Log.open(path, takeover=True) as log:
             for label in ("another", "one more"):
                 log.append(
@@ -481,17 +489,19 @@ def test_old_disk_without_epochs_is_detected(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(10)
-def test_torn_tail_behind_acknowledged_frames_is_cut(written: Session, tmp_path: Path) -> None:
-    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
-    shipped(written, replica, TakeoverPoll(1, 1))
+def test_torn_tail_behind_acknowledged_frames_is_cut(
+    session_on_disk: Session, tmp_path: Path
+) -> None:
+    replica = FolderReplica(made_folder(tmp_path / "r"), source_of(session_on_disk).log_id)
+    ship_all(session_on_disk, replica, TakeoverPoll(1, 1))
     whole = consistency.examine_copy(Files(), "url", replica).end
     (segment,) = Path(replica.folder).glob("segment-*")
     acknowledged = segment.stat().st_size
     note = Path(replica.folder, "acknowledged").read_bytes()
-    for i in range(40):  # each says how far the log was on its own disk
-        written.inputs["edges"].insert([(i, i)])
-        written.commit(wait="disk")
-    shipped(written, replica, TakeoverPoll(1, 1))
+    for i in range(40):  # each frame contains the durable mark of the disk
+        session_on_disk.inputs["edges"].insert([(i, i)])
+        session_on_disk.commit(wait="disk")
+    ship_all(session_on_disk, replica, TakeoverPoll(1, 1))
     data = bytearray(segment.read_bytes())
     data[acknowledged : acknowledged + 512] = bytes(512)
     segment.write_bytes(data)
@@ -529,27 +539,29 @@ def test_unsigned_replica_config_is_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(12)
-def test_damaged_file_is_not_shipped_over_good_copy(written: Session, tmp_path: Path) -> None:
-    written.inputs["edges"].insert([(i, i) for i in range(70_000)])
-    written.commit(wait="disk")
-    checkpoint_now(written)
+def test_damaged_file_is_not_shipped_over_good_copy(
+    session_on_disk: Session, tmp_path: Path
+) -> None:
+    session_on_disk.inputs["edges"].insert([(i, i) for i in range(70_000)])
+    session_on_disk.commit(wait="disk")
+    checkpoint_now(session_on_disk)
     for i in range(5):
-        written.inputs["edges"].insert([(i, i)])
-        written.commit(wait="disk")
-    source, name = source_of(written), name_of(written)
-    replica = FolderReplica(made(tmp_path / "r"), source.log_id)
-    shipped(written, replica, TakeoverPoll(1, 1))
+        session_on_disk.inputs["edges"].insert([(i, i)])
+        session_on_disk.commit(wait="disk")
+    source, name = source_of(session_on_disk), name_of(session_on_disk)
+    replica = FolderReplica(made_folder(tmp_path / "r"), source.log_id)
+    ship_all(session_on_disk, replica, TakeoverPoll(1, 1))
     shipper = Shipper(source, replica, name, lambda why: None)
     while shipper.ship():
         pass
     good = {path.name: path.read_bytes() for path in Path(replica.folder).rglob("*.*")}
-    for path in sorted(Path(written.path).rglob("*.*")):
+    for path in sorted(Path(session_on_disk.path).rglob("*.*")):
         if path.name not in good or path.suffix not in (".log", ".state", ".arrow", ".pack"):
             continue
         data = path.read_bytes()
         at = min(len(data), len(good[path.name])) - 20
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        other = FolderReplica(made(tmp_path / path.name), source.log_id)
+        other = FolderReplica(made_folder(tmp_path / path.name), source.log_id)
         fresh = Shipper(source, other, name, lambda why: None)
         shipper.doubt([path.name])
         for each in (shipper, fresh):
@@ -565,16 +577,18 @@ def test_damaged_file_is_not_shipped_over_good_copy(written: Session, tmp_path: 
     assert shipper.acknowledged is not None
 
 
-def test_frames_are_verified_before_append_to_copy(written: Session, tmp_path: Path) -> None:
-    source = source_of(written)
-    replica = FolderReplica(made(tmp_path / "r"), source.log_id)
+def test_frames_are_verified_before_append_to_copy(
+    session_on_disk: Session, tmp_path: Path
+) -> None:
+    source = source_of(session_on_disk)
+    replica = FolderReplica(made_folder(tmp_path / "r"), source.log_id)
     shipper = Shipper(source, replica, NAME, lambda why: None)
     while shipper.ship():
         pass
     known = shipper.acknowledged
     for i in range(3):
-        written.inputs["edges"].insert([(i, i)])
-        written.commit(wait="disk")
+        session_on_disk.inputs["edges"].insert([(i, i)])
+        session_on_disk.commit(wait="disk")
     view = source.current_view()
     assert view is not None
     segment, size = view.extents[-1]

@@ -1,4 +1,4 @@
-"""Plans of traces at an epoch: each is right, or reported as missing."""
+"""Plans of traces at an epoch: each trace is right, or reported as missing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def session(session: Session) -> Session:
     return session
 
 
-def committed(session: Session, first: int, last: int) -> dict[int, Snapshot]:
-    """Commits up to an epoch; what readers saw after each."""
+def commit_epochs(session: Session, first: int, last: int) -> dict[int, Snapshot]:
+    """Commits up to an epoch; returns the snapshot after each."""
     seen = {}
     for i in range(first, last + 1):
         edges = session.inputs["edges"]
@@ -55,7 +55,7 @@ def rows(trace: Trace | None) -> list[tuple[object, ...]]:
 
 
 def check(now: Snapshot, was: Snapshot, made: GraphAtEpoch) -> None:
-    """What is planned is what was; layers ascend, and end at the epoch."""
+    """Compares planned traces with past ones; their layers ascend and end at the epoch."""
     for number, trace in made.traces.items():
         for bounds in ([x.lower for x in trace.layers], [x.upper for x in trace.layers]):
             assert bounds == sorted(bounds)
@@ -72,21 +72,21 @@ def check(now: Snapshot, was: Snapshot, made: GraphAtEpoch) -> None:
 
 
 def test_every_planned_trace_equals_its_past_state(session: Session) -> None:
-    seen = committed(session, 1, 24)
+    seen = commit_epochs(session, 1, 24)
     now = seen[24]
     for epoch, was in seen.items():
         made = plan_as_of(now, epoch)
         check(now, was, made)
         assert not made.unread
     assert plan_as_of(now, 24).is_complete
-    assert not plan_as_of(now, 11).is_complete  # what operators remember has no history
+    assert not plan_as_of(now, 11).is_complete  # operator state has no history
 
 
 def test_planned_files_are_those_of_earlier_layers(session: Session) -> None:
     edges = session.inputs["edges"]
     edges.insert([(i, i) for i in range(70_000)])
     session.commit()
-    committed(session, 2, 6)
+    commit_epochs(session, 2, 6)
     now = snapshot_of(session)
     number = next(iter(now.graph.named["edges"].traces.values()))
     files = [ref.path for layer in now.version.traces[number].layers for ref in layer.files]
@@ -97,11 +97,11 @@ def test_planned_files_are_those_of_earlier_layers(session: Session) -> None:
 
 
 def test_stage_defined_later_is_reported(session: Session) -> None:
-    seen = committed(session, 1, 9)
+    seen = commit_epochs(session, 1, 9)
     session.replay_rows = 0
     session.stage("late", session["edges"].group_by("dst").agg(n="count(*)"))
     session.stage("fast", session["pairs"].filter("src > 2"))
-    later = committed(session, 10, 14)
+    later = commit_epochs(session, 10, 14)
     now = later[14]
     for epoch, was in {**seen, **later}.items():
         made = plan_as_of(now, epoch)
@@ -111,7 +111,7 @@ def test_stage_defined_later_is_reported(session: Session) -> None:
 
 
 def test_input_declared_later_is_empty(session: Session) -> None:
-    committed(session, 1, 4)
+    commit_epochs(session, 1, 4)
     more = session.input("more", "x long")
     more.insert([(1,)])
     session.commit()
@@ -122,28 +122,28 @@ def test_input_declared_later_is_empty(session: Session) -> None:
 
 
 def test_layers_of_caught_up_stage_are_not_split(session: Session) -> None:
-    """A stage stops, epochs pass, and it has them in one step."""
-    seen = committed(session, 1, 5)
+    """A stage stops, epochs pass, and it catches up in one step."""
+    seen = commit_epochs(session, 1, 5)
     session.replay_rows = 0
     session.input("side", "src long, w long")
     side = session["side"]
     session.stage("base", session["edges"].with_columns(twice="src * 2"))
     joined = session["base"].filter("twice > 2").join(side, on="src", how="left")
     session.stage("over", joined.group_by("src").agg(n="count(*)"))
-    seen |= committed(session, 6, 9)
+    seen |= commit_epochs(session, 6, 9)
     session.stage("base", session["edges"].with_columns(thrice="src * 3"))
     assert session.stale
-    seen |= committed(session, 10, 13)
+    seen |= commit_epochs(session, 10, 13)
     session.stage("base", session["edges"].with_columns(twice="src * 2"))
     assert not session.stale
-    seen |= committed(session, 14, 16)
+    seen |= commit_epochs(session, 14, 16)
     now = seen[16]
     for epoch, was in seen.items():
         check(now, was, plan_as_of(now, epoch))
 
 
 def test_plan_is_unchanged_after_reopening(session: Session, tmp_path: Path) -> None:
-    seen = committed(session, 1, 12)
+    seen = commit_epochs(session, 1, 12)
     session.close()
     with nosync_nb.open(tmp_path / "log") as again:
         again.inputs["edges"].insert([(1, 1)])
@@ -155,14 +155,14 @@ def test_plan_is_unchanged_after_reopening(session: Session, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("epoch", [-1, 5, 99])
 def test_missing_epoch_raises_error(session: Session, epoch: int) -> None:
-    committed(session, 1, 4)
+    commit_epochs(session, 1, 4)
     with pytest.raises(TimeError, match="is not readable") as told:
         plan_as_of(snapshot_of(session), epoch)
     assert "epochs 0 to 4 are" in str(told.value.hint)
 
 
 def test_epoch_0_is_empty(session: Session) -> None:
-    committed(session, 1, 4)
+    commit_epochs(session, 1, 4)
     now = snapshot_of(session)
     made = plan_as_of(now, 0)
     assert not any(rows(trace) for trace in made.traces.values())
@@ -174,11 +174,11 @@ def kept_frames(session: Session) -> list[Frame]:
 
 
 def test_rewind_frame_covers_all_undone_epochs(session: Session) -> None:
-    committed(session, 1, 6)
+    commit_epochs(session, 1, 6)
     session.rewind(3)
     *before, rewind = kept_frames(session)
     number = next(iter(graph_of(session).named["edges"].traces.values()))
-    assert not RecentFrames(before[-1:], 3).is_complete  # of epochs 4 and 5 nothing is known
+    assert not RecentFrames(before[-1:], 3).is_complete  # the frames of epochs 4 and 5 are missing
     for frames in ([rewind], [*before[-1:], rewind]):
         assert RecentFrames(frames, 3).is_complete
         assert not RecentFrames(frames, 3).of_trace(number, number).since
@@ -186,8 +186,8 @@ def test_rewind_frame_covers_all_undone_epochs(session: Session) -> None:
 
 
 def test_recent_epochs_are_planned_from_frames(session: Session) -> None:
-    """With the frames nothing has to be run, whatever layers were merged."""
-    seen = committed(session, 1, 24)
+    """With the frames nothing must be recomputed, whichever layers were merged."""
+    seen = commit_epochs(session, 1, 24)
     now, frames = seen[24], kept_frames(session)
     for epoch, was in seen.items():
         made = plan_as_of(now, epoch, frames=frames)
@@ -199,14 +199,14 @@ def test_recent_epochs_are_planned_from_frames(session: Session) -> None:
 def test_frames_are_used_after_checkpoints_but_not_over_definitions(
     session: Session,
 ) -> None:
-    seen = committed(session, 1, 8)
+    seen = commit_epochs(session, 1, 8)
     checkpoint_now(session)
-    seen |= committed(session, 9, 12)
+    seen |= commit_epochs(session, 9, 12)
     checkpoint_now(session)
     session.stage("late", session["edges"].group_by("dst").agg(n="count(*)"))
-    seen |= committed(session, 13, 16)
+    seen |= commit_epochs(session, 13, 16)
     checkpoint_now(session)
-    seen |= committed(session, 17, 20)
+    seen |= commit_epochs(session, 17, 20)
     now, frames = seen[20], kept_frames(session)
     for epoch, was in seen.items():
         check(now, was, plan_as_of(now, epoch, frames=frames))
@@ -217,8 +217,8 @@ def test_frames_are_used_after_checkpoints_but_not_over_definitions(
 
 
 def test_plan_after_rewind_is_right(session: Session) -> None:
-    """A layer from which something was taken away tells of no epoch before that."""
-    seen = committed(session, 1, 24)
+    """A layer with undone changes cannot be used for earlier epochs."""
+    seen = commit_epochs(session, 1, 24)
     made = plan_as_of(seen[24], 20, frames=kept_frames(session))
     back = seen[24]._replace(version=VersionState(20, made.traces))
     for epoch in range(1, 21):

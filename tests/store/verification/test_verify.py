@@ -44,8 +44,8 @@ def small_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(writer, "SEGMENT_BYTES_MAX", 2000)
 
 
-def grow(session: Session, epochs: range) -> None:
-    """Commits epochs of a few rows, and of many now and then; checkpoints on the way."""
+def commit_epochs(session: Session, epochs: range) -> None:
+    """Commits epochs of few rows, sometimes of many, with checkpoints."""
     edges = session.inputs["edges"]
     for epoch in epochs:
         count = 3 * SPILL_ROWS if epoch % 9 == 7 else 4
@@ -66,9 +66,9 @@ def written(tmp_path_factory: pytest.TempPathFactory, keys: None) -> Path:
             edges = session.input("edges", "src int, dst int")
             session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
             session.stage("far", edges.filter("dst > 2000"))
-            grow(session, range(1, EPOCHS - 3))
+            commit_epochs(session, range(1, EPOCHS - 3))
         with nosync_nb.open(path) as session:
-            grow(session, range(EPOCHS - 3, EPOCHS + 1))
+            commit_epochs(session, range(EPOCHS - 3, EPOCHS + 1))
     return path
 
 
@@ -83,7 +83,7 @@ def files_of(log: Path) -> list[Path]:
     return sorted(p for p in log.rglob("*") if p.suffix in (".log", ".state", ".arrow", ".pack"))
 
 
-def hit(found: VerificationReport) -> set[str]:
+def damaged_names(found: VerificationReport) -> set[str]:
     return {each.file for each in found.damage}
 
 
@@ -103,7 +103,7 @@ def test_intact_log_is_whole_and_read_completely(log: Path) -> None:
 
 
 def positions(size: int) -> set[int]:
-    """Bytes of a file: those of its beginning and its end, and some between."""
+    """Positions at the beginning and the end of a file, and some between."""
     ends = [*range(0, 56, 9), *range(size - 90, size, 7)]
     return {at for at in (*ends, *range(60, size, max(1, size // 9))) if 0 <= at < size}
 
@@ -115,12 +115,12 @@ def test_changed_byte_of_any_file_is_named(log: Path) -> None:
         for at in sorted(positions(len(good))):
             path.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
             found = verify(str(log))
-            assert hit(found) == {path.name}, (at, len(good), found)
+            assert damaged_names(found) == {path.name}, (at, len(good), found)
         path.write_bytes(good)
     assert verify(str(log)).whole
 
 
-def cut(data: bytes) -> bytes:
+def truncated(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
 
@@ -138,13 +138,13 @@ def zeros_inside(data: bytes) -> bytes:
 
 
 @pytest.mark.fault(13, 15)
-@pytest.mark.parametrize("spoil", [cut, zeroed, emptied, zeros_inside])
+@pytest.mark.parametrize("spoil", [truncated, zeroed, emptied, zeros_inside])
 def test_damaged_file_is_named(log: Path, spoil: Callable[[bytes], bytes]) -> None:
     for path in files_of(log):
         good = path.read_bytes()
         path.write_bytes(spoil(good))
         if path.read_bytes() != good:
-            assert hit(verify(str(log))) == {path.name}, (path, verify(str(log)))
+            assert damaged_names(verify(str(log))) == {path.name}, (path, verify(str(log)))
         path.write_bytes(good)
 
 
@@ -155,13 +155,13 @@ def test_deleted_file_is_named_unless_it_is_not_needed(log: Path, tmp_path: Path
     for path in paths:
         aside = path.rename(tmp_path / "aside")
         found = verify(str(log))
-        if path.suffix == ".state":  # the other one, and the frames since, say all that it does
+        if path.suffix == ".state":  # the other one and the later frames suffice
             assert found.whole, found
         elif path == last:
             assert len(found.damage) == 1, found
             assert "what follows it" in found.damage[0].what
         else:
-            assert hit(found) == {path.name}, found
+            assert damaged_names(found) == {path.name}, found
         aside.rename(path)
 
 
@@ -172,7 +172,7 @@ def test_exchanged_files_are_both_named(log: Path, suffix: str) -> None:
     one, other = first.read_bytes(), second.read_bytes()
     first.write_bytes(other)
     second.write_bytes(one)
-    assert hit(verify(str(log))) == {first.name, second.name}
+    assert damaged_names(verify(str(log))) == {first.name, second.name}
 
 
 def test_damage_names_stage_and_epochs(log: Path) -> None:
@@ -191,7 +191,7 @@ def test_damage_names_stage_and_epochs(log: Path) -> None:
 
 
 def test_damaged_frame_loses_only_its_epoch(log: Path) -> None:
-    """An epoch in the middle of a segment: it alone is named."""
+    """Only the epoch of the damaged frame is named."""
     path = [each for each in files_of(log) if each.suffix == ".log"][-2]
     good = path.read_bytes()
     epochs = set()
@@ -207,17 +207,17 @@ def test_damaged_frame_loses_only_its_epoch(log: Path) -> None:
 
 @pytest.mark.fault(10, 13)
 def test_unsynced_torn_tail_is_only_a_note(log: Path) -> None:
-    """After another boot the published word counts for nothing, and frames say what was on disk."""
+    """After another boot the published offset is void, and frames prove the durable ones."""
 
     path = [each for each in files_of(log) if each.suffix == ".log"][-1]
-    (log / "owner").unlink()  # of another boot, as far as can be told
+    (log / "owner").unlink()  # without it the boot is unknown
     with path.open("ab") as file:
         file.write(b"\x89NSFtorn")
     found = verify(str(log))
     assert found.whole, found
     assert "never synced" in found.notes[0]
     path.write_bytes(path.read_bytes()[:-30])
-    assert hit(verify(str(log))) == {path.name}, "the frame was known to be on disk"
+    assert damaged_names(verify(str(log))) == {path.name}, "the frame was durable"
 
 
 def test_unreferenced_files_are_ignored(log: Path) -> None:
@@ -239,7 +239,7 @@ def test_missing_log_or_link_cannot_be_verified(log: Path, tmp_path: Path) -> No
 
 
 class Unreadable(Files):
-    """A disk one of whose files gives errors."""
+    """A disk with one unreadable file."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -265,33 +265,33 @@ def test_checkpoint_of_diverged_copy_is_damage(tmp_path: Path) -> None:
     newest = max(path.name for path in (tmp_path / "one").glob("checkpoint-*"))
     shutil.copy(tmp_path / "one" / newest, tmp_path / "other" / newest)
     assert verify(str(tmp_path / "one")).whole
-    assert hit(verify(str(tmp_path / "other"))) == {newest}
+    assert damaged_names(verify(str(tmp_path / "other"))) == {newest}
 
 
 @pytest.mark.fault(17)
 def test_unreadable_file_is_damage(log: Path) -> None:
     for path in files_of(log):
         found = verify(str(log), files=Unreadable(path.name))
-        assert hit(found) == {path.name}, found
+        assert damaged_names(found) == {path.name}, found
         assert "device" in found.damage[0].what
 
 
 def test_concurrent_commits_and_merges_are_no_damage(
     tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each piece that is read lets others go on; here they go on by whole epochs."""
+    """Other work continues between reads; here it commits whole epochs."""
     small_files(monkeypatch)
     session = nosync_nb.open(tmp_path / "x.nosync")
     edges = session.input("edges", "src int, dst int")
     session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
-    grow(session, range(1, 12))
+    commit_epochs(session, range(1, 12))
     ended = threading.Event()
     epochs = iter(range(12, 100_000))
 
     def go_on() -> None:
         while not ended.is_set():
             first = next(epochs)
-            grow(session, range(first, first + 1))
+            commit_epochs(session, range(first, first + 1))
 
     thread = threading.Thread(target=go_on)
     thread.start()
@@ -318,9 +318,9 @@ def test_file_deleted_after_survey_is_no_damage(
     with nosync_nb.open(tmp_path / "x.nosync") as session:
         edges = session.input("edges", "src int, dst int")
         session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
-        grow(session, range(1, 9))
+        commit_epochs(session, range(1, 9))
         before = {path.name for path in files_of(tmp_path)}
-        acts = iter([lambda: grow(session, range(9, 60))])
+        acts = iter([lambda: commit_epochs(session, range(9, 60))])
 
         def pause() -> None:
             act = next(acts, None)
@@ -341,14 +341,14 @@ def test_segment_deleted_before_open_is_no_damage(
     with nosync_nb.open(tmp_path / "x.nosync") as session:
         edges = session.input("edges", "src int, dst int")
         session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
-        grow(session, range(1, 9))
+        commit_epochs(session, range(1, 9))
         looks: list[str] = []
 
         class Meanwhile(Files):
             def open(self, path: str, *, write: bool = False) -> File:
                 if path.endswith(".log") and path in looks and "gone" not in looks:
                     looks.append("gone")
-                    grow(session, range(9, 60))
+                    commit_epochs(session, range(9, 60))
                     assert not os.path.exists(path), "it was not deleted"
                 looks.append(path)
                 return super().open(path, write=write)
@@ -362,10 +362,10 @@ def test_segment_deleted_before_open_is_no_damage(
 def test_unpublished_frame_is_not_verified(
     tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the next segment is there and has nothing in it, so that the last is not known."""
+    """Also if the next segment exists and is empty, so that the last one is unknown."""
     with nosync_nb.open(tmp_path / "x.nosync") as session:
         session.input("edges", "src int, dst int")
-        grow(session, range(1, 4))
+        commit_epochs(session, range(1, 4))
         before = verify(session.path)
         lease, last = lease_of(log_of(session)), files_of(tmp_path)[-1]
         generation, number = map(int, last.stem.split("-")[1:])
@@ -377,7 +377,7 @@ def test_unpublished_frame_is_not_verified(
             publish(offset)
 
         monkeypatch.setattr(lease, "publish", shown)
-        grow(session, range(4, 5))
+        commit_epochs(session, range(4, 5))
         assert [(each.epoch, each.whole) for each in found] == [(before.epoch, True)]
         assert verify(session.path).epoch == before.epoch + 1
 
@@ -386,7 +386,7 @@ def test_second_survey_never_lowers_epoch(log: Path, monkeypatch: pytest.MonkeyP
     looks: list[LogSurvey] = []
 
     def mixture(*given: Any) -> LogSurvey:
-        """The first look misses a file that was merged away, the second one the last frames."""
+        """The first survey misses a merged file, the second one the last frames."""
         seen = survey_log(*given)
         looks.append(seen)
         gone = DamagedRange("gone.arrow", "it is missing")
@@ -429,7 +429,7 @@ def test_verification_writes_and_runs_nothing(log: Path) -> None:
 def test_command_exit_code_reports_damage(log: Path, *, spoilt: bool, code: int) -> None:
     path = next(each for each in files_of(log) if each.suffix == ".pack")
     if spoilt:
-        path.write_bytes(cut(path.read_bytes()))
+        path.write_bytes(truncated(path.read_bytes()))
     ran = subprocess.run(
         [sys.executable, "-m", "nosync_nb.verify", str(log)],
         capture_output=True,
@@ -461,7 +461,7 @@ def test_damage_escapes_hostile_text() -> None:
 
 @pytest.fixture
 def sparse(tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A log with a frame in each segment, of which a stage reads an input that changes rarely."""
+    """A log with a frame in each segment; a stage reads a rarely changing input."""
     path = tmp_path / "sparse.nosync"
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 1)
     with nosync_nb.open(path) as session:
@@ -506,6 +506,6 @@ def test_lost_frame_is_named_without_later_ones(sparse: Path) -> None:
         good = path.read_bytes()
         path.write_bytes(good[:-20] + bytes([good[-20] ^ 1]) + good[-19:])
         found = verify(str(sparse))
-        assert hit(found) <= {path.name}, found
+        assert damaged_names(found) <= {path.name}, found
         path.write_bytes(good)
     assert verify(str(sparse)).whole

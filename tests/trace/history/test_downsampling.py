@@ -27,12 +27,12 @@ from nosync_nb.trace.parts.part_file import write_parts
 PAIRS = Layout(("bigint", "bigint"), (0,))
 
 
-def tidied(history: History, keep: RetainedEpochs | None) -> int:
-    """Packs and thins out until nothing is left to do; the bytes that were written for it."""
+def tidy_all(history: History, keep: RetainedEpochs | None) -> int:
+    """Packs and downsamples completely; returns the number of bytes written."""
     written = 0
     while (plan := history.tidy(keep)) is not None:
         packed = plan.perform(lambda: None)
-        assert not history.loses(packed, keep)  # it was planned to keep that
+        assert not history.loses(packed, keep)  # the plan retains them
         written += sum(node.size_bytes for node in packed.new if node.name in packed.files)
         assert history.adopt(packed)
     return written
@@ -51,7 +51,7 @@ def readable(history: History, trace: int, now: int) -> list[int]:
 
 
 class ThinnedPast:
-    """Changes of two traces at epochs; the second one may get some for epochs long packed."""
+    """Changes of two traces; the second one may get changes for packed epochs."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         (folder / "layers").mkdir()
@@ -61,7 +61,7 @@ class ThinnedPast:
         self.now = 0
 
     def change(self, trace: int, epoch: int) -> None:
-        """A few rows come and go."""
+        """Adds and removes a few rows."""
         keys = [self.random.randrange(6) for _ in range(self.random.randint(1, 3))]
         batch = numbers(PAIRS, [((k, k % 2), self.random.choice([-1, 1, 2])) for k in keys])
         if len(batch) and self.random.random() < 0.3:
@@ -77,7 +77,7 @@ class ThinnedPast:
             self.change(1, self.now)
 
     def catch_up(self) -> None:
-        """The second trace has what it missed."""
+        """The second trace catches up."""
         last = self.changes[2][-1][0] if self.changes[2] else 0
         for epoch in range(last + 1, self.now + 1, self.random.choice([1, 3, 10])):
             self.change(2, epoch)
@@ -98,7 +98,7 @@ class ThinnedPast:
             self.changes[trace] = [each for each in some if each[0] <= to]
 
     def check(self) -> None:
-        """Every epoch that is said to be there is as it was, and so is what changed between."""
+        """Compares readable epochs and the changes between them with the model."""
         for trace in self.changes:
             epochs = readable(self.history, trace, self.now)
             assert epochs[-1] == self.now
@@ -118,7 +118,7 @@ BASE: list[Path] = []
 
 @pytest.fixture(autouse=True, scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """The disk is not waited for; sums of more than a few rows are files."""
+    """Skips syncs; sums of more than a few rows become files."""
     BASE.append(tmp_path_factory.mktemp("thinned"))
     with (
         mock.patch.object(File, "sync"),
@@ -153,7 +153,7 @@ def test_readable_epochs_are_unchanged_by_downsampling(seed: int, steps: list[st
         elif step == "thin":
             single = chance.choice([1, 2, 10, 50])
             before = {epoch: readable(history, epoch, model.now) for epoch in model.changes}
-            tidied(history, RetainedEpochs(single, frozenset(pins)))
+            tidy_all(history, RetainedEpochs(single, frozenset(pins)))
             for trace, epochs in before.items():
                 new = max(0, model.now + 1 - single)
                 assert {e for e in epochs if e >= new} <= {*readable(history, trace, model.now)}
@@ -161,8 +161,8 @@ def test_readable_epochs_are_unchanged_by_downsampling(seed: int, steps: list[st
         model.check()
 
 
-def long(folder: Path, count: int, every: int) -> ThinnedPast:
-    """A past of so many epochs, packed after each so many."""
+def packed_past(folder: Path, count: int, every: int) -> ThinnedPast:
+    """A history of `count` epochs, packed every `every` epochs."""
     model = ThinnedPast(folder, 1)
     for _ in range(count // every):
         model.advance(every)
@@ -171,27 +171,27 @@ def long(folder: Path, count: int, every: int) -> ThinnedPast:
 
 
 def test_pack_is_downsampled_in_its_old_part_only(tmp_path: Path) -> None:
-    model = long(tmp_path, 1000, 1000)
-    tidied(model.history, RetainedEpochs(100))
+    model = packed_past(tmp_path, 1000, 1000)
+    tidy_all(model.history, RetainedEpochs(100))
     assert model.history.epochs(1, 1000) == [range(15, 896, 16), range(896, 1001)]
     model.check()
 
 
 def test_pin_retains_only_its_epoch(tmp_path: Path) -> None:
-    model = long(tmp_path, 1000, 1000)
-    tidied(model.history, RetainedEpochs(100, frozenset([500, 31])))
+    model = packed_past(tmp_path, 1000, 1000)
+    tidy_all(model.history, RetainedEpochs(100, frozenset([500, 31])))
     epochs = readable(model.history, 1, 1000)
     assert 500 in epochs
     assert [e for e in epochs if e < 896] == sorted([500, *range(15, 896, 16)])
-    tidied(model.history, RetainedEpochs(100))
+    tidy_all(model.history, RetainedEpochs(100))
     assert 500 not in readable(model.history, 1, 1000)
     model.check()
 
 
 def test_intervals_grow_and_packs_shrink_in_number(tmp_path: Path) -> None:
-    model = long(tmp_path, 6000, 50)
+    model = packed_past(tmp_path, 6000, 50)
     before = len(model.history.files())
-    tidied(model.history, RetainedEpochs(2))
+    tidy_all(model.history, RetainedEpochs(2))
     steps = {each.step for each in model.history.epochs(1, 6000)}
     assert 4096 in steps
     assert len(readable(model.history, 1, 6000)) < 80
@@ -205,18 +205,18 @@ def test_bytes_written_by_downsampling_follow_history(tmp_path: Path) -> None:
         model.advance(37)
         packed(model.history, model.now)
         made += tree_of(model.history)[-1].size_bytes
-        written += tidied(model.history, RetainedEpochs(20))
+        written += tidy_all(model.history, RetainedEpochs(20))
     assert written < 3 * made
-    assert tidied(model.history, RetainedEpochs(20)) == 0
+    assert tidy_all(model.history, RetainedEpochs(20)) == 0
 
 
 def test_number_of_packs_follows_readable_epochs(tmp_path: Path) -> None:
-    """A pack of 300 epochs of which one group was left stayed a file, for each of them."""
+    """Packs of which downsampling left one group must not all stay files."""
     model = ThinnedPast(tmp_path, 1)
     for _ in range(240):
         model.advance(16)
         packed(model.history, model.now)
-        tidied(model.history, RetainedEpochs(64))
+        tidy_all(model.history, RetainedEpochs(64))
     nodes = [node for top in tree_of(model.history) for node in top.walk()]
     assert 3 * len(nodes) < len(readable(model.history, 1, model.now))
     model.check()
@@ -247,7 +247,7 @@ def test_sum_of_downsampled_leaves_is_recut_as_a_whole() -> None:
 
 
 def test_late_changes_of_rewound_epochs_are_downsampled(tmp_path: Path) -> None:
-    model = long(tmp_path, 100, 100)
+    model = packed_past(tmp_path, 100, 100)
     model.advance(1)
     model.catch_up()
     packed(model.history, model.now)
@@ -255,7 +255,7 @@ def test_late_changes_of_rewound_epochs_are_downsampled(tmp_path: Path) -> None:
     model.check()
     model.advance(400)
     packed(model.history, model.now)
-    tidied(model.history, RetainedEpochs(10))
-    tidied(model.history, RetainedEpochs(1))
-    tidied(model.history, RetainedEpochs(300))
+    tidy_all(model.history, RetainedEpochs(10))
+    tidy_all(model.history, RetainedEpochs(1))
+    tidy_all(model.history, RetainedEpochs(300))
     model.check()

@@ -61,36 +61,36 @@ POOLS += [[0.5, None, 1.0, float("nan"), 2.5, 0.5]]
 
 @pytest.fixture(autouse=True, scope="module")
 def quick() -> Iterator[None]:
-    """The disk is not waited for: other tests are about what reaches it."""
+    """Skips syncs, which other tests cover."""
     with mock.patch.object(File, "sync"), mock.patch.object(Files, "sync_folder"):
         yield
 
 
-def calm() -> None:
-    """A pause that takes no time."""
+def no_pause() -> None:
+    """Does not pause."""
 
 
 def pack(history: History, upto: int, keep: RetainedEpochs | None = None) -> bool:
-    """Packs and tidies up; returns whether there was something to pack."""
+    """Packs and tidies up; returns True if there was something to pack."""
     plan = history.pack(upto)
-    adopted = plan is not None and history.adopt(plan.perform(calm))
+    adopted = plan is not None and history.adopt(plan.perform(no_pause))
     while (more := history.tidy(keep)) is not None:
-        assert history.adopt(more.perform(calm))
+        assert history.adopt(more.perform(no_pause))
     return adopted
 
 
-def together(batches: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
+def decode_changes(batches: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
     """Decodes changes that need no decoding."""
     return concat_updates([batch.updates for batch in batches], types), [*map(len, batches)]
 
 
 def restored(history: History, folder: str) -> History:
-    """The history that a checkpoint brings back; its tail comes from the log."""
+    """The history restored from a checkpoint; its tail comes from the log."""
     again = History.restore(folder, json.loads(json.dumps(history.manifest())))
     for trace, tail in tails_of(history).items():
         for epoch, change in tail:
             if isinstance(change, Batch):
-                again.append_encoded(trace, change.layout, [(epoch, change)], together)
+                again.append_encoded(trace, change.layout, [(epoch, change)], decode_changes)
             else:
                 tails_of(again).setdefault(trace, []).append((epoch, change))
     return again
@@ -142,7 +142,7 @@ class Past(RuleBasedStateMachine):
         seed=st.integers(0, 2**16),
     )
     def catch_up(self, steps: list[int], seed: int) -> None:
-        """The last trace lags behind: its past is appended when packs have those epochs."""
+        """The last trace lags: its changes are appended after their epochs are packed."""
         own = self.epochs[TRACES[-1]]
         epoch = own[-1][0] if own else 0
         for step in steps:
@@ -151,7 +151,7 @@ class Past(RuleBasedStateMachine):
                 self.changed(Random(seed + epoch), TRACES[-1], epoch)
 
     def changed(self, random: Random, trace: int, epoch: int) -> None:
-        """Makes a change of a trace at an epoch, in one of the forms it may have."""
+        """Changes a trace at an epoch, in one of the possible forms."""
         layout = LAYOUTS[trace]
         picked = random.choices(range(6), k=random.randint(0, 4))
         columns = [rows.objects([pool[i] for i in picked]) for pool in POOLS[: len(layout.types)]]
@@ -161,13 +161,13 @@ class Past(RuleBasedStateMachine):
         self.epochs[trace].append((epoch, counted([batch])))
 
     def append(self, trace: int, epoch: int, batch: Batch, form: int) -> None:
-        """Appends a change in one of the forms it may have."""
+        """Appends a change in one of the possible forms."""
         history, folder = self.history, archive_of(self.history).parts
         layout = batch.layout
         if form < 2:
             history.append(trace, epoch, batch)
         elif form == 2:
-            history.append_encoded(trace, layout, [(epoch, batch)], together)
+            history.append_encoded(trace, layout, [(epoch, batch)], decode_changes)
         else:
             refs = write_parts(folder, [batch], "log")
             parts = [open_part(folder, r, layout) for r in refs] if form == 3 else ()
@@ -181,7 +181,7 @@ class Past(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting is not None)
     @rule()
     def perform(self) -> None:
-        packed = self.waiting.perform(calm)
+        packed = self.waiting.perform(no_pause)
         self.waiting = None
         self.history.adopt(packed)
 
@@ -222,10 +222,10 @@ class Past(RuleBasedStateMachine):
             self.compare_near(trace, epoch, random)
 
     def compare_near(self, trace: int, epoch: int, random: Random) -> None:
-        """By way of other epochs, as they were found before: as from nothing."""
+        """Reads by way of cached neighbouring epochs."""
         known = self.known[trace]
         if trace == TRACES[-1]:
-            known.clear()  # what it was may change while it lags behind
+            known.clear()  # its past may change while it lags
         found = incremental_seek.nearby_state(self.history, trace, LAYOUTS[trace], epoch, known)
         for part in found.parts():
             check(part)
@@ -237,7 +237,7 @@ class Past(RuleBasedStateMachine):
         del known[4:]
 
     def compare_apart(self, trace: int, lower: int, upper: int) -> None:
-        """Single epochs, all at once: those of which files tell have no fewer rows than is told."""
+        """Compares single epochs; for files the reported number of rows is a lower bound."""
         found = self.history.changes_by_epoch(trace, lower, upper)
         apart = Counter[tuple[int, Any]]()
         for layout, epochs, updates in found.small:
@@ -282,7 +282,7 @@ Past.TestCase.settings = settings(stateful_step_count=30)
 TestPast = Past.TestCase
 
 
-def long(folder: Path, epochs: int, every: int, *, retain: int | None = None) -> History:
+def packed_history(folder: Path, epochs: int, every: int, *, retain: int | None = None) -> History:
     """A history where row (e % 7, e) comes at e and goes at e + 50, packed now and then."""
     history = History.restore(str(folder / "history"), None)
     for epoch in range(1, epochs + 1):
@@ -304,14 +304,14 @@ def rows_at(history: History, epoch: int) -> list[int]:
 @pytest.mark.fault(46)
 @pytest.mark.parametrize("every", [7, 16, 100])
 def test_any_epoch_of_long_history_is_readable(tmp_path: Path, every: int) -> None:
-    history = long(tmp_path, 2000, every)
+    history = packed_history(tmp_path, 2000, every)
     for epoch in [*range(1, 60), *range(900, 1000), *range(1, 2001, 37), 1999, 2000]:
         assert list(range(max(1, epoch - 49), epoch + 1)) == rows_at(history, epoch)
     assert history.state(1, 0) == []
 
 
 def test_summed_epochs_are_not_reported_as_single_epochs(tmp_path: Path) -> None:
-    history = long(tmp_path, 600, 16, retain=32)
+    history = packed_history(tmp_path, 600, 16, retain=32)
     assert history.is_thinned
     readable = {epoch for each in history.epochs(1, 600) for epoch in each}
     found = {
@@ -319,7 +319,7 @@ def test_summed_epochs_are_not_reported_as_single_epochs(tmp_path: Path) -> None
     }
     assert {*range(585, 601)} <= found
     assert found <= readable
-    assert len(found) < 100, "of epochs that are summed up none is told"
+    assert len(found) < 100, "summed epochs are not reported"
 
 
 def test_frame_changes_are_decoded_in_bulk(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_frame_changes_are_decoded_in_bulk(tmp_path: Path) -> None:
 
     def told(data: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
         steps.append(len(data))
-        return together(data, types)
+        return decode_changes(data, types)
 
     made = [(e, numbers(PAIRS, [((0, e), 1), ((1, e), 1)][: e % 3])) for e in range(1, 1001)]
     history.append_encoded(1, PAIRS, made, told)
@@ -344,7 +344,7 @@ def test_frame_changes_are_decoded_in_bulk(tmp_path: Path) -> None:
 
 
 def test_state_is_the_sum_of_few_batches(tmp_path: Path) -> None:
-    history = long(tmp_path, 5000, 16)
+    history = packed_history(tmp_path, 5000, 16)
     levels = {node.level for top in tree_of(history) for node in top.walk()}
     assert levels == {0, 1, 2}
     assert len(tree_of(history)) < 2 * 16
@@ -356,20 +356,20 @@ def test_state_is_the_sum_of_few_batches(tmp_path: Path) -> None:
 
 
 def test_sum_names_no_trace_with_own_interval(tmp_path: Path) -> None:
-    history = long(tmp_path, 600, 16)
+    history = packed_history(tmp_path, 600, 16)
     sums = [node for top in tree_of(history) for node in top.walk() if node.children]
     assert len(sums) > 1
     assert all(not node.own for node in sums)
 
 
 def test_unchanged_traces_cost_nothing(tmp_path: Path) -> None:
-    history = long(tmp_path, 200, 50)
+    history = packed_history(tmp_path, 200, 50)
     assert history.state(9, 150) == []
     assert history.changes(9, 20, 150) == []
 
 
 def test_replay_over_packed_epochs_keeps_its_epochs(tmp_path: Path) -> None:
-    history = long(tmp_path, 64, 16)
+    history = packed_history(tmp_path, 64, 16)
     for epoch in range(1, 65):
         history.append(2, epoch, numbers(PAIRS, [((0, epoch), 1)]))
     before = {e: counted(history.state(2, e)) for e in range(65)}
@@ -387,7 +387,7 @@ def test_replay_over_packed_epochs_keeps_its_epochs(tmp_path: Path) -> None:
 
 
 def test_lagging_stage_catches_up_after_packs(tmp_path: Path) -> None:
-    history = long(tmp_path, 100, 20)
+    history = packed_history(tmp_path, 100, 20)
     history.append(2, 5, numbers(PAIRS, [((1, 1), 1)]))
     pack(history, 100)
     for epoch in range(101, 121):
@@ -413,7 +413,7 @@ def test_row_in_two_layouts_is_read_in_both(tmp_path: Path) -> None:
 def test_large_sums_become_part_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nosync_nb.trace.history.pack_plans.LARGE", 20)
     (tmp_path / "layers").mkdir()
-    history = long(tmp_path, 600, 10)
+    history = packed_history(tmp_path, 600, 10)
     parts = {name for name in history.files() if name.endswith(".arrow")}
     assert parts == set(os.listdir(tmp_path / "layers"))
     assert parts
@@ -422,7 +422,7 @@ def test_large_sums_become_part_files(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_hidden_epochs_undone_by_rewind_are_single_again(tmp_path: Path) -> None:
-    history = long(tmp_path, 30, 1000)
+    history = packed_history(tmp_path, 30, 1000)
     history.start_at(1, 5)
     history.hide(1, 8, 12)
     history.hide(1, 18, 29)
@@ -434,7 +434,7 @@ def test_hidden_epochs_undone_by_rewind_are_single_again(tmp_path: Path) -> None
 
 
 def test_pack_of_abandoned_copy_is_not_adopted(tmp_path: Path) -> None:
-    history = long(tmp_path, 30, 1000)
+    history = packed_history(tmp_path, 30, 1000)
     plan = history.pack(29)
     assert plan is not None
     packed = plan.perform()
@@ -450,8 +450,8 @@ def test_pack_of_abandoned_copy_is_not_adopted(tmp_path: Path) -> None:
 
 
 def test_retention_keeps_last_epochs_single(tmp_path: Path) -> None:
-    history = long(tmp_path, 5000, 64, retain=100)
-    every = long(tmp_path / "all", 5000, 64)
+    history = packed_history(tmp_path, 5000, 64, retain=100)
+    every = packed_history(tmp_path / "all", 5000, 64)
     ranges = history.epochs(1, 5000)
     assert [r.step for r in ranges] == [256, 16, 1]
     assert 5000 in ranges[-1]
@@ -472,12 +472,12 @@ def test_retention_keeps_last_epochs_single(tmp_path: Path) -> None:
 
 
 def test_pinned_epoch_is_readable_until_released(tmp_path: Path) -> None:
-    history = long(tmp_path, 3000, 64)
+    history = packed_history(tmp_path, 3000, 64)
     pack(history, 3000, RetainedEpochs(100, frozenset((1000, 255))))
     ranges = history.epochs(1, 3000)
     assert any(1000 in each and each.step == 1 for each in ranges)
     assert 255 in ranges[0]
-    assert ranges[0].step == 256  # it can be told apart as it is
+    assert ranges[0].step == 256  # it is readable without a pin
     assert rows_at(history, 1000) == list(range(951, 1001))
     assert 1100 not in {e for each in ranges for e in each}
     pack(history, 3000, RetainedEpochs(100))
@@ -486,7 +486,7 @@ def test_pinned_epoch_is_readable_until_released(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("back", [5, 9, 15, 31, 40, 255, 300])
 def test_pack_cut_by_rewind_is_readable_after_downsampling(tmp_path: Path, back: int) -> None:
-    history = long(tmp_path, 320, 320)
+    history = packed_history(tmp_path, 320, 320)
     history.truncate(back)
     for epoch in range(back + 1, 2001):
         history.append(1, epoch, numbers(PAIRS, [((0, epoch), 1)]))
@@ -526,7 +526,7 @@ def test_common_epochs_are_in_both_lists(
 
 
 def test_hidden_epochs_name_readable_neighbours(tmp_path: Path) -> None:
-    history = long(tmp_path, 30, 1000)
+    history = packed_history(tmp_path, 30, 1000)
     history.start_at(1, 7)
     history.hide(1, 12, 20)
     assert [range(7, 12), range(20, 31)] == history.epochs(1, 30)
@@ -545,7 +545,7 @@ def test_hidden_epochs_name_readable_neighbours(tmp_path: Path) -> None:
 
 @pytest.mark.fault(12)
 def test_damage_is_found_by_read_and_scrubber(tmp_path: Path) -> None:
-    history = long(tmp_path, 40, 40)
+    history = packed_history(tmp_path, 40, 40)
     (name,) = history.files()
     path = tmp_path / "history" / name
     assert flaws_in(path) == []
@@ -583,7 +583,7 @@ def test_damage_is_found_by_read_and_scrubber(tmp_path: Path) -> None:
     ],
 )
 def test_hidden_epochs_in_manifest_are_validated(tmp_path: Path, hidden: Any) -> None:
-    history = long(tmp_path, 4, 4)
+    history = packed_history(tmp_path, 4, 4)
     good = history.manifest()
     assert History.restore(str(tmp_path / "history"), {**good, "hidden": [[1, [[0, 3]]]]})
     with pytest.raises(CorruptLogError, match="hides"):

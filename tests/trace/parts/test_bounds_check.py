@@ -1,6 +1,6 @@
-"""Bounds of part files and packs: valid checksums, offsets that lead outside.
+"""Bounds of part files and packs: valid checksums with offsets outside the buffers.
 
-A kernel that is killed by one could not even say so: what reads them here is another process.
+Another process reads them, because a crash would end the test run.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A log with a part and a pack, of which the checkpoint is the end."""
+    """A log with a part and a pack that ends with a checkpoint."""
     with nosync_nb.open(tmp_path / "log") as session:
         rows = session.input("rows", TYPES)
         rows.insert(ROWS)
         session.commit()
-        rows.insert([(100, "late", ["a"]), (101, "late", [])])  # small: it goes into the pack
+        rows.insert([(100, "late", ["a"]), (101, "late", [])])  # a small change goes into the pack
         session.commit()
         checkpoint_now(session)
     return tmp_path / "log"
 
 
 def leading_outside(array: pa.Array) -> pa.Array:
-    """The array with an offset in its middle that leads far outside, and back again."""
+    """The array with an offset far outside in its middle."""
     offsets = np.frombuffer(array.buffers()[1], np.int32).copy()
     offsets[array.offset + len(array) // 2] = 1 << 30
     buffers = array.buffers()
@@ -87,7 +87,7 @@ BREAKS = {"text": (1, leading_outside), "list": (2, leading_outside)}
 
 
 def rewrite(folder: Path, change: Any) -> None:
-    """Gives every part that the checkpoint names to `change`, and names what it made of it."""
+    """Replaces every part of the checkpoint by the result of `change`."""
     (name,) = checkpoint.checkpoint_names(DISK.names(str(folder)))
     state = checkpoint.read_checkpoint(DISK, str(folder), name)
     assert isinstance(state, checkpoint.Checkpoint)
@@ -107,8 +107,8 @@ def rewrite(folder: Path, change: Any) -> None:
     checkpoint.write_checkpoint(DISK, str(folder), state._replace(payload=data))
 
 
-def broken_part(layers: str, ref: PartRef, column: int, change: Any) -> PartRef:
-    """Writes a part again, by our own code, with one of its columns changed."""
+def rewritten_part(layers: str, ref: PartRef, column: int, change: Any) -> PartRef:
+    """Rewrites a part by our own code with one column changed."""
     found, record, _ = arrow_file.open_mapped(layers, ref.path, ref.size_bytes, ref.digest)
     arrays = list(record.columns)
     arrays[column] = change(arrays[column])
@@ -144,7 +144,7 @@ def test_part_with_offsets_outside_is_reported_without_crash(
     layers = str(log / "layers")
     with nosync_nb.open(log, mode="r") as session:
         whole = [sorted(map(repr, session["rows"].rows(at))) for at in (None, 1, 2)]
-    rewrite(log, lambda ref: broken_part(layers, ref, *BREAKS[kind]))
+    rewrite(log, lambda ref: rewritten_part(layers, ref, *BREAKS[kind]))
     if whose != "own":
         monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "another"))
     run = subprocess.run(
@@ -155,7 +155,7 @@ def test_part_with_offsets_outside_is_reported_without_crash(
     assert len(lines) == 6
     assert lines[0].startswith("told:")
     assert "layers/broken" in lines[0]
-    if whose == "own":  # its owner makes it again, out of what the log has besides
+    if whose == "own":  # the owner rebuilds the part from the log
         assert lines[3:] == [f"read {rows}" for rows in whole]
     else:
         assert lines[3].startswith("told:")
@@ -165,7 +165,7 @@ def test_invalid_utf8_in_untrusted_log_is_reported(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers = str(log / "layers")
-    rewrite(log, lambda ref: broken_part(layers, ref, 1, not_utf8))
+    rewrite(log, lambda ref: rewritten_part(layers, ref, 1, not_utf8))
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "another"))
     for mode in ("r", "w"):
         session = nosync_nb.open(log, mode=mode)  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_unordered_hashes_in_untrusted_log_are_reported(
         values[1:-1] = values[1:-1][::-1]
         return pa.array(values)
 
-    rewrite(log, lambda ref: broken_part(str(log / "layers"), ref, 3, turned))
+    rewrite(log, lambda ref: rewritten_part(str(log / "layers"), ref, 3, turned))
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "another"))
     session = nosync_nb.open(log, mode="r")
     with session, pytest.raises(CorruptLogError, match="do not ascend"):
@@ -189,7 +189,7 @@ def test_unordered_hashes_in_untrusted_log_are_reported(
 
 
 def test_own_log_is_not_checked_value_by_value(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the user signed costs no more than its checksums, and is mapped when it is touched."""
+    """A signed log costs only its checksums, and is mapped on access."""
     seen: list[bool] = []
     check = arrow_file.check_record
 
@@ -227,7 +227,7 @@ def test_untrusted_log_deletes_nothing(
 
 
 def broken_packs(folder: Path) -> list[tuple[str, tuple[str, int, str], int]]:
-    """Packs whose sections lead outside in one way each: what, how to open it, the trace."""
+    """Packs with one invalid section each: the defect, the pack, the trace."""
     (name,) = checkpoint.checkpoint_names(DISK.names(str(folder)))
     state = checkpoint.read_checkpoint(DISK, str(folder), name)
     assert isinstance(state, checkpoint.Checkpoint)
@@ -299,14 +299,16 @@ def test_file_with_other_columns_is_refused(tmp_path: Path, thorough: bool) -> N
 
 
 def part_of(log: Path) -> tuple[PartRef, Layout]:
-    """The part that the checkpoint names, and its layout."""
+    """The part of the checkpoint, and its layout."""
     with nosync_nb.open(log, mode="r") as session:
         trace = snapshot_of(session).contents("rows")
     return next(r for layer in trace.layers for r in layer.files), trace.layout
 
 
-def works(folder: str, ref: PartRef, layout: Layout, *, thorough: bool) -> dict[str, bytes]:
-    """Each kind of work of an executor that reads a part, as it travels."""
+def executor_tasks(
+    folder: str, ref: PartRef, layout: Layout, *, thorough: bool
+) -> dict[str, bytes]:
+    """Each kind of serialised executor task that reads a part."""
     ranges = shuffle_records.HashRanges(2)
     made: dict[str, Any] = {}
     operator: Any = Linear((), layout.types)
@@ -324,8 +326,8 @@ def works(folder: str, ref: PartRef, layout: Layout, *, thorough: bool) -> dict[
     return {what: pickle.dumps(each) for what, each in made.items()}
 
 
-def worked(what: str, work: bytes) -> None:
-    """Does what an executor does, and looks at every value that comes out."""
+def run_task(what: str, work: bytes) -> None:
+    """Runs an executor task, and reads every value of its result."""
     given = pickle.loads(work)
     if what == "map":
         made = list(tasks.map_task(*given))
@@ -355,11 +357,11 @@ def worked(what: str, work: bytes) -> None:
 
 WORK = """
 import pickle, sys
-from test_bounds_check import worked
+from test_bounds_check import run_task
 from nosync_nb import CorruptLogError
 for what, work in pickle.load(sys.stdin.buffer):
     try:
-        worked(what, work)
+        run_task(what, work)
         print("read", flush=True)
     except CorruptLogError as error:
         print("told:", error, flush=True)
@@ -369,11 +371,13 @@ for what, work in pickle.load(sys.stdin.buffer):
 def test_executors_report_offsets_outside_without_crash(log: Path) -> None:
     layers = str(log / "layers")
     ref, layout = part_of(log)
-    good = works(layers, ref, layout, thorough=False)
+    good = executor_tasks(layers, ref, layout, thorough=False)
     broken = [
         each
         for kind in BREAKS.values()
-        for each in works(layers, broken_part(layers, ref, *kind), layout, thorough=False).items()
+        for each in executor_tasks(
+            layers, rewritten_part(layers, ref, *kind), layout, thorough=False
+        ).items()
     ]
     run = subprocess.run(
         [sys.executable, "-c", WORK], input=pickle.dumps([*good.items(), *broken]),
@@ -391,9 +395,9 @@ def test_executors_report_offsets_outside_without_crash(log: Path) -> None:
 def test_executors_check_every_value_of_untrusted_log(log: Path, what: str) -> None:
     layers = str(log / "layers")
     ref, layout = part_of(log)
-    bad = broken_part(layers, ref, 1, not_utf8)
+    bad = rewritten_part(layers, ref, 1, not_utf8)
     with pytest.raises(CorruptLogError, match="cannot be read"):
-        worked(what, works(layers, bad, layout, thorough=True)[what])
+        run_task(what, executor_tasks(layers, bad, layout, thorough=True)[what])
 
 
 def test_served_snapshot_says_if_log_is_trusted(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,9 +427,11 @@ def test_executor_checks_a_part_once(log: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(part_file, "check_record", counted)
     ref, layout = part_of(log)
     for thorough in (False, True):
-        for what, work in works(str(log / "layers"), ref, layout, thorough=thorough).items():
-            worked(what, work)
+        for what, work in executor_tasks(
+            str(log / "layers"), ref, layout, thorough=thorough
+        ).items():
+            run_task(what, work)
     assert seen == [False, True]
     monkeypatch.setattr(tasks, "LOOKED_MAX", looked())
     tasks.open_checked_part(StagingArea(str(log / "layers")), ref, layout, thorough=False)
-    assert looked() == 1, "what is remembered is bounded"
+    assert looked() == 1, "the cache is bounded"

@@ -52,8 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(autouse=True)
-def quick(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The disk is not waited for, but where a test is about that."""
+def skip_syncs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Skips syncs except in tests of durability."""
     if "durable" in request.node.name:
         yield
         return
@@ -61,7 +61,7 @@ def quick(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def some(n: int = 1000, layout: Layout = PAIRS) -> Batch:
+def sample_batch(n: int = 1000, layout: Layout = PAIRS) -> Batch:
     return numbers(layout, [((i % 97, i), 1 + i % 3) for i in range(n)])
 
 
@@ -118,7 +118,7 @@ def test_columns_of_fixed_types_are_views_of_the_file(folder: str) -> None:
 
 
 def test_part_is_a_plain_arrow_file(folder: str) -> None:
-    batch = some()
+    batch = sample_batch()
     ref = write_part(folder, batch, "plain")
     with pa.memory_map(os.path.join(folder, ref.path)) as source:
         table = pa.ipc.open_file(source).read_all()
@@ -136,7 +136,7 @@ def test_redundant_columns_are_not_stored(folder: str) -> None:
 
 
 def test_opening_cost_is_independent_of_rows(folder: str) -> None:
-    """Nothing as large as a column is made, and rows that are not looked at are not read."""
+    """No object as large as a column is created, and unread rows are not checked."""
     n = 400_000
     columns = [np.arange(n), np.arange(n)]
     batch = arrange(PAIRS, Updates(columns, np.ones(n, np.int64)))
@@ -175,7 +175,7 @@ def test_written_parts_are_disjoint_and_complete(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(part_file.split, "__defaults__", (300, 1 << 30))
-    batch = some()
+    batch = sample_batch()
     refs = write_parts(folder, [batch.slice(0, 0), batch], "many")
     assert len(refs) >= 4
     assert all(a.high <= b.low for a, b in itertools.pairwise(refs))
@@ -184,7 +184,7 @@ def test_written_parts_are_disjoint_and_complete(
 
 
 def test_two_attempts_never_write_one_file(folder: str) -> None:
-    batch = some(10)
+    batch = sample_batch(10)
     first, second = (write_part(folder, batch, "layer-3") for _ in range(2))
     assert first.path != second.path
     assert first.digest == second.digest
@@ -193,7 +193,7 @@ def test_two_attempts_never_write_one_file(folder: str) -> None:
 @pytest.mark.fault(12)
 def test_every_changed_bit_is_found(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow_file, "BLOCK", 512)
-    ref = write_part(folder, some(60), "damage")
+    ref = write_part(folder, sample_batch(60), "damage")
     path = Path(folder) / ref.path
     good = path.read_bytes()
     kept, found = [], []
@@ -207,14 +207,14 @@ def test_every_changed_bit_is_found(folder: str, monkeypatch: pytest.MonkeyPatch
         assert flaws_in(path, ref.digest), at
     path.write_bytes(good)
     assert flaws_in(path, ref.digest) == []
-    # Only the filler before the table of checksums means nothing.
+    # Only the padding before the table of checksums is unused.
     assert len(kept) < 8
     assert all(found)
     assert all(good[at] == 0 for at in kept)
 
 
 def test_truncated_part_is_refused(folder: str) -> None:
-    ref = write_part(folder, some(60), "cut")
+    ref = write_part(folder, sample_batch(60), "cut")
     path = Path(folder) / ref.path
     good = path.read_bytes()
     for size in [*range(0, len(good), 37), len(good) - 8]:
@@ -228,9 +228,12 @@ def test_truncated_part_is_refused(folder: str) -> None:
 
 
 def test_replaced_part_is_refused(folder: str) -> None:
-    ref, other = write_part(folder, some(60), "one"), write_part(folder, some(60), "two")
+    ref, other = (
+        write_part(folder, sample_batch(60), "one"),
+        write_part(folder, sample_batch(60), "two"),
+    )
     os.replace(os.path.join(folder, other.path), os.path.join(folder, ref.path))
-    open_part(folder, ref, PAIRS)  # the same content: the same part
+    open_part(folder, ref, PAIRS)  # the same content is the same part
     third = write_part(folder, numbers(PAIRS, [((1, i + 5), 1 + i % 3) for i in range(60)]), "x")
     os.replace(os.path.join(folder, third.path), os.path.join(folder, ref.path))
     with pytest.raises(CorruptLogError, match="does not match"):
@@ -241,7 +244,7 @@ def test_replaced_part_is_refused(folder: str) -> None:
 
 @pytest.mark.fault(45)
 def test_part_of_another_layout_is_refused(folder: str) -> None:
-    ref = write_part(folder, some(60), "layout")
+    ref = write_part(folder, sample_batch(60), "layout")
     for layout in (Layout(("bigint", "bigint")), Layout(("bigint", "string"), (0,))):
         with pytest.raises(CorruptLogError, match="ordered by"):
             open_part(folder, ref, layout)
@@ -249,7 +252,7 @@ def test_part_of_another_layout_is_refused(folder: str) -> None:
         open_updates(folder, ref, PAIRS.types)
 
 
-class Full(Files):
+class FullDisk(Files):
     """A disk without space."""
 
     def create(self, path: str) -> File:
@@ -262,12 +265,12 @@ class Full(Files):
 @pytest.mark.fault(20)
 def test_refused_write_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(DurabilityError):
-        write_part(str(tmp_path), some(), "full", files=Full())
+        write_part(str(tmp_path), sample_batch(), "full", files=FullDisk())
     assert os.listdir(tmp_path) == []
 
 
-class Traced(Files):
-    """A disk that tells what is done to it."""
+class RecordingDisk(Files):
+    """A disk that records its steps."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -283,22 +286,22 @@ class Traced(Files):
 
 
 def test_part_is_durable_before_it_is_named(tmp_path: Path) -> None:
-    disk = Traced()
-    write_parts(str(tmp_path), [some()], "layer", files=disk)
+    disk = RecordingDisk()
+    write_parts(str(tmp_path), [sample_batch()], "layer", files=disk)
     assert disk.steps[-2:] == ["sync", "sync folder"]
     assert set(disk.steps[:-2]) == {"append"}
     disk.steps.clear()
-    write_updates(str(tmp_path), some().updates, PAIRS.types, "loose", files=disk)
-    assert set(disk.steps) == {"append"}, "what is for the next job alone need not be"
+    write_updates(str(tmp_path), sample_batch().updates, PAIRS.types, "loose", files=disk)
+    assert set(disk.steps) == {"append"}, "temporary updates are not synced"
 
 
 FEW = Layout(("bigint", "string", "string"), (0,))
 
 
 def coded_batch(n: int = part_file.CODED_ROWS) -> Batch:
-    """Rows of which one text is one of three, or none, and the other one is each another."""
-    some = [["rail", "ship", "", None][i % 4] for i in range(n)]
-    columns = [np.arange(n), pa.array(some), pa.array([f"note {i}" for i in range(n)])]
+    """Rows with one text column of few values and one of distinct values."""
+    sample_batch = [["rail", "ship", "", None][i % 4] for i in range(n)]
+    columns = [np.arange(n), pa.array(sample_batch), pa.array([f"note {i}" for i in range(n)])]
     return arrange(FEW, Updates(columns, np.ones(n, np.int64)))
 
 
@@ -311,11 +314,11 @@ def test_columns_of_few_texts_are_encoded_in_large_parts(folder: str, few: bool)
         read = open_part(folder, ref, FEW, checked=True, thorough=thorough)
         assert isinstance(read.columns[1], pa.DictionaryArray) != few
         assert not isinstance(read.columns[2], pa.DictionaryArray)
-        same(read, batch)
+        assert_same_rows(read, batch)
     again = write_part(folder, read, "again")
-    same(open_part(folder, again, FEW), batch)
+    assert_same_rows(open_part(folder, again, FEW), batch)
     pieces = write_parts(folder, [*split(read, rows_max=3000)], "split")
-    same(merge(FEW, [open_part(folder, each, FEW) for each in pieces]), batch)
+    assert_same_rows(merge(FEW, [open_part(folder, each, FEW) for each in pieces]), batch)
 
 
 def test_encoding_makes_part_smaller(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +330,7 @@ def test_encoding_makes_part_smaller(folder: str, monkeypatch: pytest.MonkeyPatc
     assert plain - few > 3 * len(batch) + texts - 1000
 
 
-def same(one: Batch, other: Batch) -> None:
+def assert_same_rows(one: Batch, other: Batch) -> None:
     """Both hold the same rows in the same order."""
     for column, own, type_ in zip(one.columns, other.columns, FEW.types, strict=True):
         assert rows.to_pylist(column, type_) == rows.to_pylist(own, type_)

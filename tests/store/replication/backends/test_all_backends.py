@@ -33,10 +33,10 @@ SEGMENT = segments.file_name(1, 1)
 
 
 class Copy:
-    """A log's copy, opened again and again.
+    """A copy of a log that can be opened several times.
 
     Attributes:
-        folder: where its files lie in the end.
+        folder: the folder of its files.
     """
 
     def __init__(self, site: ReplicaSite, folder: Path, log_id: bytes, closed: ExitStack) -> None:
@@ -45,22 +45,21 @@ class Copy:
         self._closed = closed
 
     def stray(self) -> None:
-        """Puts something there that is no file of a log."""
+        """Adds a file that does not belong to a log."""
         (self.folder / "layers" / "stray.txt").write_text("")
 
     def delete(self) -> None:
-        """Deletes all of it."""
         for path in sorted(self.folder.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         self.folder.rmdir()
 
     def saved(self) -> dict[str, bytes]:
-        """The files of it, as a backup has them."""
+        """A backup of its files."""
         found = (path for path in self.folder.rglob("*") if path.is_file())
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in found}
 
     def put_back(self, saved: dict[str, bytes], how: str) -> None:
-        """Restores a backup of it: a folder in its place, file by file, or byte by byte."""
+        """Restores a backup as a whole, file by file, or in place."""
         if how == "as a whole":
             self.folder.rename(self.folder.with_name("away-" + self.log_id.hex()))
             (self.folder / "history").mkdir(parents=True)
@@ -145,7 +144,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copy]:
         yield copy(site, folder, os.urandom(16), closed)
 
 
-def appended(replica: Replica, offset: int, data: bytes) -> None:
+def append_and_sync(replica: Replica, offset: int, data: bytes) -> None:
     """Appends to a segment, down to the disk."""
     replica.append(TERM, SEGMENT, offset, data)
     replica.sync(TERM, None)
@@ -222,10 +221,10 @@ def test_repeated_or_misplaced_piece_is_refused(opened: Copy) -> None:
     replica = opened()
     replica.promise(TERM, NAME)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
-    appended(replica, 5, b"abc")
+    append_and_sync(replica, 5, b"abc")
     for offset in (5, 9, 0):
         with pytest.raises(DurabilityError, match="8 bytes"):
-            appended(replica, offset, b"xyz")
+            append_and_sync(replica, offset, b"xyz")
     replica.store(TERM, PART, 0, b"abc", last=False)
     with pytest.raises(DurabilityError, match="does not follow the file"):
         replica.store(TERM, PART, 4, b"e", last=True)
@@ -243,7 +242,7 @@ def test_deleted_copy_starts_from_scratch(opened: Copy) -> None:
     replica.sync(TERM, 7)
     opened.delete()
     with pytest.raises(DurabilityError, match="was replaced by another copy"):
-        appended(replica, 5, b"abc")
+        append_and_sync(replica, 5, b"abc")
     assert replica.promised() is None
     again = replica.promise(TERM, NAME)
     assert again.incarnation != first.incarnation
@@ -270,11 +269,11 @@ def test_damaged_fencing_record_is_reported_by_each_call(opened: Copy) -> None:
         with pytest.raises(CorruptLogError, match="the fencing record is damaged") as caught:
             step()
         assert caught.value.hint
-    (opened.folder / "promise").unlink()  # other tests list what the server has
+    (opened.folder / "promise").unlink()  # other tests list the copies of the server
 
 
 class FailingFile(File):
-    """A segment's file that cannot be synced once."""
+    """A file whose next sync fails."""
 
     def __init__(self, path: str, flags: int, failing: set[str]) -> None:
         super().__init__(path, flags)
@@ -289,7 +288,7 @@ class FailingFile(File):
 
 
 class FailingFiles(Files):
-    """A disk on which some files cannot be synced, each of them once."""
+    """A disk on which the next sync of some files fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,8 +298,8 @@ class FailingFiles(Files):
         return FailingFile(path, os.O_RDWR if write else os.O_RDONLY, self.failing)
 
 
-def promised(copies: ServerCopies, log_id: bytes) -> dict[str, int]:
-    """What a server's copy is believed to hold."""
+def granted_files(copies: ServerCopies, log_id: bytes) -> dict[str, int]:
+    """The files of a server's copy after a grant."""
     said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
     header = {"do": "promise", "log": log_id.hex()}
     files: dict[str, int] = json.loads(copies.call(b"a session", header, said))[1]
@@ -326,21 +325,21 @@ def test_unsynced_segment_is_doubtful_until_stored_again(
     assert not disk.failing
     assert dict(replica.promise(TERM, NAME).files) == {}
     assert dict(again().promise(TERM, NAME).files) == {}
-    assert promised(ServerCopies(str(tmp_path), disk), log_id) == {}
-    assert dict(again().held().files) == {SEGMENT: 9}, "what was acknowledged can be read"
+    assert granted_files(ServerCopies(str(tmp_path), disk), log_id) == {}
+    assert dict(again().held().files) == {SEGMENT: 9}, "acknowledged frames are readable"
     replica = again()
     replica.promise(TERM, NAME)
     replica.store(TERM, SEGMENT, 0, b"begin again", last=True)
     assert dict(again().promise(TERM, NAME).files) == {SEGMENT: 11}
     disk.failing.add(SEGMENT)
-    with pytest.raises(DurabilityError, match="EIO"):  # what another process had left
+    with pytest.raises(DurabilityError, match="EIO"):  # left by another process
         again().promise(TERM, NAME)
     assert dict(again().promise(TERM, NAME).files) == {}
     note = tmp_path / log_id.hex() / "doubtful"
     note.write_bytes(b"\xff" + note.read_bytes())
     assert dict(again().promise(TERM, NAME).files) == {}
     note.unlink()
-    note.mkdir()  # it cannot be noted: the segment is not to be there
+    note.mkdir()  # the doubt cannot be recorded, so the segment must not count
     disk.failing.add(SEGMENT)
     with pytest.raises(DurabilityError, match="EIO"):
         again().promise(TERM, NAME)
@@ -349,7 +348,7 @@ def test_unsynced_segment_is_doubtful_until_stored_again(
 
 
 def grow(replica: Replica, size: int) -> None:
-    """Appends to the segment of so many bytes."""
+    """Appends to the segment, which has `size` bytes."""
     replica.append(TERM, SEGMENT, size, b" and more")
 
 
@@ -366,7 +365,7 @@ def add_segment(replica: Replica, _size: int) -> None:
 
 
 def do_nothing(_replica: Replica, _size: int) -> None:
-    """Only asks whether the copy is still the one that it was."""
+    """Only checks that the copy is the same."""
 
 
 @pytest.mark.fault(31)
@@ -404,6 +403,6 @@ def test_foreign_files_beside_copy_do_not_stop_acknowledgements(opened: Copy) ->
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
     for number in range(1, 4):
         opened.stray()
-        appended(replica, 5 + number - 1, b"!")
+        append_and_sync(replica, 5 + number - 1, b"!")
         replica.sync(TERM, number)
         assert opened().acknowledged() == number

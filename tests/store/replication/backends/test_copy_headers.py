@@ -1,6 +1,6 @@
-"""Headers of copies: no flipped bit and no excessive number is believed.
+"""Headers of copies: flipped bits and excessive numbers are refused.
 
-A checksum proves that nothing was damaged, not that a server or a store means well.
+A checksum proves integrity, not that a server or a store is honest.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ CRC_BYTES = 4
 ONE_BIT = 1
 
 
-def changed(fields: dict[str, Any]) -> bytes:
-    """A promise with other words, and the checksum of these."""
+def grant_with(fields: dict[str, Any]) -> bytes:
+    """A fencing record with other fields and their checksum."""
     said = json.loads(protocol.encode_grant(PROMISE).split(b"\n")[0])
     assert fields.keys() <= said.keys()
     text = json.dumps(said | fields).encode()
@@ -53,7 +53,7 @@ def changed(fields: dict[str, Any]) -> bytes:
 def test_flipped_bit_in_fencing_record_is_detected() -> None:
     data = protocol.encode_grant(PROMISE)
     assert protocol.decode_grant(data, "copy") == PROMISE
-    for at in range(len(data) - 1):  # all but the end of the line
+    for at in range(len(data) - 1):  # all but the line end
         flipped = data[:at] + bytes([data[at] ^ ONE_BIT]) + data[at + 1 :]
         with pytest.raises(CorruptLogError, match="replica 'copy': the fencing record is damaged"):
             protocol.decode_grant(flipped, "copy")
@@ -64,7 +64,7 @@ def test_flipped_bit_in_fencing_record_is_detected() -> None:
     "fields",
     [
         {"generation": -1},
-        {"generation": 1 << 63},  # the next owner's would be beyond it
+        {"generation": 1 << 63},  # the next generation would overflow
         {"generation": True},
         {"generation": 3.0},
         {"generation": "3"},
@@ -79,13 +79,13 @@ def test_flipped_bit_in_fencing_record_is_detected() -> None:
     ids=str,
 )
 def test_fencing_record_out_of_bounds_is_refused(fields: dict[str, Any]) -> None:
-    assert protocol.decode_grant(changed({}), "copy") == PROMISE
+    assert protocol.decode_grant(grant_with({}), "copy") == PROMISE
     with pytest.raises(CorruptLogError, match="replica 'copy': the fencing record is damaged"):
-        protocol.decode_grant(changed(fields), "copy")
+        protocol.decode_grant(grant_with(fields), "copy")
 
 
-def record(fields: dict[str, Any], data: bytes = b"data") -> bytes:
-    """A record with other words, and the checksum of these."""
+def record_with(fields: dict[str, Any], data: bytes = b"data") -> bytes:
+    """A manifest record with other fields and their checksum."""
     made = object_manifest.encode_record(RECORD, data)
     head = len(made) - len(data)
     start = made.index(b"{")
@@ -125,13 +125,13 @@ def test_flipped_bit_in_manifest_record_is_detected() -> None:
     ids=str,
 )
 def test_manifest_record_out_of_bounds_is_refused(fields: dict[str, Any]) -> None:
-    assert object_manifest.decode_record(record({}), "copy").writer == RECORD.writer
+    assert object_manifest.decode_record(record_with({}), "copy").writer == RECORD.writer
     with pytest.raises(CorruptLogError, match="a record of 'copy' is damaged"):
-        object_manifest.decode_record(record(fields), "copy")
+        object_manifest.decode_record(record_with(fields), "copy")
 
 
-class Saying:
-    """A line to a server that answers each call alike."""
+class FixedAnswer:
+    """A connection to a server that gives the same answer to each call."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = json.dumps(answer).encode()
@@ -142,10 +142,10 @@ class Saying:
 
 @pytest.mark.parametrize("size", [-1, -(1 << 70), True, 1.0, "1", None])
 def test_invalid_file_size_from_server_is_refused(size: Any) -> None:
-    def told(files: Any) -> Any:
-        line: Any = Saying(["0123456789abcdef", files])
+    def held_files(files: Any) -> Any:
+        line: Any = FixedAnswer(["0123456789abcdef", files])
         return FlightReplica(line, "grpc://here", bytes(16)).held().files
 
-    assert told({"a": 0, "b": 7}) == {"a": 0, "b": 7}
+    assert held_files({"a": 0, "b": 7}) == {"a": 0, "b": 7}
     with pytest.raises(CorruptLogError, match="sent an invalid answer"):
-        told({"a": 0, "b": size})
+        held_files({"a": 0, "b": size})

@@ -63,34 +63,34 @@ def own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaServer]:
-    """A server that no test ends."""
+    """A server that all tests share."""
     with ReplicaServer(tmp_path_factory.mktemp("served") / "copies") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ReplicaServer]]:
-    """Three servers, which each test leaves running."""
+    """Three servers that each test leaves running."""
     folder = tmp_path_factory.mktemp("three")
     with ExitStack() as ended:
         yield [ended.enter_context(ReplicaServer(folder / str(i))) for i in range(3)]
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients in this process wait for half a second."""
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits the timeout of clients in this process to half a second."""
     monkeypatch.setattr(remote_call, "SERVER", CallPolicy(silent_s=0.5))
 
 
 def replica_at(url: str, log_id: bytes | None = None) -> FlightReplica:
-    """The copy of some log at a server."""
+    """The copy of a log at a server."""
     replica = connect_site(parse_address(url), Files()).replica(log_id or os.urandom(16))
     assert isinstance(replica, FlightReplica)
     return replica
 
 
 def failure(url: str) -> DurabilityError:
-    """What a client is told that asks there."""
+    """The error of a client of that URL."""
     replica = replica_at(url)
     try:
         with pytest.raises(DurabilityError) as caught:
@@ -101,7 +101,7 @@ def failure(url: str) -> DurabilityError:
     return caught.value
 
 
-# -- who is let in, and who is trusted -----------------------------------------------------------
+# -- access and trust ------------------------------------------------------------------------------
 
 
 @pytest.mark.fault(44)
@@ -179,8 +179,8 @@ def test_token_is_found_by_host_and_port(
         flight_protocol.token_for(Files(), parse_address(running.url))
 
 
-class Squatter(flight.FlightServerBase):  # type: ignore[misc]
-    """A process that took a server's port, and notes what it is told."""
+class Impostor(flight.FlightServerBase):  # type: ignore[misc]
+    """A process that took the port of a server, and records its calls."""
 
     def __init__(self) -> None:
         super().__init__("grpc://127.0.0.1:0")
@@ -193,7 +193,7 @@ class Squatter(flight.FlightServerBase):  # type: ignore[misc]
 
 @pytest.mark.fault(44)
 def test_impostor_at_server_port_learns_nothing() -> None:
-    with Squatter() as squatter:
+    with Impostor() as squatter:
         replica = replica_at(f"grpc://127.0.0.1:{squatter.port}")
         with pytest.raises(DurabilityError, match="does not accept this user's token"):
             replica.promise(TERM, NAME)
@@ -203,7 +203,7 @@ def test_impostor_at_server_port_learns_nothing() -> None:
 
 
 @pytest.mark.fault(29)
-def test_error_of_unreachable_server_is_plain(hasty: None) -> None:
+def test_error_of_unreachable_server_is_plain(short_timeout: None) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
@@ -229,14 +229,14 @@ def test_error_of_unreachable_server_is_plain(hasty: None) -> None:
 
 
 @pytest.mark.fault(29)
-def test_silent_server_is_abandoned(hasty: None) -> None:
+def test_silent_server_is_abandoned(short_timeout: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         assert "did not answer within 0.5 s" in str(failure(f"grpc://127.0.0.1:{port}"))
     assert "cannot be reached" in str(failure(f"grpc://127.0.0.1:{port}"))
 
 
-def test_http_server_is_refused(hasty: None) -> None:
+def test_http_server_is_refused(short_timeout: None) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as web:
         thread = threading.Thread(target=web.handle_request)
         thread.start()
@@ -257,12 +257,12 @@ def test_local_server_is_reached_without_proxy(
     replica.close()
 
 
-# -- TLS -----------------------------------------------------------------------------------------
+# -- TLS -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a certificate of this machine, which is its own root, and its key."""
+    """A folder with a self-signed certificate of this machine and its key."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("no openssl, which makes the certificate")
@@ -290,7 +290,7 @@ def test_remote_access_requires_tls_and_token(
         known = tmp_path / "home" / flight_protocol.KNOWN
         known.write_text(f"127.0.0.1:{beyond.port} {'5a' * 32}\n")
         known.chmod(0o600)
-        assert "cannot be reached" in str(failure(url))  # nobody has signed its certificate
+        assert "cannot be reached" in str(failure(url))  # its certificate is not trusted
         shutil.copy(certificate / "cert", tmp_path / "home" / flight_protocol.ROOTS)
         replica = replica_at(url)
         assert dict(replica.promise(TERM, NAME).files) == {}
@@ -361,11 +361,11 @@ def test_server_stops_on_signal_and_restarts_at_its_port(tmp_path: Path) -> None
         replica.close()
 
 
-# -- what strangers and the hostile send ---------------------------------------------------------
+# -- hostile clients -------------------------------------------------------------------------------
 
 
 def memory_bytes(pid: int) -> int:
-    """What a process has in memory of its own."""
+    """The private memory of a process."""
     resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[1:3])
     return (resident - shared) * resource.getpagesize()
 
@@ -386,7 +386,7 @@ def test_garbage_at_port_is_harmless(running: ReplicaServer) -> None:
     for sent in (b"", b"GET / HTTP/1.1\r\n\r\n", *frames, *lies):
         for begin in (b"", PREFACE + SETTINGS):
             stranger = socket.create_connection(("127.0.0.1", running.port))
-            with stranger, suppress(OSError):  # it is hung up on
+            with stranger, suppress(OSError):  # the server closes the connection
                 stranger.sendall(begin + sent)
     assert memory_bytes(running.pid) - before < 64 << 20
     replica = replica_at(running.url)
@@ -445,7 +445,9 @@ def test_flooded_server_restarts_without_loss(
                 list(client.do_action(flood, flight.FlightCallOptions(timeout=WAIT_S)))
         assert small.line().split()[0] == small.url
         ends = time.monotonic() + WAIT_S
-        while memory_bytes(small.pid) > 120 << 20:  # gRPC may have sent it to the new one as well
+        while (
+            memory_bytes(small.pid) > 120 << 20
+        ):  # gRPC may have repeated the call at the new process
             assert time.monotonic() < ends
         with pytest.raises(DurabilityError):
             replica.sync(TERM, 1)
@@ -608,7 +610,7 @@ def test_call_without_grant_leaves_no_replica_open(tmp_path: Path) -> None:
 
 
 class SlowFiles(Files):
-    """A disk that takes its time to rename."""
+    """A disk whose renames wait for the test."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -670,11 +672,11 @@ def test_full_disk_is_reported_and_server_survives(running: ReplicaServer) -> No
     replica.close()
 
 
-# -- sessions ------------------------------------------------------------------------------------
+# -- sessions --------------------------------------------------------------------------------------
 
 
-def begun(path: Path, servers: list[ReplicaServer]) -> Session:
-    """A session with a stage, and an epoch on a quorum of servers."""
+def replicated_session(path: Path, servers: list[ReplicaServer]) -> Session:
+    """A session with a stage and an epoch on a quorum of servers."""
     session = nosync_nb.open(path, replicas=[each.url for each in servers], quorum=2)
     edges = session.input("edges", "src int, dst int")
     session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
@@ -683,8 +685,8 @@ def begun(path: Path, servers: list[ReplicaServer]) -> Session:
     return session
 
 
-def until(session: Session, holds: Callable[[list[int]], bool]) -> list[int]:
-    """Waits until the epochs that replicas have are as a test wants them."""
+def wait_for_epochs(session: Session, holds: Callable[[list[int]], bool]) -> list[int]:
+    """Waits until the epochs of the replicas meet a condition."""
     replication = services_of(session).replication
 
     def epochs() -> list[int]:
@@ -709,7 +711,7 @@ def test_acknowledged_log_survives_loss_of_disk_and_server(
     tmp_path: Path, three: list[ReplicaServer]
 ) -> None:
     path = tmp_path / "x.nosync"
-    with begun(path, three) as session:
+    with replicated_session(path, three) as session:
         for i in range(20):
             session.inputs["edges"].insert([(i, i)])
             session.commit()
@@ -725,7 +727,7 @@ def test_acknowledged_log_survives_loss_of_disk_and_server(
         assert session.recovery.recomputed == 0
         assert any("restored from grpc://" in note for note in session.recovery.notes)
         three[1].start()
-        until(session, lambda epochs: epochs == [safe] * 3)
+        wait_for_epochs(session, lambda epochs: epochs == [safe] * 3)
 
 
 @pytest.mark.fault(27)
@@ -734,7 +736,7 @@ def test_server_killed_under_load_catches_up_without_loss(
 ) -> None:
     path = tmp_path / "x.nosync"
     random = Random(27)
-    with begun(path, three) as session:
+    with replicated_session(path, three) as session:
         log_id = log_of(session).id
         for life in range(4):
             for i in range(30):
@@ -748,12 +750,12 @@ def test_server_killed_under_load_catches_up_without_loss(
             known = session.replicas.status()[number].epoch
             three[number].kill()
             copy = FolderReplica(str(three[number].folder), log_id)
-            assert known <= copy.acknowledged()  # a frame each, and one for what is defined
+            assert known <= copy.acknowledged()  # one frame for each epoch and for the definitions
             consistency.examine_copy(Files(), "killed", copy)
             copy.close()
             three[number].start()
         last = session.commit(wait="replicas", timeout=WAIT_S)
-        until(session, lambda epochs: epochs == [last] * 3)
+        wait_for_epochs(session, lambda epochs: epochs == [last] * 3)
     for each in three:
         held = contents(each.folder / log_id.hex())
         assert held == {name: contents(path)[name] for name in held}
@@ -764,8 +766,8 @@ def test_server_killed_under_load_catches_up_without_loss(
 def test_epochs_continue_while_servers_are_stopped(
     tmp_path: Path, three: list[ReplicaServer]
 ) -> None:
-    with begun(tmp_path / "x.nosync", three) as session:
-        until(session, lambda epochs: epochs == [1, 1, 1])
+    with replicated_session(tmp_path / "x.nosync", three) as session:
+        wait_for_epochs(session, lambda epochs: epochs == [1, 1, 1])
         stopped = three[:2]
         for each in stopped:
             each.send(signal.SIGSTOP)
@@ -774,12 +776,12 @@ def test_epochs_continue_while_servers_are_stopped(
                 session.inputs["edges"].insert([(i, i)])
                 session.commit()
             assert session.sync() is None
-            until(session, lambda epochs: epochs[2] == 51)
+            wait_for_epochs(session, lambda epochs: epochs[2] == 51)
             assert session.frontiers["degrees"] == (51, 51, 1)
             with pytest.raises(DurabilityError, match="1 of 2 replicas"):
                 session.sync("replicas", timeout=0.1)
             status = services_of(session).replication
-            with status.heard:  # no call waits for longer than some seconds
+            with status.heard:  # every call has a timeout
                 status.heard.wait_for(
                     lambda: all(one.state == "failing" for one in status.status()[:2]), WAIT_S
                 )
@@ -787,7 +789,7 @@ def test_epochs_continue_while_servers_are_stopped(
         finally:
             for each in stopped:
                 each.send(signal.SIGCONT)
-        until(session, lambda epochs: epochs == [51, 51, 51])
+        wait_for_epochs(session, lambda epochs: epochs == [51, 51, 51])
         assert session.frontiers["degrees"] == (51, 51, 51)
 
 
@@ -833,7 +835,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def idle_at(port: int, count: int) -> list[socket.socket]:
-    """Connections of clients that say nothing."""
+    """Idle connections of clients."""
     return [socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) for _ in range(count)]
 
 
@@ -850,12 +852,12 @@ def test_idle_connections_do_not_block_clients(
         try:
             for each in idle[:100]:
                 each.settimeout(WAIT_S)
-                while each.recv(4096):  # what Flight says first; then the server ends it
+                while each.recv(4096):  # the greeting of Flight; then the server closes it
                     pass
-            # The session that has made calls before goes on, on its connection.
-            assert tried(lambda: known.sync(TERM, 1)) is None
+            # The session with earlier calls continues on its connection.
+            assert retried(lambda: known.sync(TERM, 1)) is None
             other = connect_site(parse_address(server.url), Files()).replica(bytes(16))
-            assert tried(lambda: other.promise(TERM, NAME)).files == {}
+            assert retried(lambda: other.promise(TERM, NAME)).files == {}
             other.close()
         finally:
             for each in idle:
@@ -864,8 +866,8 @@ def test_idle_connections_do_not_block_clients(
         known.close()
 
 
-def tried(call: Callable[[], Any]) -> Any:
-    """What a call gives, as soon as the server has a descriptor for it."""
+def retried(call: Callable[[], Any]) -> Any:
+    """The result of a call, retried until the server has a free descriptor."""
     for _ in range(30):
         try:
             return call()

@@ -79,35 +79,35 @@ def test_folders_are_listed_by_page_and_bounded(
         bucket.folders()
 
 
-class Late:
-    """A request that nobody waits for any more; it is done so many requests later, or never."""
+class LateRequest:
+    """An abandoned request, which is executed some requests later, or never."""
 
     def __init__(self, after: int | None) -> None:
         self._after = after
         self._request: Callable[[], Any] | None = None
 
     def give_up(self, request: Callable[[], Any]) -> None:
-        """Has it done later; at once if that is after no other."""
+        """Executes the request later, or at once if `after` is 0."""
         self._request = request
         self.passed(0)
 
     def passed(self, count: int = 1) -> None:
-        """Other requests were made meanwhile."""
+        """Counts other requests, and executes the late one when it is due."""
         if self._request is None or self._after is None:
             return
         self._after -= count
         if self._after <= 0:
             request, self._request = self._request, None
-            with suppress(Exception):  # what it says is not heard
+            with suppress(Exception):  # its answer is lost
                 request()
 
 
 class Failing(ObjectStoreClient):
-    """A bucket in memory whose `at`th request is not answered.
+    """A bucket in memory that does not answer its `at`th request.
 
     Args:
-        late: when that is done; of all who ask this store.
-        then: is called in its place, before the request is done; without it the request fails.
+        late: when the request is executed, counted over all clients of the store.
+        then: called before the request is executed; without it the request fails.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class Failing(ObjectStoreClient):
         store: MemoryStore,
         at: int = -1,
         *,
-        late: Late | None = None,
+        late: LateRequest | None = None,
         then: Callable[[], None] | None = None,
     ) -> None:
         super().__init__("s3", "bucket", "", client=store)
-        self._left, self._late, self._then = at, late or Late(None), then
+        self._left, self._late, self._then = at, late or LateRequest(None), then
         self.made = 0
 
     def _ask(self, request: Callable[[Any], Any], *, large: bool = False) -> Any:
@@ -135,14 +135,14 @@ class Failing(ObjectStoreClient):
         return super()._ask(request, large=large)
 
 
-def begun(bucket: ObjectStoreClient, term: OwnerTerm = TERM) -> ObjectReplica:
+def granted_copy(bucket: ObjectStoreClient, term: OwnerTerm = TERM) -> ObjectReplica:
     replica = ObjectReplica(bucket, ID)
     replica.promise(term, NAME)
     return replica
 
 
 def contents(replica: ObjectReplica) -> dict[str, bytes]:
-    """What is read back of a copy, held against the sizes and digests that it tells."""
+    """The files of a copy, checked against its sizes and digests."""
     files = {}
     for name, size in replica.held().files.items():
         files[name] = replica.read(name, 0, size + 1)
@@ -158,7 +158,7 @@ def test_url_names_bucket_and_key_prefix() -> None:
         "az://logs/a%2Db": ("az", "logs", "a-b"),
     }.items():
         assert address.parse_address(url)[1:4] == place
-    for url, told in {
+    for url, promised in {
         "s3://key:secret@logs/a": "not contain a user or password",
         "s3://logs/a?X-Amz-Signature=secret": "a query after ?",
         "s3:///a": "no bucket",
@@ -167,7 +167,7 @@ def test_url_names_bucket_and_key_prefix() -> None:
         "s3://logs/a//b": "empty parts",
         "s3://logs/a%00b": "a prefix may only have",
     }.items():
-        with pytest.raises(SchemaError, match=told.replace("?", r"\?")) as caught:
+        with pytest.raises(SchemaError, match=promised.replace("?", r"\?")) as caught:
             address.parse_address(url)
         assert "secret" not in str(caught.value)
         assert caught.value.hint
@@ -175,7 +175,7 @@ def test_url_names_bucket_and_key_prefix() -> None:
 
 def test_files_round_trip_in_any_pieces(bucket: ObjectStoreClient) -> None:
     random = Random(3)
-    replica = begun(bucket)
+    replica = granted_copy(bucket)
     model = {SEGMENT: b"begin", PART: random.randbytes(5 << 20), OTHER: b""}
     for name, data in model.items():
         for at in range(0, max(1, len(data)), 1 << 20):
@@ -197,16 +197,16 @@ def test_files_round_trip_in_any_pieces(bucket: ObjectStoreClient) -> None:
         assert reader.digest(SEGMENT, 800) == some
         assert reader.acknowledged() == 3 << 20
     read = bucket.bytes_read
-    assert begun(bucket).digest(PART, 5 << 20) == replica.digest(PART, 5 << 20)
-    assert bucket.bytes_read - read < 1 << 20  # what was stored is not read back for its digest
+    assert granted_copy(bucket).digest(PART, 5 << 20) == replica.digest(PART, 5 << 20)
+    assert bucket.bytes_read - read < 1 << 20  # stored data is not read back for its digest
 
 
 @pytest.mark.fault(46)
 def test_many_appends_make_few_objects_and_requests(server: ObjectServer) -> None:
-    del server  # the counts are the same on any store
+    del server  # the counts are the same on every store
     store = MemoryStore()
     bucket = ObjectStoreClient("s3", "bucket", "", client=store)
-    replica = begun(bucket)
+    replica = granted_copy(bucket)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
     model, count = b"begin", 3000
     asked, sent = bucket.requests, bucket.bytes_sent
@@ -219,7 +219,7 @@ def test_many_appends_make_few_objects_and_requests(server: ObjectServer) -> Non
     assert contents(ObjectReplica(bucket, ID)) == {SEGMENT: model}
     objects = [each["path"] for each in store.list().collect()]
     assert len(objects) < 3 * 15 + 2 * object_manifest.FAN
-    # one that makes the record, one that sees that the copy is there; deletions, merges of merges
+    # one request writes the record, one checks the copy; then deletions and merges
     assert asked < count * 2.2
     assert sent < 3 * len(model) + 1200 * count
 
@@ -227,25 +227,25 @@ def test_many_appends_make_few_objects_and_requests(server: ObjectServer) -> Non
 def test_sync_takes_two_requests_and_lists_nothing(
     bucket: ObjectStoreClient, server: ObjectServer
 ) -> None:
-    replica = begun(bucket)
+    replica = granted_copy(bucket)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
-    asked, told = bucket.requests, server.settled()
+    asked, promised = bucket.requests, server.settled()
     for i in range(10):
         replica.append(TERM, SEGMENT, 5 + i, b"x")
         replica.sync(TERM, i)
-    assert bucket.requests - asked <= 21  # with one that deletes, after a record that says all
+    assert bucket.requests - asked <= 21  # plus a deletion after a full record
     replica.sync(TERM, 9)
-    made = server.requests[told : server.settled() - 1]
+    made = server.requests[promised : server.settled() - 1]
     assert Counter(method for method, _ in made)["PUT"] == 10
     assert not [path for method, path in made if method == "GET"]
 
 
-def shapes(store: MemoryStore) -> set[str]:
+def object_names(store: MemoryStore) -> set[str]:
     return {each["path"].partition("/")[2] for each in store.list().collect()}
 
 
-def workload(replica: ObjectReplica, *, told: list[dict[str, bytes]]) -> None:
-    """Brings a copy to a goal from wherever it is; `told` gets what is there for sure."""
+def workload(replica: ObjectReplica, *, promised: list[dict[str, bytes]]) -> None:
+    """Brings a copy from any state to the goal; `told` collects the promised content."""
     held = replica.promise(TERM, NAME).files
     goal = {PART: b"p" * 70_000, SEGMENT: bytes(range(60))}
 
@@ -264,7 +264,7 @@ def workload(replica: ObjectReplica, *, told: list[dict[str, bytes]]) -> None:
         replica.append(TERM, SEGMENT, at, goal[SEGMENT][at : at + 1])
         replica.append(TERM, SEGMENT, at + 1, goal[SEGMENT][at + 1 : min(at + 3, 60)])
         replica.sync(TERM, at)
-        told.append({SEGMENT: goal[SEGMENT][: min(at + 3, 60)], PART: goal[PART]})
+        promised.append({SEGMENT: goal[SEGMENT][: min(at + 3, 60)], PART: goal[PART]})
     if OTHER in replica.held().files:
         replica.discard(TERM, [OTHER])
     replica.sync(TERM, 99)
@@ -278,38 +278,38 @@ def workload(replica: ObjectReplica, *, told: list[dict[str, bytes]]) -> None:
 )
 def test_failed_request_leaves_all_or_nothing_of_step(after: int | None, same: bool) -> None:
     counted = Failing(MemoryStore())
-    workload(ObjectReplica(counted, ID), told=[])
+    workload(ObjectReplica(counted, ID), promised=[])
     assert counted.made > 50
     goal = {PART: b"p" * 70_000, SEGMENT: bytes(range(60))}
     for at in range(counted.made):
-        store, told, late = MemoryStore(), [], Late(after)
+        store, promised, late = MemoryStore(), [], LateRequest(after)
         failing = ObjectReplica(Failing(store, at, late=late), ID)
         with pytest.raises(DurabilityError, match="not answered"):
-            workload(failing, told=told)
+            workload(failing, promised=promised)
         there = contents(ObjectReplica(Failing(store), ID))
-        for name, data in (told[-1] if told else {}).items():
+        for name, data in (promised[-1] if promised else {}).items():
             assert there[name][: len(data)] == data
         another = ObjectReplica(Failing(store, late=late), ID)
         for who in (failing, another) if same else (another,):
-            again(who)
+            reach_goal(who)
             assert who.acknowledged() == 99
             assert contents(ObjectReplica(Failing(store), ID)) == goal
-        last = begun(Failing(store), OwnerTerm(2, "next"))
+        last = granted_copy(Failing(store), OwnerTerm(2, "next"))
         assert contents(last) == goal
-        assert sum(shape.startswith("data/") for shape in shapes(store)) == 1  # that of the part
-        assert len(shapes(store)) < 2 * object_manifest.FAN
+        assert sum(shape.startswith("data/") for shape in object_names(store)) == 1  # the part's
+        assert len(object_names(store)) < 2 * object_manifest.FAN
 
 
-def again(replica: ObjectReplica) -> None:
-    """Brings a copy to the goal; a request of before that is done meanwhile may stop it once."""
+def reach_goal(replica: ObjectReplica) -> None:
+    """Brings a copy to the goal; a late request may stop it once."""
     for _ in range(3):
         with suppress(DurabilityError):
-            return workload(replica, told=[])
+            return workload(replica, promised=[])
     raise AssertionError("it was stopped again and again")
 
 
-class Twice(ObjectStoreClient):
-    """A bucket in memory whose client makes each request again, for want of an answer."""
+class RepeatingClient(ObjectStoreClient):
+    """A bucket in memory whose client repeats each request, as after a lost answer."""
 
     def _ask(self, request: Callable[[Any], Any], *, large: bool = False) -> Any:
         with suppress(Exception):
@@ -320,7 +320,7 @@ class Twice(ObjectStoreClient):
 @pytest.mark.fault(30)
 def test_repeated_requests_have_effect_once() -> None:
     store = MemoryStore()
-    replica = ObjectReplica(Twice("s3", "bucket", "", client=store), ID)
+    replica = ObjectReplica(RepeatingClient("s3", "bucket", "", client=store), ID)
     replica.promise(TERM, NAME)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
     for i in range(40):
@@ -328,7 +328,7 @@ def test_repeated_requests_have_effect_once() -> None:
         replica.sync(TERM, i)
     assert contents(ObjectReplica(Failing(store), ID)) == {SEGMENT: b"begin" + b"x" * 40}
     with pytest.raises(FencedError):
-        begun(Failing(store), OwnerTerm(1, "another"))
+        granted_copy(Failing(store), OwnerTerm(1, "another"))
 
 
 def test_failed_request_requires_new_grant() -> None:
@@ -359,10 +359,10 @@ def test_failed_request_requires_new_grant() -> None:
 
 def test_object_names_are_never_reused() -> None:
     store, names = MemoryStore(), set()
-    replica = begun(Failing(store))
-    for _ in range(3):  # the same bytes each time: what deletes them late deletes the old ones
+    replica = granted_copy(Failing(store))
+    for _ in range(3):  # with equal bytes, so that a late deletion hits only the old object
         replica.store(TERM, PART, 0, b"p" * 70_000, last=True)
-        names |= {shape for shape in shapes(store) if shape.startswith("data/")}
+        names |= {shape for shape in object_names(store) if shape.startswith("data/")}
         replica.discard(TERM, [PART])
     assert len(names) == 3
 
@@ -370,44 +370,44 @@ def test_object_names_are_never_reused() -> None:
 @pytest.mark.fault(24)
 def test_overtaken_owner_changes_nothing() -> None:
     counted = Failing(MemoryStore())
-    workload(ObjectReplica(counted, ID), told=[])
+    workload(ObjectReplica(counted, ID), promised=[])
     refused = [overtaken(at) for at in range(counted.made)]
     assert sum(refused) >= counted.made - 1
 
 
 def overtaken(at: int) -> bool:
-    """Has a later owner come at a request of an earlier one; returns whether that was refused."""
+    """Lets a later owner start at a request of an earlier one; returns True if that is refused."""
     store, term = MemoryStore(), OwnerTerm(2, "later")
     later = ObjectReplica(Failing(store), ID)
-    told: list[dict[str, bytes]] = []
+    promised: list[dict[str, bytes]] = []
     before: list[int] = []
 
     def overtake() -> None:
-        before.append(len(told))
+        before.append(len(promised))
         later.promise(term, NAME)
         later.store(term, NEXT, 0, b"later", last=True)
         later.sync(term, 7)
 
-    zombie = ObjectReplica(Failing(store, at, then=overtake), ID)
+    fenced = ObjectReplica(Failing(store, at, then=overtake), ID)
     refused = False
     try:
-        workload(zombie, told=told)
+        workload(fenced, promised=promised)
     except FencedError:
         refused = True
-    assert len(told) <= before[0] + 1  # a record that was made before the promise, which has it
+    assert len(promised) <= before[0] + 1  # a record written before the grant is part of the copy
     there = contents(later)
     assert there[NEXT] == b"later"
-    for data in told[-1:]:
+    for data in promised[-1:]:
         assert {name: there[name] for name in data} == data
     with pytest.raises(FencedError, match="generation 2"):
-        zombie.promise(TERM, NAME)
-    for i in range(40):  # records of then are merged and deleted: still no place is free
+        fenced.promise(TERM, NAME)
+    for i in range(40):  # records are merged and deleted, but no slot becomes free
         later.append(term, NEXT, 5 + i, b"!")
         later.sync(term, 8 + i)
     for step in (
-        lambda: zombie.sync(TERM, 1),
-        lambda: zombie.store(TERM, PART, 0, b"zombie", last=True),
-        lambda: zombie.discard(TERM, [NEXT]),
+        lambda: fenced.sync(TERM, 1),
+        lambda: fenced.store(TERM, PART, 0, b"zombie", last=True),
+        lambda: fenced.discard(TERM, [NEXT]),
     ):
         with pytest.raises(FencedError, match="generation 2"):
             step()
@@ -419,9 +419,9 @@ def overtaken(at: int) -> bool:
 @pytest.mark.fault(24)
 def test_sleeping_owner_finds_its_slot_taken() -> None:
     store = MemoryStore()
-    sleeper = begun(Failing(store))
+    sleeper = granted_copy(Failing(store))
     sleeper.store(TERM, SEGMENT, 0, b"begin", last=True)
-    later = begun(Failing(store), OwnerTerm(2, "later"))
+    later = granted_copy(Failing(store), OwnerTerm(2, "later"))
     for i in range(100):
         later.append(OwnerTerm(2, "later"), SEGMENT, 5 + i, b"!")
         later.sync(OwnerTerm(2, "later"), i)
@@ -435,7 +435,7 @@ def test_sleeping_owner_finds_its_slot_taken() -> None:
 @pytest.mark.fault(23)
 def test_one_of_many_owners_wins_a_generation() -> None:
     count = 6
-    bucket = Failing(MemoryStore())  # which looks and makes in one step, as moto's server does not
+    bucket = Failing(MemoryStore())  # with an atomic conditional create, which moto lacks
     for generation in range(1, 6):
         ready = threading.Barrier(count)
 
@@ -462,7 +462,7 @@ def test_one_of_many_owners_wins_a_generation() -> None:
 @pytest.mark.fault(31)
 def test_deleted_copy_is_recreated_and_acknowledges_nothing() -> None:
     store = MemoryStore()
-    replica = begun(Failing(store))
+    replica = granted_copy(Failing(store))
     first = replica.held().incarnation
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
     replica.append(TERM, SEGMENT, 5, b"x")
@@ -470,28 +470,28 @@ def test_deleted_copy_is_recreated_and_acknowledges_nothing() -> None:
     with pytest.raises(DurabilityError, match="was replaced by another copy"):
         replica.sync(TERM, 7)
     assert replica.promised() is None
-    again = replica.promise(TERM, NAME)
-    assert (again.files, replica.acknowledged()) == ({}, 0)
-    assert again.incarnation != first
+    reach_goal = replica.promise(TERM, NAME)
+    assert (reach_goal.files, replica.acknowledged()) == ({}, 0)
+    assert reach_goal.incarnation != first
 
 
 def test_grant_during_recreation_reads_new_copy() -> None:
-    """The place of his record is taken by one that follows nothing of what he has read."""
+    """The slot of the owner's record is taken by one that does not follow its known records."""
     later = OwnerTerm(2, "later")
 
     def old() -> MemoryStore:
         store = MemoryStore()
-        begun(Failing(store)).store(TERM, PART, 0, b"old", last=True)
+        granted_copy(Failing(store)).store(TERM, PART, 0, b"old", last=True)
         return store
 
     counted = Failing(old())
-    begun(counted, later)
-    for at in range(counted.made - 1):  # the last one looks what is left over, and is after it
+    granted_copy(counted, later)
+    for at in range(counted.made - 1):  # the last request only lists leftovers
         store = old()
 
         def anew(store: MemoryStore = store) -> None:
             store.delete([each["path"] for each in store.list().collect()])
-            other = begun(Failing(store))
+            other = granted_copy(Failing(store))
             other.store(TERM, SEGMENT, 0, b"begin", last=True)
             for i in range(5):
                 other.append(TERM, SEGMENT, 5 + i, b"x")
@@ -505,7 +505,7 @@ def test_grant_during_recreation_reads_new_copy() -> None:
 @pytest.mark.fault(12, 14)
 def test_damaged_or_missing_records_are_reported() -> None:
     store = MemoryStore()
-    replica = begun(Failing(store))
+    replica = granted_copy(Failing(store))
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
     for i in range(20):
         replica.append(TERM, SEGMENT, 5 + i, b"x")
@@ -518,7 +518,7 @@ def test_damaged_or_missing_records_are_reported() -> None:
         damaged[at] ^= 0x40
         store.put(path, bytes(damaged))
         copy = ObjectReplica(Failing(store), ID)
-        if at < len(whole) - 1:  # the last byte is the segment's, and frames have checksums
+        if at < len(whole) - 1:  # the last byte belongs to the segment, whose frames have checksums
             with pytest.raises(CorruptLogError, match="damaged"):
                 copy.held()
     store.put(path, whole)
@@ -528,28 +528,28 @@ def test_damaged_or_missing_records_are_reported() -> None:
     assert copy.held().files == {}
     assert copy.promise(OwnerTerm(2, "next"), NAME).incarnation != before.incarnation
     with pytest.raises(FencedError, match="generation 2"):
-        begun(Failing(store), TERM)
+        granted_copy(Failing(store), TERM)
 
 
 def test_lost_piece_is_reported() -> None:
     store = MemoryStore()
     bucket = Failing(store)
-    replica = begun(bucket)
+    replica = granted_copy(bucket)
     replica.store(TERM, PART, 0, b"p" * 70_000, last=True)
     (piece,) = (each["path"] for each in store.list(f"{ID.hex()}/data").collect())
     store.delete(piece)
     asked = bucket.made
     with pytest.raises(DurabilityError, match="has lost the object"):
         replica.read(PART, 0, 10)
-    assert bucket.made - asked == 1  # nobody else writes there: there is no other piece to ask for
-    assert replica.digest(PART, 70_000) == b""  # which is that of no file: it is stored anew
+    assert bucket.made - asked == 1  # no other client writes there, so no other piece exists
+    assert replica.digest(PART, 70_000) == b""  # the digest of no file, so it is stored again
     with pytest.raises(DurabilityError, match="has no data of"):
         replica.read(OTHER, 0, 10)
 
 
 def test_reader_asks_once_until_copy_changes() -> None:
     store = MemoryStore()
-    writer, bucket = begun(Failing(store)), Failing(store)
+    writer, bucket = granted_copy(Failing(store)), Failing(store)
     writer.store(TERM, PART, 0, b"p" * 70_000, last=True)
     writer.store(TERM, SEGMENT, 0, b"begin", last=True)
     reader = ObjectReplica(bucket, ID)
@@ -558,7 +558,7 @@ def test_reader_asks_once_until_copy_changes() -> None:
     for at in range(0, 70_000, 10_000):
         assert reader.read(PART, at, 10_000) == b"p" * 10_000
     assert bucket.made - asked == 7
-    for i in range(40):  # what the reader knows is merged, and deleted
+    for i in range(40):  # merges and deletes the records that the reader knows
         writer.append(TERM, SEGMENT, 5 + i, b"x")
         writer.sync(TERM, i)
     assert reader.read(SEGMENT, 0, 99)[:5] == b"begin"
@@ -589,8 +589,8 @@ class Answer(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Answer]]:
-    """A server of which each test says what it answers."""
+def fixed_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Answer]]:
+    """A server with the answers that a test sets."""
 
     class Own(Answer):
         pass
@@ -610,7 +610,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Answer]]:
 
 @pytest.mark.fault(29, 44)
 @pytest.mark.parametrize(
-    ("status", "code", "told"),
+    ("status", "code", "promised"),
     [
         (403, "AccessDenied", "denies access: 403 AccessDenied; the credentials come"),
         (403, "SignatureDoesNotMatch", "denies access: 403 SignatureDoesNotMatch"),
@@ -620,12 +620,12 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Answer]]:
     ],
 )
 def test_refusal_of_store_is_reported_without_secrets(
-    answering: type[Answer], status: int, code: str, told: str
+    fixed_answers: type[Answer], status: int, code: str, promised: str
 ) -> None:
-    answering.status, answering.code = status, code
+    fixed_answers.status, fixed_answers.code = status, code
     with pytest.raises(DurabilityError) as caught:
-        begun(ObjectStoreClient("s3", "bucket", "logs"))
-    assert told in str(caught.value)
+        granted_copy(ObjectStoreClient("s3", "bucket", "logs"))
+    assert promised in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
     text = f"{caught.value}{caught.value.__notes__ if hasattr(caught.value, '__notes__') else ''}"
@@ -633,10 +633,10 @@ def test_refusal_of_store_is_reported_without_secrets(
         assert secret not in text
 
 
-def test_store_without_conditional_create_is_refused(answering: type[Answer]) -> None:
-    answering.status = 200
+def test_store_without_conditional_create_is_refused(fixed_answers: type[Answer]) -> None:
+    fixed_answers.status = 200
     with pytest.raises(DurabilityError, match="cannot exclude a second writer") as caught:
-        begun(ObjectStoreClient("s3", "bucket", "logs"))
+        granted_copy(ObjectStoreClient("s3", "bucket", "logs"))
     assert caught.value.hint
 
 
@@ -651,7 +651,7 @@ def test_silent_store_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
         bucket = ObjectStoreClient("s3", "bucket", "logs")
         with pytest.raises(DurabilityError, match="cannot be reached"):
-            begun(bucket)
+            granted_copy(bucket)
         assert bucket.requests == 1
 
 
@@ -694,7 +694,7 @@ def test_each_request_reports_missing_client(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.fault(24)
 def test_copy_refuses_earlier_term_of_same_owner() -> None:
     store = MemoryStore()
-    replica = begun(Failing(store), TERM)
+    replica = granted_copy(Failing(store), TERM)
     replica.promise(OwnerTerm(2, "me"), NAME)
     before = contents(replica)
     for step in (
@@ -720,15 +720,15 @@ def test_acknowledged_log_is_restored_from_bucket(
     with nosync_nb.open(path, replicas=urls) as session:
         edges = session.input("edges", "src int, dst int")
         session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
-        edges.insert([(i, i) for i in range(70_000)])  # a part of its own
+        edges.insert([(i, i) for i in range(70_000)])  # enough for a part file
         session.commit()
         checkpoint_now(session)
         session.commit(wait="replicas", timeout=WAIT_S)
-        told = server.settled()
+        promised = server.settled()
         for i in range(20):
             edges.insert([(i, i + 1)])
             session.commit(wait="replicas", timeout=WAIT_S)
-        asked = Counter(method for method, _ in server.requests[told : server.settled()])
+        asked = Counter(method for method, _ in server.requests[promised : server.settled()])
         assert asked["PUT"] <= 30, asked
         assert sum(asked.values()) <= 200, asked
         now = session.now
@@ -740,14 +740,14 @@ def test_acknowledged_log_is_restored_from_bucket(
                 lambda: [each[1:3] for each in own.status()] == [("level", now)], WAIT_S
             ), own.status()
     shutil.rmtree(path)
-    # What a keeper asks besides is as much as it gets to before the session ends.
+    # Without a keeper, whose number of requests depends on timing.
     monkeypatch.setattr(replication_module, "start_keeper", _not_started)
-    told = server.settled()
+    promised = server.settled()
     with nosync_nb.open(path, replicas=urls) as session:
         assert session.now == now
         assert {at: session["degrees"].rows(at=at) for at in rows} == rows
         assert session.recovery.recomputed == 0
-    asked = Counter(method for method, _ in server.requests[told : server.settled()])
+    asked = Counter(method for method, _ in server.requests[promised : server.settled()])
     assert sum(asked.values()) < 120, asked
     site = connect_site(address.parse_address(urls[0]), Files())
     assert isinstance(site, ObjectSite)
@@ -758,7 +758,7 @@ def test_missing_bucket_is_reported_without_blocking(server: ObjectServer, tmp_p
     del server
     path, urls = tmp_path / "x.nosync", ["s3://missing/logs"]
     with pytest.raises(DurabilityError, match="there is no bucket 'missing'"):
-        nosync_nb.open(path, replicas=urls)  # it may have had the log
+        nosync_nb.open(path, replicas=urls)  # the bucket may have the log
     with nosync_nb.open(path) as session:
         session.input("a", "n int")
     with nosync_nb.open(path, replicas=urls) as session:
@@ -772,14 +772,14 @@ def test_missing_bucket_is_reported_without_blocking(server: ObjectServer, tmp_p
         assert "there is no bucket 'missing'" in replication.status()[0].why
 
 
-# -- bounds --------------------------------------------------------------------------------------
+# -- bounds ----------------------------------------------------------------------------------------
 
 
 def test_many_owners_leave_bounded_state() -> None:
-    """However many files there are and processes were, and what is read stays little."""
+    """The state and the requests stay small with many files and owners."""
     store = MemoryStore()
     bucket = Failing(store)
-    replica = begun(bucket)
+    replica = granted_copy(bucket)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
     for i in range(200):
         replica.store(TERM, f"log1-{i}-g3-ab.arrow", 0, b"rows", last=True)
@@ -790,12 +790,12 @@ def test_many_owners_leave_bounded_state() -> None:
 
     start = kept()
     for generation in range(2, 66):
-        begun(bucket, OwnerTerm(generation, "me"))
+        granted_copy(bucket, OwnerTerm(generation, "me"))
     assert kept() - start < 64 * 600
     made = bucket.made
     assert contents(ObjectReplica(bucket, ID)).keys() == before.keys()
     bucket.made = made
-    last = begun(bucket, OwnerTerm(66, "me"))
+    last = granted_copy(bucket, OwnerTerm(66, "me"))
     last.store(OwnerTerm(66, "me"), OTHER, 0, b"more", last=True)
     asked = bucket.made
     reader = ObjectReplica(bucket, ID)
@@ -805,7 +805,7 @@ def test_many_owners_leave_bounded_state() -> None:
 
 
 class Hostile(Answer):
-    """Announces one size and sends as much as it is let."""
+    """Announces one size and sends without end."""
 
     announced: ClassVar[int | None] = None
     sent: ClassVar[int] = 0
@@ -819,7 +819,7 @@ class Hostile(Answer):
             self.send_header("Content-Range", f"bytes {said}/{1 << 40}")
         self.send_header("Content-Length", str(self.announced))
         self.end_headers()
-        with suppress(OSError):  # whoever asked has had enough
+        with suppress(OSError):  # the client has closed the connection
             while type(self).sent < 1 << 30:
                 self.wfile.write(bytes(1 << 16))
                 type(self).sent += 1 << 16
@@ -859,14 +859,14 @@ def test_oversized_record_is_not_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(object_manifest, "RECORD_BYTES_MAX", 2000)
-    replica = begun(Failing(MemoryStore()))
+    replica = granted_copy(Failing(MemoryStore()))
     with pytest.raises(DurabilityError, match="too many files") as caught:
         replica.store(TERM, PART, 0, b"x" * 3000, last=True)
     assert caught.value.hint
 
 
 class Slow(Answer):
-    """Takes what it is sent, and answers when the test says so."""
+    """Reads a request, and answers when the test allows it."""
 
     answer: ClassVar[threading.Event]
 
@@ -885,7 +885,7 @@ class Slow(Answer):
 def test_large_upload_may_outlast_deadline_of_small_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a deadline for a word would refuse goes through; a word has the short one still."""
+    """A large upload may outlast the deadline of small calls, which keep theirs."""
 
     class Own(Slow):
         answer = threading.Event()
@@ -913,7 +913,7 @@ def test_large_upload_may_outlast_deadline_of_small_calls(
         large.start()
         with pytest.raises(DurabilityError, match="cannot be reached"):
             bucket.put("data/2", b"little")
-        assert ended == [], "it was begun before, and is still under way"
+        assert ended == [], "the first upload is still running"
         Own.answer.set()
         large.join(WAIT_S)
         assert ended == [None]
