@@ -160,12 +160,22 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Session]]:
 
 @pytest.fixture
 def large_from_ten_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than ten rows lie in files."""
+    """Writes batches of more than ten rows to files."""
+    spill_above(10, monkeypatch)
+
+
+@pytest.fixture
+def large_from_four_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes batches of more than four rows to files."""
+    spill_above(4, monkeypatch)
+
+
+def spill_above(rows: int, patch: pytest.MonkeyPatch) -> None:
     from nosync_nb.session.maintenance import maintenance
     from nosync_nb.store import store
 
-    monkeypatch.setattr(store, "SPILL_ROWS", 10)
-    monkeypatch.setattr(maintenance, "SPILL_ROWS", 10)
+    patch.setattr(store, "SPILL_ROWS", rows)
+    patch.setattr(maintenance, "SPILL_ROWS", rows)
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,7 @@ import nosync_nb
 from nosync_nb import Session, TimeError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.files.safe_names import FOLDERS
-from nosync_nb.session.maintenance import maintenance
-from nosync_nb.store import point_in_time, store
+from nosync_nb.store import point_in_time
 from nosync_nb.store.timetravel import branches
 
 STEPS = int(os.environ.get("NOSYNC_BRANCH_STEPS", "12"))
@@ -294,13 +293,13 @@ class Histories(RuleBasedStateMachine):
         """Some epochs equal the model, or raise an error if they need not be readable."""
         model = self.models[name]
         for at in epochs:
-            told = ""
+            hint = ""
             try:
                 rows: list[Any] = [tuple(row) for row in session["rows"].rows(at=at)]
             except TimeError as error:
-                told = str(error.hint)
-            if told:
-                assert "nearest epochs" in told, (name, at)
+                hint = str(error.hint)
+            if hint:
+                assert "nearest epochs" in hint, (name, at)
                 assert at not in model.exact, (name, at)
                 continue
             assert Counter(rows) == model.epochs[at], (name, at)
@@ -340,13 +339,11 @@ class Histories(RuleBasedStateMachine):
 
 
 @pytest.mark.filterwarnings("ignore:.*before the restart")  # random rows may be equal
+@pytest.mark.usefixtures("own_key", "large_from_four_rows")
 @pytest.mark.parametrize("kept", [True, False], ids=["frames", "no frames"])
 def test_every_epoch_of_every_branch_matches_model(
-    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    for place in (store, maintenance):
-        monkeypatch.setattr(place, "SPILL_ROWS", 4)
     if not kept:
         monkeypatch.setattr(point_in_time, "EPOCHS_MAX", -(1 << 40))
     case = Histories.TestCase

@@ -284,10 +284,10 @@ class World:
         """Updates the model when the session continues from an epoch."""
         if at == len(self.epochs) - 1:
             return
-        told = self.frames and at >= self.begin
+        has_frames = self.frames and at >= self.begin
         for name, was in self.was.items():
             self.was[name] = {e: r for e, r in was.items() if e <= at and name in known}
-            if name in known and CASES[name].values and self.epochs[at] and not told:
+            if name in known and CASES[name].values and self.epochs[at] and not has_frames:
                 self.lost.add(name)
         self.epochs = self.epochs[: at + 1]
         for name, reads in READS.items():

@@ -116,12 +116,12 @@ def test_failing_listener_is_reported_once_per_error_type(tmp_path: Path) -> Non
         numbers = session.input("numbers", "n bigint")
         numbers.inspect(raises)
         session.subscribe(raises)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for n in range(40):
                 numbers.insert([(n,)])
                 session.commit()
-    assert len(told) == 4
+    assert len(caught) == 4
 
 
 def test_unsubscribing_listener_takes_no_epoch_from_others(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ CONDITIONS: Mapping[str, Broken] = {
     "a predicate means other columns below": replacing(
         pushdown, "_means_the_same", lambda *_: True
     ),
-    "a column that may raise and nobody reads is not computed": with_spec(
+    "an unread column that may raise is not computed": with_spec(
         pushdown, "select", firm=lambda _: frozenset()
     ),
     "distinct looks at some columns": with_spec(pushdown, "distinct", reads=same_columns),
@@ -111,7 +111,7 @@ CHAINING: Mapping[str, Broken] = {
         "_join_input",
         lambda part: (_LEAF(part)[0], range(len(part.schema))),
     ),
-    "columns are equal that nobody joined": replacing(
+    "columns are equal without a join": replacing(
         multiway_joins,
         "_unite_columns",
         lambda same, one, other: (frozenset((one, other)).union(*same),),

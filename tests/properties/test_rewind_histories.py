@@ -174,12 +174,12 @@ class World:
         """Rewinds to any epoch, or expects a refusal if it is not readable."""
         epoch = self.chance.randrange(len(self.inputs))
         try:
-            told = self.session.rewind(to=epoch)
+            result = self.session.rewind(to=epoch)
         except TimeError:
             assert epoch not in {*self.readable("data")}
             return
-        assert told.epoch == epoch == self.session.now
-        assert told.left == len(self.inputs) - 1
+        assert result.epoch == epoch == self.session.now
+        assert result.left == len(self.inputs) - 1
         del self.inputs[epoch + 1 :], self.defined[epoch + 1 :]
         self.unknown = min(self.unknown, epoch)
         self.pins = {name: at for name, at in self.pins.items() if at <= epoch}

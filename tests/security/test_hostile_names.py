@@ -27,8 +27,6 @@ from nosync_nb.files.safe_names import (
     checked_path_within,
     is_safe_file_name,
 )
-from nosync_nb.session.maintenance import maintenance
-from nosync_nb.store import store
 from nosync_nb.store.log import Log, checkpoint
 from nosync_nb.store.records import payloads
 from nosync_nb.store.records.payloads import PayloadEntry
@@ -66,11 +64,7 @@ SOME = ("above", "above, as a part", "absolute", "a zero byte", "generation", "n
 """The names that every field is tried with; the shared check is tried with all."""
 
 
-@pytest.fixture(autouse=True)
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    for place in (store, maintenance):
-        monkeypatch.setattr(place, "SPILL_ROWS", 4)
+pytestmark = pytest.mark.usefixtures("own_key", "large_from_four_rows")
 
 
 @pytest.fixture

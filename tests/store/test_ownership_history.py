@@ -92,9 +92,9 @@ def test_old_disk_is_detected_by_ownership_history(
         with open_session(path, takeover=True) as session:
             trim_history(session)
             replica = replica_of(session, tmp_path)
-            held, said = replica.held(), replica.promised()
-            assert said is not None
-            later = log_of(session).generation > said.generation
+            held, term = replica.held(), replica.promised()
+            assert term is not None
+            later = log_of(session).generation > term.generation
             with pytest.raises(ReplicaAheadError if later else FencedError):
                 ship_all(session, tmp_path, TakeoverPoll(1, 1))
             assert replica.held() == held
@@ -157,18 +157,18 @@ def test_owner_is_identified_by_word_and_end() -> None:
 def test_saved_owners_are_bounded() -> None:
     words = [number.to_bytes(8, "big") for number in range(1, 2001)]
     heads = [head(number, word) for number, word in enumerate(words, 1)]
-    said = OwnershipHistory(heads, {}, 0, []).saved(7)
-    known = ownership_history.decode_ownership(said)
+    saved = OwnershipHistory(heads, {}, 0, []).saved(7)
+    known = ownership_history.decode_ownership(saved)
     assert len(known) == ownership_history.KEPT_MAX
     assert known[2000] == OwnerTenure(words[-1], 7)
-    assert ownership_history.includes_owner(known, head(1, b"whoever."), 5)
+    assert ownership_history.includes_owner(known, head(1, b"another."), 5)
 
 
 @pytest.mark.fault(43)
-@pytest.mark.parametrize("said", [[[1, 2]], [["x", "00", 1]], [[1, "zz", 1]], 7, {"a": 1}])
-def test_invalid_owners_are_damage(said: object) -> None:
+@pytest.mark.parametrize("owners", [[[1, 2]], [["x", "00", 1]], [[1, "zz", 1]], 7, {"a": 1}])
+def test_invalid_owners_are_damage(owners: object) -> None:
     with pytest.raises(CorruptLogError, match="owners"):
-        ownership_history.decode_ownership({"owners": said})
+        ownership_history.decode_ownership({"owners": owners})
 
 
 @pytest.mark.fault(32, 33)
@@ -184,7 +184,7 @@ def test_retained_frames_are_compared_whoever_wrote_them(tmp_path: Path) -> None
         commit_epochs(session, 1)
         checkpoint_now(session)
     own = before.extents[0].segment
-    elsewhere = own._replace(generation=9, word=b"stranger", before=None)
+    elsewhere = own._replace(generation=9, word=b"another.", before=None)
     with open_session(path) as session:
         commit_epochs(session, 1)
         source = LogSource(session.path, log_of(session).generation)

@@ -80,14 +80,14 @@ DecodedFrame = list[tuple[int, int, list[tuple[Any, ...]], bytes]]
 
 def decoded_frame(payload: bytes) -> DecodedFrame:
     """The entries of a frame, with the digests of their files."""
-    told = []
+    entries = []
     for entry in payloads.decode_payload(payload).entries:
         filed = entry.kind not in payloads.WITHOUT_FILES
         refs = payloads.files_of_entry(0, entry)[1] if filed else ()
         files = [(ref.rows, ref.low, ref.high, ref.digest) for ref in refs]
         whole = bytes(entry.data) if entry.kind == payloads.INLINE else b""
-        told.append((entry.number, entry.kind, files, whole))
-    return told
+        entries.append((entry.number, entry.kind, files, whole))
+    return entries
 
 
 @contextmanager
@@ -161,17 +161,17 @@ def test_rows_in_several_files_are_computed_in_turn(
 def test_memory_is_released_only_after_epoch_in_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    submitted: list[str] = []
     monkeypatch.setattr(
-        BackgroundWorker, "submit", lambda _, kind, *_task, **_later: told.append(kind)
+        BackgroundWorker, "submit", lambda _, kind, *_task, **_later: submitted.append(kind)
     )
     with nosync_nb.open(tmp_path / "log") as session:
         declare_inputs(session)
         for count in (10, ROWS):
-            told.clear()
+            submitted.clear()
             session["sales"].insert(sales(count, start=count))
             session.commit()
-            assert ("memory" in told) == (count == ROWS)
+            assert ("memory" in submitted) == (count == ROWS)
 
 
 @pytest.mark.usefixtures("low_thresholds")

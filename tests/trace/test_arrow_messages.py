@@ -109,19 +109,19 @@ def test_frame_batch_with_compressed_buffers_is_refused(name: str) -> None:
 def test_header_with_offsets_outside_is_refused() -> None:
     header = bytes(pa.ipc.read_message(updates_message()).metadata)
     assert arrow_file.is_compressed(header) is False
-    told = 0
+    refusals = 0
     for at in range(0, len(header) - 4, 2):
         for number in (b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\0\0\0\0"):
             try:
                 arrow_file.is_compressed(header[:at] + number + header[at + 4 :])
             except ValueError:
-                told += 1
-    assert told
+                refusals += 1
+    assert refusals
     for size in range(len(header)):
         try:
             arrow_file.is_compressed(header[:size])
         except ValueError:
-            told += 1
+            refusals += 1
     for prefix in (b"", b"\xff" * 7, b"\xff" * 8, bytes(8), b"\xff\xff\xff\xff\0\0\0\0"):
         with pytest.raises(ValueError, match="message"):
             arrow_file.header_size(prefix)

@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from nosync_nb import (
     NosyncError,
     OutcomeUnknownError,
     Session,
-    TrustError,
 )
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.store import store
@@ -100,52 +99,52 @@ def test_refused_write_refuses_epoch_until_disk_recovers(
         assert session.recovery.clean
 
 
-@pytest.mark.fault(16)
-def test_failed_sync_loses_nothing_and_is_reported(
-    open_on: Callable[..., Session],
-) -> None:
+@pytest.fixture
+def failing_sync(open_on: Callable[..., Session]) -> Iterator[tuple[Disk, Session]]:
+    """A session at durable epoch 2 whose disk fails at syncs; afterwards the log is reopened."""
     disk = Disk(actions={"sync"})
     with open_on(disk) as session:
         people(session)
         session.sync()
         disk.error = errno.EIO
-        session["people"].insert([("di", 30, 4.0)])
-        with pytest.raises(OutcomeUnknownError, match=r"epoch 3 is committed .*EIO") as caught:
-            session.commit(wait="disk")
-        assert caught.value.epoch == session.now == 3
-        assert caught.value.errno == errno.EIO
-        assert "do not insert its rows again" in (caught.value.hint or "")
-        assert not session.pending
-        assert session.recovery_frontier("power") == 2
-        disk.error = 0
-        session.sync()
-        assert session.recovery_frontier("power") == session.now
+        yield disk, session
+        wanted = session["by_age"].rows()
     with open_on(disk) as session:
-        assert session["by_age"].rows() == [(20, 2), (30, 1)]
+        assert session["by_age"].rows() == wanted
+
+
+@pytest.mark.fault(16)
+def test_failed_sync_loses_nothing_and_is_reported(failing_sync: tuple[Disk, Session]) -> None:
+    disk, session = failing_sync
+    session["people"].insert([("di", 30, 4.0)])
+    with pytest.raises(OutcomeUnknownError, match=r"epoch 3 is committed .*EIO") as caught:
+        session.commit(wait="disk")
+    assert caught.value.epoch == session.now == 3
+    assert caught.value.errno == errno.EIO
+    assert "do not insert its rows again" in (caught.value.hint or "")
+    assert not session.pending
+    assert session.recovery_frontier("power") == 2
+    disk.error = 0
+    session.sync()
+    assert session.recovery_frontier("power") == session.now
+    assert session["by_age"].rows() == [(20, 2), (30, 1)]
 
 
 @pytest.mark.fault(17)
-def test_transaction_with_failed_sync_has_ended(
-    open_on: Callable[..., Session],
-) -> None:
-    disk = Disk(actions={"sync"})
-    with open_on(disk) as session:
-        people(session)
-        session.sync()
-        disk.error = errno.ENOSPC
-        begun = session.begin("loaded")
-        session["people"].insert([("di", 30, 4.0)])
-        with pytest.raises(OutcomeUnknownError, match="epoch 3"):
-            begun.commit(wait="disk")
-        session["people"].insert([("ed", 30, 4.0)])
-        assert session.pending["people"].rows == 1
-        disk.error = 0
-        assert session.commit() == 4
-        session["people"].insert([("flo", 30, 4.0)])
-        assert session.commit(wait="disk") == 5
-        assert session.epochs()[3].label == "loaded"
-    with open_on(disk) as session:
-        assert session["by_age"].rows() == [(20, 2), (30, 3)]
+def test_transaction_with_failed_sync_has_ended(failing_sync: tuple[Disk, Session]) -> None:
+    disk, session = failing_sync
+    begun = session.begin("loaded")
+    session["people"].insert([("di", 30, 4.0)])
+    with pytest.raises(OutcomeUnknownError, match="epoch 3"):
+        begun.commit(wait="disk")
+    session["people"].insert([("ed", 30, 4.0)])
+    assert session.pending["people"].rows == 1
+    disk.error = 0
+    assert session.commit() == 4
+    session["people"].insert([("flo", 30, 4.0)])
+    assert session.commit(wait="disk") == 5
+    assert session.epochs()[3].label == "loaded"
+    assert session["by_age"].rows() == [(20, 2), (30, 3)]
 
 
 @pytest.mark.fault(17)
@@ -181,29 +180,6 @@ def test_log_of_another_format_is_refused_unchanged(
     assert remedy in (caught.value.hint or "")
     changed = {p.name for p, content in before.items() if p.read_bytes() != content}
     assert changed <= {"generation"}
-
-
-@pytest.mark.fault(22)
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_log_of_other_user_is_refused_for_writing(tmp_path: Path) -> None:
-    with nosync_nb.open(tmp_path / "log") as session:
-        people(session)
-        wanted = session["by_age"].rows()
-    os.chown(tmp_path / "log", 12345, 12345)
-    with pytest.raises(TrustError, match="belongs to user 12345") as caught:
-        nosync_nb.open(tmp_path / "log")
-    assert 'mode="r"' in (caught.value.hint or "")
-    with nosync_nb.open(tmp_path / "log", mode="r") as session:
-        assert session["by_age"].rows() == wanted
-
-
-@pytest.mark.fault(22)
-def test_log_writable_by_others_is_refused(tmp_path: Path) -> None:
-    nosync_nb.open(tmp_path / "log").close()
-    (tmp_path / "log").chmod(0o777)
-    for mode in ("r", "w"):
-        with pytest.raises(TrustError, match="is writable by other users"):
-            nosync_nb.open(tmp_path / "log", mode=mode)  # type: ignore[arg-type]
 
 
 # -- damage ----------------------------------------------------------------------------------------

@@ -238,7 +238,7 @@ class Cases:
         if found not in (self.before, self.after):
             return f"is neither as before nor as afterwards: {difference(found, self.after)}"
         if silent and found != self.after:
-            return "did nothing, and said nothing"
+            return "did nothing, and raised nothing"
         if again and (found != self.after or self.operation.again):
             act()
             found = state_of(session, self.pool)
@@ -374,7 +374,7 @@ def pending_calls(session: Session, name: str) -> PendingCalls:
 
 
 @pytest.mark.fault(48)
-@pytest.mark.parametrize("moved", [False, True], ids=["", "computed anew"])
+@pytest.mark.parametrize("moved", [False, True], ids=["", "recomputed"])
 @pytest.mark.parametrize(
     ("name", "call"),
     [

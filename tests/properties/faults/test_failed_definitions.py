@@ -11,19 +11,14 @@ from internals import checkpoint_now, graph_of, store_of
 
 import nosync_nb
 from nosync_nb import DurabilityError, NosyncError, Session, StageError
-from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.redo_records import DefinitionRedo
-from nosync_nb.store import store
 from nosync_nb.trace.history.archive import Archive
 
 
 @pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+def session(tmp_path: Path, own_key: None, large_from_four_rows: None) -> Iterator[Session]:
     """A session whose history lies in packs that refer to files; no file is open."""
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    monkeypatch.setattr(store, "SPILL_ROWS", 4)
-    monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "k int, v int")
         session.stage("large", numbers.filter("v > 0"))
@@ -94,7 +89,7 @@ def test_failed_definition_changes_no_graph_of_readers(session: Session) -> None
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=repr)
 @pytest.mark.parametrize(
-    ("act", "said", "names"),
+    ("act", "note", "names"),
     [
         (
             lambda s: s.stage("more", s["numbers"].filter("v > 1")),
@@ -128,7 +123,7 @@ def test_error_after_written_definition_reports_it_as_defined(
     session: Session,
     monkeypatch: pytest.MonkeyPatch,
     act: Callable[[Session], Any],
-    said: str,
+    note: str,
     names: set[str],
     error: BaseException,
 ) -> None:
@@ -146,7 +141,7 @@ def test_error_after_written_definition_reports_it_as_defined(
         act(session)
     cause = came.value.__cause__
     notes = [*getattr(came.value, "__notes__", ()), *getattr(cause, "__notes__", ())]
-    assert said in notes
+    assert note in notes
     assert "no stage has changed" not in str(came.value)
     assert session.info.reads.keys() == names
     now = rows_by_stage(session)

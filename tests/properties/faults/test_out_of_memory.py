@@ -124,17 +124,19 @@ def test_failed_changes_call_is_a_failed_read(data: Any) -> None:
 
 
 def test_failed_background_merge_is_reported_and_repeated(session: Session, data: Any) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maintenance, "merge_ranges", out_of_memory)
         for i in range(6):
             data.insert([(f"x{i}", n) for n in range(2000)])
             with warnings.catch_warnings(record=True) as caught:
                 session.commit()
-            told += [str(each.message) for each in caught]
+            reported += [str(each.message) for each in caught]
         drain_background(session)
-        told += [each.warning for each in services_of(session).worker.failures.take_unreported()]
-    assert [text.splitlines()[0] for text in told] == [
+        reported += [
+            each.warning for each in services_of(session).worker.failures.take_unreported()
+        ]
+    assert [text.splitlines()[0] for text in reported] == [
         "background work failed: merging the layers of input 'data': out of memory"
     ]
     now = session.now

@@ -20,19 +20,14 @@ from internals import checkpoint_now, lose_file, merge_trace, services_of, trace
 
 from nosync_nb import FencedError, NosyncError, Session
 from nosync_nb.files.filesystem import Files, raise_durability_error
-from nosync_nb.session.maintenance import maintenance
-from nosync_nb.store import store
 from nosync_nb.store.log import Log, checkpoint
 
 CODES = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENOMEM]
 
 
 @pytest.fixture(autouse=True)
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+def small(own_key: None, large_from_four_rows: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
-    for place in (store, maintenance):
-        monkeypatch.setattr(place, "SPILL_ROWS", 4)
 
 
 @pytest.fixture

@@ -96,14 +96,14 @@ def test_trust_report_names_signer_and_stages(
     mine = signing.key_id(signing.user_key())
     use_key_file(monkeypatch, tmp_path / "there" / "key")
     with nosync_nb.open(tmp_path / "log", mode=mode) as session:  # type: ignore[arg-type]
-        told = session.info.trust()
-    assert mine in told.whose
-    assert told.yours == "none"
-    (big,) = told.stages
+        report = session.info.trust()
+    assert mine in report.whose
+    assert report.yours == "none"
+    (big,) = report.stages
     assert (big.name, big.whose) == ("big", f"of key {mine}")
     assert big.text.startswith("filter(numbers, predicate=")
     assert "x > 1" in big.text
-    assert str(told).isprintable() or str(told).replace("\n", "").isprintable()
+    assert str(report).isprintable() or str(report).replace("\n", "").isprintable()
     assert not (tmp_path / "there").exists()
 
 
@@ -118,6 +118,6 @@ def test_trust_report_of_reader_follows_new_definitions(
         assert reader.refresh() == 0
         assert reader.info.trust().whose == "signed with your key"
         use_key_file(monkeypatch, tmp_path / "there" / "key")
-        told = reader.info.trust()
-    assert told.whose == f"claims to be signed with key {mine}; not trusted"
-    assert [(each.name, each.whose) for each in told.stages] == [("big", f"of key {mine}")]
+        report = reader.info.trust()
+    assert report.whose == f"claims to be signed with key {mine}; not trusted"
+    assert [(each.name, each.whose) for each in report.stages] == [("big", f"of key {mine}")]

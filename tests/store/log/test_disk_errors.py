@@ -82,21 +82,6 @@ def test_failed_sync_seals_segment_and_rewrites_frames(
 
 
 @pytest.mark.fault(16)
-def test_failed_sync_rewrites_no_durable_frame(path: str) -> None:
-    failing = Failing("sync", errno.EIO, times=1)
-    log = open_failing(path, failing)
-    failing.on = False
-    log.append(1, b"one")
-    log.sync()
-    failing.on = True
-    log.append(1, b"two")
-    log.sync()
-    assert log.durable == 2
-    assert everything(path) == [b"one", b"two"]
-    assert after_power_failure(path, log) == [b"one", b"two"]
-
-
-@pytest.mark.fault(16)
 @pytest.mark.parametrize("seed", range(4))
 def test_failed_sync_continues_after_trimmed_segments(
     path: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -160,19 +145,7 @@ def test_failing_syncs_freeze_frontier_and_refuse_appends(path: str) -> None:
     assert after_power_failure(path, log) == [b"one", b"two"]
 
 
-@pytest.mark.fault(17)
-def test_power_failure_during_failing_syncs_breaks_no_promise(path: str) -> None:
-    for seed in range(10):
-        where = f"{path}-{seed}"
-        log = open_failing(where, Failing("sync", errno.EIO), seed=seed)
-        log.append(1, b"one")
-        with pytest.raises(DurabilityError):
-            log.sync()
-        left = after_power_failure(where, log)
-        assert left == [b"one"][: len(left)]
-
-
-@pytest.mark.fault(20)
+@pytest.mark.fault(19, 20)
 @pytest.mark.parametrize("action", ["append", "create", "rename", "sync_folder"])
 def test_full_disk_refuses_appends_until_space_is_free(
     path: str, action: str, monkeypatch: pytest.MonkeyPatch
@@ -209,23 +182,6 @@ def test_full_disk_refuses_appends_until_space_is_free(
         assert everything(path) == kept
 
 
-@pytest.mark.fault(19)
-def test_partial_write_leaves_no_part_of_frame(path: str) -> None:
-    failing = Failing("append", errno.ENOSPC, times=1)
-    log = open_failing(path, failing)
-    failing.on = False
-    log.append(1, b"one")
-    failing.on = True
-    with pytest.raises(DurabilityError, match="ENOSPC"):
-        log.append(1, b"two" * 50)
-    assert everything(path) == [b"one"]
-    log.append(1, b"three")
-    assert everything(path) == [b"one", b"three"]
-    log.close()
-    with Log.open(path, files=HastyFiles(), machine=FakeMachine()) as again:
-        assert [frame.payload for frame in again.frames()] == [b"one", b"three"]
-
-
 @pytest.mark.fault(48)
 def test_interrupted_append_leaves_frame_out(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_failing(path, Failing("none", 0))
@@ -242,27 +198,6 @@ def test_interrupted_append_leaves_frame_out(path: str, monkeypatch: pytest.Monk
     log.append(1, b"three")
     log.close()
     assert everything(path) == [b"one", b"three"]
-
-
-@pytest.mark.fault(48)
-@pytest.mark.parametrize("step", ["_continue_in", "_next_segment"])
-def test_interrupted_segment_start_hides_no_later_frame(
-    path: str, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
-    log = open_failing(path, Failing("none", 0))
-    log.append(1, b"one")
-    with monkeypatch.context() as pressed:
-
-        def interrupt(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        pressed.setattr(writer_of(log), step, interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            log.append(1, bytes(500))
-    log.append(1, b"two")
-    log.append(1, b"three")
-    assert everything(path) == [b"one", b"two", b"three"]
 
 
 @pytest.mark.fault(48)

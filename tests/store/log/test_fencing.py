@@ -94,10 +94,10 @@ def test_half_written_number_is_ignored(
 @pytest.mark.fault(10, 12)
 def test_outbid_generation_is_accepted_within_bounds(path: str) -> None:
     acquire_lease(HastyFiles(), path).close()
-    for word, told in ((1000, 1000), (1 << 40, 0), (1000, 1000)):
+    for word, accepted in ((1000, 1000), (1 << 40, 0), (1000, 1000)):
         change_word(path, OUTBID, lambda _, word=word: word)
         change_word(path, OUTBID + 1, lambda _, word=word: word ^ MASK)
-        assert control_block(path).outbid == told
+        assert control_block(path).outbid == accepted
     change_word(path, OUTBID, lambda word: word ^ 1)
     assert control_block(path).outbid == 0
     second = acquire_lease(HastyFiles(), path, takeover=True)
@@ -113,10 +113,10 @@ def test_fenced_owner_does_not_release_log(path: str) -> None:
     second = acquire_lease(HastyFiles(), path, takeover=True)
     with pytest.raises(FencedError):
         first.release(known=0, closed=True)
-    said = owner.read_owner(HastyFiles(), path)
-    assert said == second.owner
-    assert said is not None
-    assert not said.released
+    found = owner.read_owner(HastyFiles(), path)
+    assert found == second.owner
+    assert found is not None
+    assert not found.released
 
 
 @pytest.mark.fault(9)
@@ -176,9 +176,9 @@ def test_folder_of_killed_owner_survives_power_loss(tmp_path: Path) -> None:
 def test_owner_with_invalid_folder_is_damage(path: str, place: object) -> None:
     """The folder in the owner file is validated: it must be a path."""
     Log.open(path, files=HastyFiles()).close()
-    said = owner.read_owner(HastyFiles(), path)
-    assert said is not None
-    assert said.place.path == path
+    found = owner.read_owner(HastyFiles(), path)
+    assert found is not None
+    assert found.place.path == path
     text = (Path(path) / "owner").read_bytes().rsplit(b"\n", 2)[0]
     fields = json.loads(text)
     fields["place"] = {"path": place, "device": 1, "number": 1}

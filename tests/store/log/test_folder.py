@@ -17,15 +17,8 @@ from internals import checkpoint_now
 import nosync_nb
 from nosync_nb import NosyncError, TrustError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.maintenance import maintenance
-from nosync_nb.store import store
 
-
-@pytest.fixture(autouse=True)
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    for place in (store, maintenance):
-        monkeypatch.setattr(place, "SPILL_ROWS", 4)
+pytestmark = pytest.mark.usefixtures("own_key", "large_from_four_rows")
 
 
 def write_log(folder: Path, *, checkpoint: bool = True) -> None:

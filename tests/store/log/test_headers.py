@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from checks.damaged_bytes import flipped
 from faults.faults import FakeMachine, FaultyFiles, HastyFiles
 
 from nosync_nb.errors import CorruptLogError, FencedError
@@ -28,12 +29,7 @@ def new_segment() -> Segment:
 
 def flips(data: bytes) -> list[bytes]:
     """Every version of some bytes with one bit flipped."""
-    found = []
-    for bit in range(8 * len(data)):
-        one = bytearray(data)
-        one[bit // 8] ^= 1 << bit % 8
-        found.append(bytes(one))
-    return found
+    return [flipped(data, bit // 8, bit % 8) for bit in range(8 * len(data))]
 
 
 def with_checksum(head: bytes) -> bytes:
@@ -50,8 +46,8 @@ def test_flipped_bit_in_checkpoint_header_is_detected(tmp_path: Path) -> None:
     assert checkpoint.mark_of(head) == checkpoint_at(7).mark
     assert checkpoint.mark_of(head[:-1]) is None
     own = head[:-CRC_BYTES]  # the checksum of the payload follows; the mark does not need it
-    for flipped in flips(own):
-        assert checkpoint.mark_of(flipped + head[-CRC_BYTES:]) is None
+    for changed in flips(own):
+        assert checkpoint.mark_of(changed + head[-CRC_BYTES:]) is None
 
 
 @pytest.mark.fault(12)
@@ -60,7 +56,7 @@ def test_flipped_bit_in_segment_header_is_detected() -> None:
     assert segments.decode_header(head) == new_segment()
     assert segments.decode_header(head[:-1]) is None
     own, padding = head[:-CRC_BYTES], head[-CRC_BYTES:]
-    assert all(segments.decode_header(flipped + padding) is None for flipped in flips(own))
+    assert all(segments.decode_header(changed + padding) is None for changed in flips(own))
 
 
 def test_other_file_with_valid_checksum_is_no_segment() -> None:
@@ -76,7 +72,7 @@ def test_flipped_bit_in_owner_file_is_detected(tmp_path: Path) -> None:
     data = file.read_bytes()
     assert owner.read_owner(HastyFiles(), str(tmp_path)) is not None
     for at in range(len(data) - 1):  # all but the line end
-        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        file.write_bytes(flipped(data, at))
         with pytest.raises(CorruptLogError, match="the owner of this log is unknown"):
             owner.read_owner(HastyFiles(), str(tmp_path))
 
@@ -130,6 +126,6 @@ def test_fenced_owner_deletes_no_checkpoint(tmp_path: Path) -> None:
     fenced, new, newest = log_with_unread_checkpoint(str(tmp_path / "log"))
     assert new.checkpoint == b"state 2"
     with pytest.raises(FencedError, match="taken over"):
-        fenced.write_checkpoint(b"zombie")
+        fenced.write_checkpoint(b"fenced")
     assert newest.exists()
     new.close()

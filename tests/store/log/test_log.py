@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.damaged_bytes import flipped
 from checks.logs import everything, verified_frames
 from faults.faults import FakeMachine, HastyFiles
 from internals import words_of
@@ -228,15 +229,14 @@ def test_flipped_bit_raises_error_and_changes_nothing(path: str) -> None:
     for bit in range(8 * len(content)):
         if bit // 8 in unused:
             continue
-        damaged = bytearray(content)
-        damaged[bit // 8] ^= 1 << bit % 8
+        damaged = flipped(content, bit // 8, bit % 8)
         file.write_bytes(damaged)
         with pytest.raises(CorruptLogError, match="segment-00000001-00000001"):
             open_log(path, mode="r")
         if bit % 101 == 0:
             with pytest.raises(CorruptLogError, match="segment-00000001-00000001"):
                 open_log(path)
-            assert snapshot(path) == {str(file): bytes(damaged)}
+            assert snapshot(path) == {str(file): damaged}
             Path(path, "owner").write_bytes(owner)
     file.write_bytes(content)
     Path(path, "owner").write_bytes(owner)
@@ -250,9 +250,7 @@ def test_flipped_bit_in_unsynced_log_yields_no_other_data(path: str) -> None:
     (file,) = segment_paths(path)
     content = file.read_bytes()
     for bit in range(8 * segments.HEADER_BYTES, 8 * len(content)):
-        damaged = bytearray(content)
-        damaged[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(damaged)
+        file.write_bytes(flipped(content, bit // 8, bit % 8))
         for machine in (FakeMachine(), FakeMachine(boot="boot-2")):
             try:
                 with open_log(path, machine, mode="r") as again:
@@ -263,24 +261,13 @@ def test_flipped_bit_in_unsynced_log_yields_no_other_data(path: str) -> None:
             assert len(found) == 2 or machine.me.boot == "boot-2"
 
 
-@pytest.mark.fault(12)
-def test_damage_before_valid_frames_raises_error(path: str) -> None:
-    write_log(path, 4, close=False)
-    (file,) = segment_paths(path)
-    content = bytearray(file.read_bytes())
-    content[segments.HEADER_BYTES + 150] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(CorruptLogError, match=r"damaged at byte 224: the payload.*frame 2 was"):
-        open_log(path)
-
-
-@pytest.mark.fault(11)
-def test_unsynced_hole_is_dropped_after_restart(path: str) -> None:
+@pytest.mark.fault(11, 12)
+def test_damage_before_valid_frames_is_dropped_only_after_a_restart(path: str) -> None:
     payloads = write_log(path, 4, close=False)
     (file,) = segment_paths(path)
-    content = bytearray(file.read_bytes())
-    content[segments.HEADER_BYTES + 150] ^= 1
-    file.write_bytes(content)
+    file.write_bytes(flipped(file.read_bytes(), segments.HEADER_BYTES + 150))
+    with pytest.raises(CorruptLogError, match=r"damaged at byte 224: the payload.*frame 2 was"):
+        open_log(path)
     with open_log(path, FakeMachine(boot="boot-2")) as again:
         assert [frame.payload for frame in again.frames()] == payloads[:1]
         assert "never synced" in again.notes[0]
@@ -294,9 +281,7 @@ def test_later_frame_proves_earlier_frame_durable(path: str) -> None:
     first.sync()
     first.append(1, b"three")
     (file,) = segment_paths(path)
-    content = bytearray(file.read_bytes())
-    content[segments.HEADER_BYTES + 100] ^= 1
-    file.write_bytes(content)
+    file.write_bytes(flipped(file.read_bytes(), segments.HEADER_BYTES + 100))
     control = Path(path, "generation")
     control.write_bytes(control.read_bytes()[:40] + bytes(4096 - 40))
     with pytest.raises(CorruptLogError, match="everything up to 2 was on disk"):
@@ -346,9 +331,7 @@ def test_damaged_checkpoint_falls_back_to_previous_one(path: str) -> None:
     newest = sorted(Path(path).glob("checkpoint-*"))[-1]
     content = newest.read_bytes()
     for at in range(len(content)):
-        damaged = bytearray(content)
-        damaged[at] ^= 4
-        newest.write_bytes(damaged)
+        newest.write_bytes(flipped(content, at, 2))
         with open_log(path) as again:
             assert again.checkpoint == b"state 1"
             assert [frame.payload for frame in again.frames()] == [b"2", b"3", b"4", b"5"]
@@ -517,9 +500,8 @@ def test_read_of_damaged_old_frame_names_file(path: str) -> None:
         first.append(1, b"def")
         first.write_checkpoint(b"")
         (file,) = segment_paths(path)
-        content = bytearray(file.read_bytes())
-        content[segments.HEADER_BYTES + frames.HEADER_BYTES] ^= 1
-        file.write_bytes(content)
+        at = segments.HEADER_BYTES + frames.HEADER_BYTES
+        file.write_bytes(flipped(file.read_bytes(), at))
         with pytest.raises(CorruptLogError, match=r"segment-.* is damaged at byte 128: frame 1"):
             first.read(position)
         with pytest.raises(CorruptLogError):
@@ -554,9 +536,8 @@ def test_checkpoint_of_damaged_frame_is_refused(path: str, at: int) -> None:
         end = first.head.offset
         first.append(1, b"def")
         (file,) = segment_paths(path)
-        content = bytearray(file.read_bytes())
-        content[segments.HEADER_BYTES + (end + at if at < 0 else at)] ^= 1
-        file.write_bytes(content)
+        place = segments.HEADER_BYTES + (end + at if at < 0 else at)
+        file.write_bytes(flipped(file.read_bytes(), place))
         with pytest.raises(CorruptLogError, match=r"segment-.* is damaged at byte 128: frame 1"):
             first.write_checkpoint(b"state", position)
         assert not [name for name in os.listdir(path) if name.startswith("checkpoint")]
@@ -614,19 +595,15 @@ def test_living_owner_is_named_with_remedies(path: str) -> None:
     open_log(path, machine.after()).close()
 
 
-def test_dead_owner_is_replaced(path: str) -> None:
+@pytest.mark.parametrize("boot", [None, "boot-2"], ids=["killed", "restarted"])
+def test_dead_owner_is_replaced(path: str, boot: str | None) -> None:
     machine = FakeMachine()
     open_log(path, machine).append(1, b"x")
-    machine.die()
-    with open_log(path, machine.after()) as again:
+    if boot is None:
+        machine.die()
+    with open_log(path, machine.after(boot=boot)) as again:
         assert not again.clean
         assert again.head.seq == 1
-
-
-def test_owner_of_earlier_boot_is_dead(path: str) -> None:
-    machine = FakeMachine()
-    open_log(path, machine)
-    open_log(path, machine.after(boot="boot-2")).close()
 
 
 @pytest.mark.fault(42)
@@ -666,10 +643,10 @@ def test_fenced_owner_cannot_write(path: str) -> None:
     fenced.append(1, b"before")
     new = open_log(path, machine.after(), takeover=True)
     for act in (
-        lambda: fenced.append(1, b"zombie"),
-        lambda: fenced.append(1, b"zombie"),
+        lambda: fenced.append(1, b"fenced"),
+        lambda: fenced.append(1, b"fenced"),
         fenced.check,
-        lambda: fenced.write_checkpoint(b"zombie"),
+        lambda: fenced.write_checkpoint(b"fenced"),
         fenced.close,
     ):
         with pytest.raises(FencedError, match=rf"taken over by process {new.owner.identity.pid}"):
@@ -726,11 +703,11 @@ def test_frames_of_fenced_owner_after_takeover_are_ignored(
     new = open_log(path, machine.after(), takeover=True)
     with monkeypatch.context() as unchecked:  # as if the process had been stopped after each check
         unchecked.setattr(words_of(fenced), "check", lambda: None)
-        fenced.append(1, b"zombie")
+        fenced.append(1, b"fenced")
         fenced.sync()
         with open_log(path, machine.after(), mode="r") as reader:
             assert reader.head.seq == 1
-        fenced.write_checkpoint(b"zombie")
+        fenced.write_checkpoint(b"fenced")
     new.append(1, b"after")
     new.write_checkpoint(b"late")
     new.append(1, b"more")
@@ -752,7 +729,7 @@ def test_durable_mark_of_fenced_owner_covers_no_new_frame(
     with monkeypatch.context() as unchecked:
         unchecked.setattr(words_of(fenced), "check", lambda: None)
         for _ in range(5):
-            fenced.append(1, b"zombie")
+            fenced.append(1, b"fenced")
         fenced.sync()
     with open_log(path, FakeMachine(boot="boot-2")) as again:
         assert [frame.payload for frame in again.frames()] == [b"before", b"after"]
@@ -768,9 +745,9 @@ def test_checkpoint_of_fenced_owner_is_ignored(path: str, monkeypatch: pytest.Mo
     new.append(1, b"after")
     with monkeypatch.context() as unchecked:
         unchecked.setattr(words_of(fenced), "check", lambda: None)
-        fenced.append(1, b"zombie")
-        fenced.append(1, b"zombie")
-        fenced.write_checkpoint(b"zombie")
+        fenced.append(1, b"fenced")
+        fenced.append(1, b"fenced")
+        fenced.write_checkpoint(b"fenced")
     new.close()
     with open_log(path) as again:
         assert again.checkpoint == b"early"
@@ -832,20 +809,24 @@ def test_lost_generation_file_is_recreated(path: str) -> None:
 # Folders
 
 
-def test_folder_writable_by_others_is_refused(path: str) -> None:
+@pytest.mark.fault(22)
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_folder_writable_by_others_is_refused(path: str, mode: str) -> None:
     write_log(path, 1)
-    for mode in (0o777, 0o770, 0o702):
-        os.chmod(path, mode)
+    for bits in (0o777, 0o770, 0o702):
+        os.chmod(path, bits)
         with pytest.raises(TrustError, match="is writable by other users") as e:
-            open_log(path)
+            open_log(path, mode=mode)
         assert "chmod 700" in str(e.value.hint)
 
 
+@pytest.mark.fault(22)
 def test_folder_of_other_user_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write_log(path, 1)
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
-    with pytest.raises(TrustError, match="belongs to user"):
+    with pytest.raises(TrustError, match="belongs to user") as e:
         open_log(path)
+    assert 'mode="r"' in str(e.value.hint)
     open_log(path, mode="r").close()
 
 
@@ -916,16 +897,16 @@ def test_reader_follows_without_lease(path: str, monkeypatch: pytest.MonkeyPatch
 def test_reader_stops_at_published_frames(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = open_log(path)
     for first, second in ((b"one", b"two"), (b"three", b"four")):
-        told = owner.head.seq
+        published = owner.head.seq
         with open_log(path, mode="r") as reader, monkeypatch.context() as silent:
             silent.setattr(words_of(owner), "publish", lambda _: None)
             owner.append(1, first)
             assert reader.refresh() == []
             with open_log(path, mode="r") as late:
-                assert late.head.seq == told
+                assert late.head.seq == published
         owner.append(1, second)
         with open_log(path, mode="r") as late:
-            assert late.head.seq == told + 2
+            assert late.head.seq == published + 2
 
 
 def test_reader_of_missing_log_raises_error(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class World:
         self.durable = 0
         self.states: dict[int, set[bytes]] = {}
         self.log: Log | None = None
-        self.zombies: list[Log] = []
+        self.fenced: list[Log] = []
 
     def open(self, *, takeover: bool = False) -> None:
         if not takeover:
@@ -70,13 +70,13 @@ class World:
         else:
             self.log = None
             self.open(takeover=True)
-            self.zombies.append(log)
+            self.fenced.append(log)
 
     def disturb(self) -> None:
         """Lets every fenced owner try to write; each must fail."""
-        for zombie in self.zombies:
+        for log in self.fenced:
             with pytest.raises((FencedError, DurabilityError)):
-                zombie.append(1, b"zombie")
+                log.append(1, b"fenced")
 
 
 @given(

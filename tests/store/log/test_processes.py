@@ -138,11 +138,11 @@ def test_stopped_owner_is_fenced_after_takeover(path: str, children: list[Child]
         log = Log.open(path)
         while request := pipe.recv():
             if request == "append":
-                pipe.send(attempt(lambda: log.append(1, b"zombie")))
+                pipe.send(attempt(lambda: log.append(1, b"stopped")))
             elif request == "sync":
                 pipe.send(attempt(log.sync))
             elif request == "checkpoint":
-                pipe.send(attempt(lambda: log.write_checkpoint(b"zombie")))
+                pipe.send(attempt(lambda: log.write_checkpoint(b"stopped")))
             else:
                 pipe.send(attempt(log.close))
 
@@ -160,7 +160,7 @@ def test_stopped_owner_is_fenced_after_takeover(path: str, children: list[Child]
             assert answer.startswith("FencedError"), request
             assert f"taken over by process {os.getpid()} on " in answer
         log.append(1, b"newer")
-    assert everything(path) == [b"zombie", b"new", b"newer"]
+    assert everything(path) == [b"stopped", b"new", b"newer"]
     with Log.open(path) as again:
         assert again.clean
         assert verified_frames(again) == 3

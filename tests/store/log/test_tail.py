@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from checks.damaged_bytes import flipped
 from faults.faults import SECTOR_BYTES, FakeMachine, FaultyFiles
 
 from nosync_nb.errors import CorruptLogError
@@ -121,10 +122,9 @@ def test_scan_names_defect_of_frame() -> None:
     early, _ = build_frame(1, PAYLOADS[1], after, 1, 2)
     other, _ = build_frame(1, PAYLOADS[1], after._replace(seq=4), 1, 1)
     assert scan_buffer(first + second, 0, mark)[1] is None
-    at = len(second) // 2
     for frame, reason in (
-        (second[:at] + bytes([second[at] ^ 1]) + second[at + 1 :], "the payload does not match"),
-        (second[:9] + bytes([second[9] ^ 1]) + second[10:], "the header does not match"),
+        (flipped(second, len(second) // 2), "the payload does not match"),
+        (flipped(second, 9), "the header does not match"),
         (second[:-1], "the frame is truncated"),
         (second[:20], "the frame is truncated"),
         (bytes(len(second)), "only zeros follow"),
@@ -160,7 +160,7 @@ def test_disk_with_false_syncs_yields_prefix_or_error(
         try:
             payloads = frames_found_by_next_owner(path, "boot-2")
         except CorruptLogError:
-            outcomes.add("told")
+            outcomes.add("error")
             continue
         assert payloads == PAYLOADS[: len(payloads)]
         outcomes.add("all" if payloads == PAYLOADS else "a part")

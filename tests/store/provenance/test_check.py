@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from checks.clocks import BatchLabel, clocks_in_entries
+from checks.damaged_bytes import flipped
 
 import nosync_nb
 from nosync_nb.errors import CorruptLogError
@@ -85,10 +86,6 @@ def contradictions_found(frames: Sequence[Frame]) -> list[ClockContradiction]:
     return [wrong for frame in frames for wrong in following.wrong(*frame)]
 
 
-def flipped(data: bytes | memoryview, at: int) -> bytes:
-    return bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
-
-
 def test_intact_log_has_no_contradiction(frames: list[Frame]) -> None:
     assert sum(kind == EPOCH for kind, _ in frames) == 12
     assert contradictions_found(frames) == contradictions_by_definition(frames) == []
@@ -117,12 +114,12 @@ def test_each_byte_of_each_clock_is_checked(frames: list[Frame]) -> None:
             entries = list(payload.entries)
             entries[place] = entries[place]._replace(data=flipped(stated, byte))
             other = [*frames[:at], (kind, payload._replace(entries=entries)), *frames[at + 1 :]]
-            told, expected = (
+            found, expected = (
                 outcome(contradictions_found, other),
                 outcome(contradictions_by_definition, other),
             )
-            assert told == expected
-            tried += told != []
+            assert found == expected
+            tried += found != []
     assert tried > 1000
 
 
@@ -209,5 +206,5 @@ def test_replayed_batches_are_trusted_only_after_missing_frames(
         following.record_missing_frames()
         for each in between:
             assert following.wrong(*each) == []
-        told = following.wrong(kind, payload._replace(entries=without))
-        assert bool(told) == bool(between)
+        found = following.wrong(kind, payload._replace(entries=without))
+        assert bool(found) == bool(between)

@@ -33,12 +33,12 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 import nosync_nb, pyarrow
 from nosync_nb.errors import NosyncError
-told = set()
+errors = set()
 def tried(call):
     try:
         return call()
     except NosyncError as error:
-        told.add(error.kind)
+        errors.add(error.kind)
 with nosync_nb.open(sys.argv[1], mode=sys.argv[2]) as session:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name in ("a", "same"):
@@ -52,7 +52,7 @@ with nosync_nb.open(sys.argv[1], mode=sys.argv[2]) as session:
             tried(read)
     found = tried(session.verify)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(grown // 1024, int(bool(found and found.damage)), *sorted(told))
+    print(grown // 1024, int(bool(found and found.damage)), *sorted(errors))
 """
 
 
@@ -137,8 +137,8 @@ def test_crafted_log_takes_bounded_memory_and_time(
         capture_output=True, text=True, env=os.environ | {"NOSYNC_KEY_FILE": f"{tmp_path}/own"},
     )  # fmt: skip
     assert run.returncode == 0, (run.returncode, run.stderr[-2000:])
-    grown, damaged, *told = run.stdout.split()
+    grown, damaged, *errors = run.stdout.split()
     assert int(grown) < GROWTH_MB_MAX, run.stdout
-    assert told, "something of it is refused"
+    assert errors, "some read is refused"
     if craft in (in_parts, in_packs):
-        assert damaged == "1", "and verifying tells it"
+        assert damaged == "1", "verify reports it"

@@ -152,19 +152,20 @@ def test_log_requires_coded_columns_if_a_file_has_some(
 
 
 @pytest.mark.fault(45)
-def test_unknown_entry_kind_is_refused(path: Path) -> None:
-    append_frame(
-        path, payloads.EPOCH, epoch({}, [payloads.PayloadEntry(1, payloads.UNDONE + 1, b"")])
-    )
-    message = "the log has an entry of kind 8, which this program does not know"
-    assert list(refusals(path)) == [message, message]
-
-
-@pytest.mark.fault(45)
-def test_unknown_frame_kind_is_refused(path: Path) -> None:
-    append_frame(path, max(payloads.KINDS) + 1, epoch({}))
-    message = "the log has a frame of kind 5, which this program does not know"
-    assert list(refusals(path)) == [message, message]
+@pytest.mark.parametrize(
+    ("kind", "entries", "unknown"),
+    [
+        (
+            payloads.EPOCH,
+            [payloads.PayloadEntry(1, payloads.UNDONE + 1, b"")],
+            "an entry of kind 8",
+        ),
+        (max(payloads.KINDS) + 1, [], "a frame of kind 5"),
+    ],
+)
+def test_unknown_kind_is_refused(path: Path, kind: int, entries: Any, unknown: str) -> None:
+    append_frame(path, kind, epoch({}, entries))
+    assert [*refusals(path)] == [f"the log has {unknown}, which this program does not know"] * 2
 
 
 @pytest.mark.fault(45)
@@ -198,10 +199,10 @@ def test_unknown_owner_fields_are_ignored(path: Path) -> None:
 def test_other_format_number_is_refused_in_one_line(number: int) -> None:
     with pytest.raises(CorruptLogError) as message:
         frames.check_format(number, frames.FORMAT, "frame 7")
-    said = str(message.value.args[0])
-    assert said.startswith(f"frame 7: log format {number} is ")
-    assert said.endswith("this program (1)")
+    text = str(message.value.args[0])
+    assert text.startswith(f"frame 7: log format {number} is ")
+    assert text.endswith("this program (1)")
     newer = number > 1 and number not in frames.UNRELEASED
-    assert ("newer" in said) == newer
-    assert ("first release" in said) == (number in frames.UNRELEASED)
+    assert ("newer" in text) == newer
+    assert ("first release" in text) == (number in frames.UNRELEASED)
     assert ("upgrade" in str(message.value.hint)) == newer

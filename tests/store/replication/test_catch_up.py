@@ -125,7 +125,7 @@ def test_frames_of_other_owner_are_not_taken(world: World) -> None:
     data = world.quiet.read(f"{folder}/{name}")
     head = segments.decode_header(data[: segments.HEADER_BYTES])
     assert head is not None
-    other = segments.encode_header(head._replace(word=b"somebody"))
+    other = segments.encode_header(head._replace(word=b"another."))
     world.quiet.unlink(f"{folder}/{name}")
     world.quiet.replace(f"{folder}/{name}", other + data[len(other) :])
     log, marks = open_with_catch_up(world, next_process(world, "boot-2"))

@@ -55,22 +55,22 @@ def test_keeper_does_not_wait_for_ended_owner(
     """A child of the owner may hold the other end of the pipe."""
     monkeypatch.setattr(keeper, "_LOOK_S", 0.01)
     read, write = os.pipe()
-    said: list[bool] = []
+    alive: list[bool] = []
     with FileIO(read) as news:
 
         def ask() -> None:
-            said.append(keeper.owner_is_alive(Files(), str(tmp_path), 3, news))
+            alive.append(keeper.owner_is_alive(Files(), str(tmp_path), 3, news))
 
         write_live_owner(tmp_path)
         os.write(write, b"!")
         ask()
-        assert said == [True]
+        assert alive == [True]
         end(tmp_path)
         waiting = threading.Thread(target=ask)
         waiting.start()
         waiting.join(WAIT_S)
         try:
-            assert said == [True, False]
+            assert alive == [True, False]
         finally:
             os.close(write)
             waiting.join()

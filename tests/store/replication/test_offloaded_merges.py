@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from checks.damaged_bytes import flipped
 from models.batch_model import numbers
 
 from nosync_nb.errors import CorruptLogError, FencedError
@@ -44,7 +45,7 @@ class OwnedLog:
 
 
 @pytest.fixture
-def request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MergeRequest:
+def merge_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MergeRequest:
     """A request to merge two layers in files, in several ranges."""
     monkeypatch.setattr(offloaded_merges, "LogSource", OwnedLog)
     monkeypatch.setattr(OwnedLog, "checks", itertools.repeat(True))
@@ -58,9 +59,9 @@ def request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MergeRequest:
 
 
 def merged(
-    tmp_path: Path, request: MergeRequest, tell: Callable[[MergeProposal], None]
+    tmp_path: Path, merge_request: MergeRequest, tell: Callable[[MergeProposal], None]
 ) -> MergeProposal:
-    return KeeperMerger(str(tmp_path), 1, tell, Files()).merged(request)
+    return KeeperMerger(str(tmp_path), 1, tell, Files()).merged(merge_request)
 
 
 def read(tmp_path: Path, refs: tuple[PartRef, ...]) -> list[Batch]:
@@ -71,9 +72,11 @@ def files(tmp_path: Path) -> set[str]:
     return {path.name for path in (tmp_path / "layers").iterdir()}
 
 
-def test_merge_returns_all_rows_in_reported_ranges(tmp_path: Path, request: MergeRequest) -> None:
+def test_merge_returns_all_rows_in_reported_ranges(
+    tmp_path: Path, merge_request: MergeRequest
+) -> None:
     progress: list[MergeProposal] = []
-    result = merged(tmp_path, request, progress.append)
+    result = merged(tmp_path, merge_request, progress.append)
     assert progress == [MergeProposal(7)] * len(progress)
     assert len(result.files) == len(progress) > 2
     assert result == MergeProposal(7, done=True, files=result.files)
@@ -84,7 +87,7 @@ def test_merge_returns_all_rows_in_reported_ranges(tmp_path: Path, request: Merg
     }
     expected = {(x, 1): 1 for x in range(1, 60, 2)} | {(x, 0): -1 for x in range(1, 60, 2)}
     assert rows == expected  # rows of even numbers cancel
-    assert files(tmp_path) == {ref.path for layer in request.layers for ref in layer} | {
+    assert files(tmp_path) == {ref.path for layer in merge_request.layers for ref in layer} | {
         ref.path for ref in result.files
     }
 
@@ -92,13 +95,13 @@ def test_merge_returns_all_rows_in_reported_ranges(tmp_path: Path, request: Merg
 @pytest.mark.fault(6, 24)
 @pytest.mark.parametrize("looks", range(4))
 def test_merge_ended_by_other_owner_leaves_nothing(
-    tmp_path: Path, request: MergeRequest, monkeypatch: pytest.MonkeyPatch, looks: int
+    tmp_path: Path, merge_request: MergeRequest, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     before = files(tmp_path)
     checks = itertools.chain(itertools.repeat(True, looks), itertools.repeat(False))
     monkeypatch.setattr(OwnedLog, "checks", checks)
     progress: list[MergeProposal] = []
-    assert merged(tmp_path, request, progress.append) == MergeProposal(
+    assert merged(tmp_path, merge_request, progress.append) == MergeProposal(
         7, done=True, why="another owner"
     )
     assert len(progress) == max(0, looks - 1)
@@ -107,50 +110,52 @@ def test_merge_ended_by_other_owner_leaves_nothing(
 
 @pytest.mark.fault(6, 24)
 def test_owner_replaced_during_last_range_gets_no_proposal(
-    tmp_path: Path, request: MergeRequest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, merge_request: MergeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, progress = files(tmp_path), list[MergeProposal]()
-    ranges = len(merged(tmp_path, request, progress.append).files)
+    ranges = len(merged(tmp_path, merge_request, progress.append).files)
     for name in files(tmp_path) - before:
         (tmp_path / "layers" / name).unlink()
     checks = itertools.chain(itertools.repeat(True, 1 + ranges), itertools.repeat(False))
     monkeypatch.setattr(OwnedLog, "checks", checks)
-    assert merged(tmp_path, request, progress.append).why == "another owner"
+    assert merged(tmp_path, merge_request, progress.append).why == "another owner"
     assert files(tmp_path) == before
 
 
 @pytest.mark.fault(6)
-def test_merge_stops_after_its_range_when_owner_ends(tmp_path: Path, request: MergeRequest) -> None:
+def test_merge_stops_after_its_range_when_owner_ends(
+    tmp_path: Path, merge_request: MergeRequest
+) -> None:
     before = files(tmp_path)
     merger = KeeperMerger(str(tmp_path), 1, lambda _: merger.end(0.0), Files())
-    result = merger.merged(request)
+    result = merger.merged(merge_request)
     assert result == MergeProposal(7, done=True, why="the owner that requested the merge has ended")
     assert files(tmp_path) == before
-    merger.ask([request])
+    merger.ask([merge_request])
     assert files(tmp_path) == before
 
 
 @pytest.mark.fault(12, 14)
 @pytest.mark.parametrize("gone", [False, True])
-def test_damaged_file_is_not_merged(tmp_path: Path, request: MergeRequest, gone: bool) -> None:
+def test_damaged_file_is_not_merged(
+    tmp_path: Path, merge_request: MergeRequest, gone: bool
+) -> None:
     """A merge of a damaged file would be intact, and wrong for ever."""
-    path = tmp_path / "layers" / request.layers[1][0].path
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 1
-    path.write_bytes(data)
+    path = tmp_path / "layers" / merge_request.layers[1][0].path
+    path.write_bytes(flipped(path.read_bytes(), path.stat().st_size // 3))
     if gone:
         path.unlink()
     before = files(tmp_path)
-    result = merged(tmp_path, request, lambda _: None)
+    result = merged(tmp_path, merge_request, lambda _: None)
     assert result.done
     assert not result.files
     assert path.name in result.why
     assert files(tmp_path) == before
 
 
-def test_request_is_parsed_from_any_chunks(request: MergeRequest) -> None:
-    other = request._replace(merge=8)
-    data = b"..." + request.line + b".." + other.line + b"."
+def test_request_is_parsed_from_any_chunks(merge_request: MergeRequest) -> None:
+    other = merge_request._replace(merge=8)
+    data = b"..." + merge_request.line + b".." + other.line + b"."
     for size in (1, 7, 100, len(data)):
         requests = MergeRequests()
         taken = [
@@ -158,21 +163,21 @@ def test_request_is_parsed_from_any_chunks(request: MergeRequest) -> None:
             for i in range(0, len(data), size)
             for each in requests.complete_requests(data[i : i + size])
         ]
-        assert taken == [request, other]
+        assert taken == [merge_request, other]
 
 
-def test_truncated_or_invalid_request_is_ignored(request: MergeRequest) -> None:
+def test_truncated_or_invalid_request_is_ignored(merge_request: MergeRequest) -> None:
     requests = MergeRequests()
-    assert requests.complete_requests(request.line[:-40]) == []
+    assert requests.complete_requests(merge_request.line[:-40]) == []
     assert requests.complete_requests(b"....") == []
-    assert requests.complete_requests(request.line) == [request]
+    assert requests.complete_requests(merge_request.line) == [merge_request]
     assert requests.complete_requests(b"x" * 2 * LINE_MAX) == []
     assert requests.complete_requests(b"\n[1, 2]\n{}\nnull\n\xff\n") == []
-    outside = request._replace(stem="../../etc/x")
+    outside = merge_request._replace(stem="../../etc/x")
     assert requests.complete_requests(outside.line) == []
-    linked = request.layers[0][0]._replace(path="../owner")
-    assert requests.complete_requests(request._replace(layers=((linked,),)).line) == []
-    assert requests.complete_requests(request.line) == [request]
+    linked = merge_request.layers[0][0]._replace(path="../owner")
+    assert requests.complete_requests(merge_request._replace(layers=((linked,),)).line) == []
+    assert requests.complete_requests(merge_request.line) == [merge_request]
 
 
 def test_proposal_with_invalid_part_is_refused() -> None:

@@ -47,44 +47,34 @@ def calls(run: Any) -> int:
     return count
 
 
-def test_cost_without_replicas_is_independent_of_other_logs(
-    other_logs: list[str], tmp_path: Path
+@pytest.mark.parametrize("replicated", [False, True])
+def test_cost_is_independent_of_other_logs(
+    other_logs: list[str], tmp_path: Path, replicated: bool
 ) -> None:
+    path, asked = str(tmp_path / "plain"), config.ReplicaConfig()
+    if replicated:
+        path = other_logs[0]
+        asked = config.checked_config([f"file://{path}-copy"], None, log=path)
+
     def register_own() -> None:
-        config.register_replicas(Files(), str(tmp_path / "plain"), LOG_ID, config.ReplicaConfig())
+        config.register_replicas(Files(), path, LOG_ID, asked)
 
     many = calls(register_own)
     for folder in other_logs[1:]:
         assert config.unregister_replicas(Files(), folder)
     assert calls(register_own) == many
-
-
-def test_cost_with_replicas_is_independent_of_other_logs(
-    other_logs: list[str], tmp_path: Path
-) -> None:
-    asked = config.checked_config([f"file://{other_logs[0]}-copy"], None, log=other_logs[0])
-
-    def register_own() -> None:
-        config.register_replicas(Files(), other_logs[0], LOG_ID, asked)
-
-    many = calls(register_own)
-    for folder in other_logs[1:]:
-        assert config.unregister_replicas(Files(), folder)
-    assert calls(register_own) == many
-    assert config.registered_replicas(Files(), other_logs[0]) == (
-        [asked.replicas[0].url + f"#{LOG_ID.hex()}"],
-        1,
-    )
+    known = ([f"file://{path}-copy#{LOG_ID.hex()}"], 1) if replicated else None
+    assert config.registered_replicas(Files(), path) == known
 
 
 def test_invalid_entry_affects_only_its_log(other_logs: list[str]) -> None:
     path = Path(config.registry_path())
     known = json.loads(path.read_text())
-    said: Any
-    for number, said in enumerate(
+    entry: Any
+    for number, entry in enumerate(
         ([["ftp://x"], 1], [["file:///x"], 5], [["file:///x"]], 7, None, [7, 1], [[7], 1], {})
     ):
-        known[other_logs[number]] = said
+        known[other_logs[number]] = entry
     path.write_text(json.dumps(known))
     parent = os.path.dirname(other_logs[0])
     asked = [config.registered_replicas(Files(), folder) for folder in other_logs]

@@ -58,9 +58,9 @@ def commit_more(path: str, epochs: int, *, checkpoint: bool = False) -> None:
 
 def current_generation(path: str) -> int:
     """The generation of the last owner."""
-    said = owner.read_owner(Files(), path)
-    assert said is not None
-    return said.generation
+    found = owner.read_owner(Files(), path)
+    assert found is not None
+    return found.generation
 
 
 def take_over(path: str) -> None:
@@ -117,7 +117,7 @@ def recorded_copy(path: str, root: Path, *, files: Files | None = None) -> Recor
 
 @pytest.mark.fault(24, 32)
 def test_disagreeing_owner_and_control_block_ship_nothing(path: str) -> None:
-    number, said = current_generation(path), Path(path, "owner").read_bytes()
+    number, content = current_generation(path), Path(path, "owner").read_bytes()
     first = owner.read_owner(Files(), path)
     assert first is not None
     owner.write_owner(
@@ -126,7 +126,7 @@ def test_disagreeing_owner_and_control_block_ship_nothing(path: str) -> None:
     with pytest.raises(FencedError):
         LogSource(path, number)
     take_over(path)
-    Path(path, "owner").write_bytes(said)  # an old copy of the file
+    Path(path, "owner").write_bytes(content)  # an old copy of the file
     with pytest.raises(FencedError):
         LogSource(path, number)
 
@@ -209,17 +209,19 @@ def test_frame_missed_by_failed_view_is_in_next_view(
     monkeypatch.setattr(store, "SPILL_ROWS", 0)  # each epoch references a file of rows
     commit_more(path, 2)
     made, count = log_source.ShippedFrame, []
-    monkeypatch.setattr(log_source, "ShippedFrame", lambda *said: count.append(1) or made(*said))
+    monkeypatch.setattr(
+        log_source, "ShippedFrame", lambda *arguments: count.append(1) or made(*arguments)
+    )
     whole = LogSource(path, current_generation(path)).current_view()
     assert whole is not None
     assert whole.files
     for number in range(len(count)):
         left = [*[True] * number, False]
 
-        def refused(*said: Any, left: list[bool] = left) -> object:
+        def refused(*arguments: Any, left: list[bool] = left) -> object:
             if left and not left.pop(0):
                 raise MemoryError
-            return made(*said)
+            return made(*arguments)
 
         looked = LogSource(path, current_generation(path))
         monkeypatch.setattr(log_source, "ShippedFrame", refused)

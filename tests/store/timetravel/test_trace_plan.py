@@ -156,9 +156,9 @@ def test_plan_is_unchanged_after_reopening(session: Session, tmp_path: Path) -> 
 @pytest.mark.parametrize("epoch", [-1, 5, 99])
 def test_missing_epoch_raises_error(session: Session, epoch: int) -> None:
     commit_epochs(session, 1, 4)
-    with pytest.raises(TimeError, match="is not readable") as told:
+    with pytest.raises(TimeError, match="is not readable") as caught:
         plan_as_of(snapshot_of(session), epoch)
-    assert "epochs 0 to 4 are" in str(told.value.hint)
+    assert "epochs 0 to 4 are" in str(caught.value.hint)
 
 
 def test_epoch_0_is_empty(session: Session) -> None:

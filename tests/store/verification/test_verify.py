@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.damaged_bytes import flipped
 from internals import checkpoint_now, lease_of, log_of, settle_background, snapshot_of
 
 import nosync_nb
@@ -113,7 +114,7 @@ def test_changed_byte_of_any_file_is_named(log: Path) -> None:
     for path in files_of(log):
         good = path.read_bytes()
         for at in sorted(positions(len(good))):
-            path.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
+            path.write_bytes(flipped(good, at, at % 8))
             found = verify(str(log))
             assert damaged_names(found) == {path.name}, (at, len(good), found)
         path.write_bytes(good)
@@ -182,8 +183,7 @@ def test_damage_names_stage_and_epochs(log: Path) -> None:
         ]
     assert layer.files
     path = log / "layers" / layer.files[0].path
-    data = path.read_bytes()
-    path.write_bytes(data[:100] + bytes([data[100] ^ 4]) + data[101:])
+    path.write_bytes(flipped(path.read_bytes(), 100, 2))
     (damage,) = verify(str(log)).damage
     assert damage.stage == "far"
     assert damage.epochs == range(layer.lower, layer.upper)
@@ -196,7 +196,7 @@ def test_damaged_frame_loses_only_its_epoch(log: Path) -> None:
     good = path.read_bytes()
     epochs = set()
     for at in range(140, len(good) - 40, 40):
-        path.write_bytes(good[:at] + bytes([good[at] ^ 16]) + good[at + 1 :])
+        path.write_bytes(flipped(good, at, 4))
         (damage,) = verify(str(log)).damage
         assert damage.epochs is not None
         assert len(damage.epochs) == 1
@@ -425,17 +425,17 @@ def test_verification_writes_and_runs_nothing(log: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+def run_verify(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nosync_nb.verify", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize(("spoilt", "code"), [(False, 0), (True, 1)])
 def test_command_exit_code_reports_damage(log: Path, *, spoilt: bool, code: int) -> None:
     path = next(each for each in files_of(log) if each.suffix == ".pack")
     if spoilt:
         path.write_bytes(truncated(path.read_bytes()))
-    ran = subprocess.run(
-        [sys.executable, "-m", "nosync_nb.verify", str(log)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_verify(str(log))
     assert ran.returncode == code, ran
     assert (path.name in ran.stdout) is spoilt
     assert f"epoch {EPOCHS}" in ran.stdout
@@ -443,12 +443,7 @@ def test_command_exit_code_reports_damage(log: Path, *, spoilt: bool, code: int)
 
 @pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--what"], ["/nowhere/at/all"]])
 def test_command_reports_invalid_arguments(arguments: list[str]) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "nosync_nb.verify", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_verify(*arguments)
     assert ran.returncode == 2
     assert ran.stderr
     assert "Traceback" not in ran.stderr
@@ -504,7 +499,7 @@ def test_log_that_begins_inside_definition_is_whole(sparse: Path, tmp_path: Path
 def test_lost_frame_is_named_without_later_ones(sparse: Path) -> None:
     for path in sorted(sparse.glob("*.log")):
         good = path.read_bytes()
-        path.write_bytes(good[:-20] + bytes([good[-20] ^ 1]) + good[-19:])
+        path.write_bytes(flipped(good, -20))
         found = verify(str(sparse))
         assert damaged_names(found) <= {path.name}, found
         path.write_bytes(good)

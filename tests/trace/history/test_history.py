@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from checks.damaged_bytes import flaws_in
+from checks.damaged_bytes import flaws_in, flipped
 from faults.faults import FaultyFiles
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -326,12 +326,12 @@ def test_frame_changes_are_decoded_in_bulk(tmp_path: Path) -> None:
     history = History.restore(str(tmp_path / "history"), None)
     steps: list[int] = []
 
-    def told(data: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
+    def counting_decode(data: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
         steps.append(len(data))
         return decode_changes(data, types)
 
     made = [(e, numbers(PAIRS, [((0, e), 1), ((1, e), 1)][: e % 3])) for e in range(1, 1001)]
-    history.append_encoded(1, PAIRS, made, told)
+    history.append_encoded(1, PAIRS, made, counting_decode)
     before = {e: counted(history.changes(1, e - 1, e)) for e in (1, 2, 3, 500, 1000)}
     steps.clear()
     assert sum(len(epochs) for _, epochs, _ in history.changes_by_epoch(1, 1, 1001).small) == 1000
@@ -551,7 +551,7 @@ def test_damage_is_found_by_read_and_scrubber(tmp_path: Path) -> None:
     assert flaws_in(path) == []
     good = path.read_bytes()
     for at in range(0, len(good), 61):
-        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        path.write_bytes(flipped(good, at))
         again = History.restore(str(tmp_path / "history"), history.manifest())
         with pytest.raises(CorruptLogError, match=name):
             again.state(1, 20)
@@ -705,9 +705,9 @@ def test_hint_names_no_future_epoch(tmp_path: Path) -> None:
     history = History(str(tmp_path / "history"))
     history.append(1, 3, numbers(PAIRS, [((0, 0), 1)]))
     history.hide(1, 0, 4)
-    with pytest.raises(TimeError, match="epoch 2 is no longer retained") as told:
+    with pytest.raises(TimeError, match="epoch 2 is no longer retained") as caught:
         history.state(1, 2)
-    assert told.value.hint == "read at a later epoch"
+    assert caught.value.hint == "read at a later epoch"
 
 
 def test_pack_without_known_digest_is_checked_against_itself(tmp_path: Path) -> None:
@@ -717,11 +717,11 @@ def test_pack_without_known_digest_is_checked_against_itself(tmp_path: Path) -> 
     def read(offset: int, count: int) -> bytes:
         return content[offset : offset + count]
 
-    def told(known: str | None) -> list[str]:
+    def flaws(known: str | None) -> list[str]:
         return [flaw.why for flaw in file_damage(name, read, size, known)]
 
-    assert told(None) == told(digest) == []
-    assert len(told("0" * 32)) == 1
+    assert flaws(None) == flaws(digest) == []
+    assert len(flaws("0" * 32)) == 1
 
 
 @pytest.mark.parametrize("count", [1, 2**40])

@@ -22,13 +22,11 @@ import nosync_nb
 from nosync_nb import CorruptLogError
 from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema
-from nosync_nb.session.maintenance import maintenance
 from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks
 from nosync_nb.spark.execution.tasks import PlanPayload
 from nosync_nb.spark.staging.location import StagingArea
 from nosync_nb.spark.views import snapshot_server
-from nosync_nb.store import store
 from nosync_nb.store.log import checkpoint
 from nosync_nb.store.records import payloads
 from nosync_nb.trace import Layer, Trace
@@ -42,11 +40,7 @@ TYPES = "k int, name string, tags array<string>"
 ROWS = [(k, f"name {k}", [f"tag {k}", "x" * k]) for k in range(40)]
 
 
-@pytest.fixture(autouse=True)
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    for place in (store, maintenance):
-        monkeypatch.setattr(place, "SPILL_ROWS", 4)
+pytestmark = pytest.mark.usefixtures("own_key", "large_from_four_rows")
 
 
 @pytest.fixture
@@ -132,20 +126,20 @@ for mode in ("r", "w"):
             try:
                 print("read", sorted(map(repr, session["rows"].rows(at))))
             except CorruptLogError as error:
-                print("told:", error)
+                print("refused:", error)
 """
 
 
 @pytest.mark.parametrize("kind", BREAKS)
-@pytest.mark.parametrize("whose", ["own", "somebody else's"])
+@pytest.mark.parametrize("signer", ["own", "other"])
 def test_part_with_offsets_outside_is_reported_without_crash(
-    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, whose: str
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, signer: str
 ) -> None:
     layers = str(log / "layers")
     with nosync_nb.open(log, mode="r") as session:
         whole = [sorted(map(repr, session["rows"].rows(at))) for at in (None, 1, 2)]
     rewrite(log, lambda ref: rewritten_part(layers, ref, *BREAKS[kind]))
-    if whose != "own":
+    if signer != "own":
         monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "another"))
     run = subprocess.run(
         [sys.executable, "-c", READ, str(log)], capture_output=True, text=True, timeout=60
@@ -153,12 +147,12 @@ def test_part_with_offsets_outside_is_reported_without_crash(
     assert run.returncode == 0, (run.returncode, run.stderr)
     lines = run.stdout.splitlines()
     assert len(lines) == 6
-    assert lines[0].startswith("told:")
+    assert lines[0].startswith("refused:")
     assert "layers/broken" in lines[0]
-    if whose == "own":  # the owner rebuilds the part from the log
+    if signer == "own":  # the owner rebuilds the part from the log
         assert lines[3:] == [f"read {rows}" for rows in whole]
     else:
-        assert lines[3].startswith("told:")
+        assert lines[3].startswith("refused:")
 
 
 def test_invalid_utf8_in_untrusted_log_is_reported(
@@ -216,14 +210,14 @@ def test_own_log_is_not_checked_value_by_value(log: Path, monkeypatch: pytest.Mo
 def test_untrusted_log_deletes_nothing(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (log / "layers" / "nobodys.arrow").write_bytes(b"12345678")
+    (log / "layers" / "unreferenced.arrow").write_bytes(b"12345678")
     before = {p.name for p in (log / "layers").iterdir()}
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "another"))
     nosync_nb.open(log).close()
     assert {p.name for p in (log / "layers").iterdir()} == before
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     nosync_nb.open(log).close()
-    assert not (log / "layers" / "nobodys.arrow").exists()
+    assert not (log / "layers" / "unreferenced.arrow").exists()
 
 
 def broken_packs(folder: Path) -> list[tuple[str, tuple[str, int, str], int]]:
@@ -364,7 +358,7 @@ for what, work in pickle.load(sys.stdin.buffer):
         run_task(what, work)
         print("read", flush=True)
     except CorruptLogError as error:
-        print("told:", error, flush=True)
+        print("refused:", error, flush=True)
 """
 
 
@@ -388,7 +382,7 @@ def test_executors_report_offsets_outside_without_crash(log: Path) -> None:
     lines = run.stdout.decode().splitlines()
     assert lines[:3] == ["read"] * 3
     assert len(lines) == 9
-    assert all(line.startswith("told:") and "layers/broken" in line for line in lines[3:]), lines
+    assert all(line.startswith("refused:") and "layers/broken" in line for line in lines[3:]), lines
 
 
 @pytest.mark.parametrize("what", ["map", "cut", "read"])

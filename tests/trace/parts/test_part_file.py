@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from checks.damaged_bytes import flaws_in
+from checks.damaged_bytes import flaws_in, flipped
 from hypothesis import given
 from hypothesis import strategies as st
 from models.batch_model import (
@@ -198,7 +198,7 @@ def test_every_changed_bit_is_found(folder: str, monkeypatch: pytest.MonkeyPatch
     good = path.read_bytes()
     kept, found = [], []
     for at in range(len(good)):
-        path.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
+        path.write_bytes(flipped(good, at, at % 8))
         try:
             open_part(folder, ref, PAIRS, checked=True)
             kept.append(at)
@@ -339,7 +339,7 @@ def assert_same_rows(one: Batch, other: Batch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "told"),
+    ("texts", "message"),
     [
         ({"1": ["rail", "ship"]}, "column 1 has codes without a text"),
         ({"1": ["rail", "ship", 7]}, "column 1 has an invalid table of texts"),
@@ -352,7 +352,7 @@ def assert_same_rows(one: Batch, other: Batch) -> None:
     ],
 )
 def test_invalid_texts_of_file_are_damage(
-    folder: str, monkeypatch: pytest.MonkeyPatch, texts: object, told: str
+    folder: str, monkeypatch: pytest.MonkeyPatch, texts: object, message: str
 ) -> None:
     write = arrow_file.write_arrow
 
@@ -363,5 +363,5 @@ def test_invalid_texts_of_file_are_damage(
 
     monkeypatch.setattr(part_file, "write_arrow", crafted)
     ref = write_part(folder, coded_batch(), "crafted")
-    with pytest.raises(CorruptLogError, match=told):
+    with pytest.raises(CorruptLogError, match=message):
         open_part(folder, ref, FEW, checked=True, thorough=True)

@@ -256,8 +256,8 @@ def test_site_lists_logs_with_stored_data(opened: Copy) -> None:
     replica.promise(TERM, NAME)
     assert opened.log_id not in opened.site.logs()
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
-    said = opened.site.logs()[opened.log_id]
-    assert (said.term, said.name) == (TERM, NAME)
+    listed = opened.site.logs()[opened.log_id]
+    assert (listed.term, listed.name) == (TERM, NAME)
 
 
 @pytest.mark.parametrize("opened", ["folder", "served"], indirect=True)
@@ -300,9 +300,9 @@ class FailingFiles(Files):
 
 def granted_files(copies: ServerCopies, log_id: bytes) -> dict[str, int]:
     """The files of a server's copy after a grant."""
-    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
+    grant = protocol.encode_grant(FencingGrant(TERM, "", NAME))
     header = {"do": "promise", "log": log_id.hex()}
-    files: dict[str, int] = json.loads(copies.call(b"a session", header, said))[1]
+    files: dict[str, int] = json.loads(copies.call(b"a session", header, grant))[1]
     return files
 
 

@@ -10,6 +10,7 @@ import zlib
 from typing import Any
 
 import pytest
+from checks.damaged_bytes import flipped
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.replication import protocol
@@ -38,14 +39,13 @@ RECORD = CopyRecord(
     (1, 7),
 )
 CRC_BYTES = 4
-ONE_BIT = 1
 
 
 def grant_with(fields: dict[str, Any]) -> bytes:
     """A fencing record with other fields and their checksum."""
-    said = json.loads(protocol.encode_grant(PROMISE).split(b"\n")[0])
-    assert fields.keys() <= said.keys()
-    text = json.dumps(said | fields).encode()
+    original = json.loads(protocol.encode_grant(PROMISE).split(b"\n")[0])
+    assert fields.keys() <= original.keys()
+    text = json.dumps(original | fields).encode()
     return text + f"\n{zlib.crc32(text):08x}\n".encode()
 
 
@@ -54,9 +54,8 @@ def test_flipped_bit_in_fencing_record_is_detected() -> None:
     data = protocol.encode_grant(PROMISE)
     assert protocol.decode_grant(data, "copy") == PROMISE
     for at in range(len(data) - 1):  # all but the line end
-        flipped = data[:at] + bytes([data[at] ^ ONE_BIT]) + data[at + 1 :]
         with pytest.raises(CorruptLogError, match="replica 'copy': the fencing record is damaged"):
-            protocol.decode_grant(flipped, "copy")
+            protocol.decode_grant(flipped(data, at), "copy")
 
 
 @pytest.mark.fault(43)
@@ -89,9 +88,9 @@ def record_with(fields: dict[str, Any], data: bytes = b"data") -> bytes:
     made = object_manifest.encode_record(RECORD, data)
     head = len(made) - len(data)
     start = made.index(b"{")
-    said = json.loads(made[start:head])
-    assert fields.keys() <= said.keys()
-    words = json.dumps(said | fields).encode()
+    original = json.loads(made[start:head])
+    assert fields.keys() <= original.keys()
+    words = json.dumps(original | fields).encode()
     sizes = (len(words), zlib.crc32(words))
     numbers = b"".join(each.to_bytes(CRC_BYTES, "little") for each in sizes)
     return made[: start - len(numbers)] + numbers + words + data
@@ -103,9 +102,8 @@ def test_flipped_bit_in_manifest_record_is_detected() -> None:
     plain = RECORD._replace(changes=object_manifest.decode_record(data, "copy").changes)
     assert object_manifest.decode_record(data, "copy") == plain
     for at in range(len(data)):
-        flipped = data[:at] + bytes([data[at] ^ ONE_BIT]) + data[at + 1 :]
         with pytest.raises(CorruptLogError, match="a record of 'copy' is damaged"):
-            object_manifest.decode_record(flipped, "copy")
+            object_manifest.decode_record(flipped(data, at), "copy")
 
 
 @pytest.mark.fault(43)

@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from checks.damaged_bytes import flipped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from internals import log_of, services_of
@@ -49,6 +50,7 @@ WAIT_S = 120.0
 NAME = LogName("/logs/x.nosync", "me")
 TERM = OwnerTerm(1, "me")
 ID = bytes(range(16))
+GRANT = protocol.encode_grant(FencingGrant(TERM, "", NAME))
 PART = "log1-1-g3-ab.arrow"
 SEGMENT = segments.file_name(1, 1)
 
@@ -106,7 +108,7 @@ def failure(url: str) -> DurabilityError:
 
 @pytest.mark.fault(44)
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("grpc://127.0.0.1", "no port"),
         ("grpc://:7461", "no port"),
@@ -118,8 +120,8 @@ def failure(url: str) -> DurabilityError:
         ("grpc://10.0.0.7:7461", "would not be encrypted"),
     ],
 )
-def test_invalid_server_url_is_refused_with_hint(url: str, told: str) -> None:
-    with pytest.raises(SchemaError, match=told) as caught:
+def test_invalid_server_url_is_refused_with_hint(url: str, message: str) -> None:
+    with pytest.raises(SchemaError, match=message) as caught:
         parse_address(url)
     assert caught.value.hint
     assert "secret" not in str(caught.value)
@@ -184,22 +186,22 @@ class Impostor(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__("grpc://127.0.0.1:0")
-        self.told: list[tuple[str, bytes]] = []
+        self.calls: list[tuple[str, bytes]] = []
 
     def do_action(self, _context: Any, action: Any) -> list[Any]:
-        self.told.append((action.type, action.body.to_pybytes()))
+        self.calls.append((action.type, action.body.to_pybytes()))
         return [flight.Result(pa.py_buffer(bytes(64)))]
 
 
 @pytest.mark.fault(44)
 def test_impostor_at_server_port_learns_nothing() -> None:
-    with Impostor() as squatter:
-        replica = replica_at(f"grpc://127.0.0.1:{squatter.port}")
+    with Impostor() as impostor:
+        replica = replica_at(f"grpc://127.0.0.1:{impostor.port}")
         with pytest.raises(DurabilityError, match="does not accept this user's token"):
             replica.promise(TERM, NAME)
-        ((what, said),) = squatter.told
+        ((what, nonce),) = impostor.calls
         assert what == "hello"
-        assert len(said) == flight_protocol.NONCE_BYTES
+        assert len(nonce) == flight_protocol.NONCE_BYTES
 
 
 @pytest.mark.fault(29)
@@ -220,8 +222,8 @@ def test_error_of_unreachable_server_is_plain(short_timeout: None) -> None:
                     return
 
         threading.Thread(target=answer, daemon=True).start()
-        told = str(failure(f"grpc://127.0.0.1:{port}"))
-        assert told.endswith(": the server there is not a replica server")
+        message = str(failure(f"grpc://127.0.0.1:{port}"))
+        assert message.endswith(": the server there is not a replica server")
         other.shutdown(socket.SHUT_RDWR)
     unknown = "Flight returned unavailable error, with message: failed to connect to all addresses;"
     unknown += " last error: UNKNOWN: ipv4:10.0.0.7:99: the cat sleeps. Detail: Unavailable"
@@ -316,7 +318,7 @@ def test_failed_start_of_server_names_reason(
     open_key = str(shutil.copy(certificate / "key", tmp_path / "key"))
     os.chmod(open_key, 0o644)
     token = ["--token-file", str(certificate / "token")]
-    for arguments, told in (
+    for arguments, message in (
         ([nowhere, "--host", "0.0.0.0"], "reachable from other machines"),
         ([nowhere, "--host", "0.0.0.0", *tls], "reachable from other machines"),
         ([nowhere, "--host", "0.0.0.0", *token], "reachable from other machines"),
@@ -333,9 +335,9 @@ def test_failed_start_of_server_names_reason(
     ):
         port = [] if "--port" in arguments else ["--port", "0"]
         assert flight_server.main([*arguments, *port]) == 2, arguments
-        said = capfd.readouterr().err
-        assert told in said
-        assert "Hint: " in said or "look at" in said
+        output = capfd.readouterr().err
+        assert message in output
+        assert "Hint: " in output or "look at" in output
     with pytest.raises(SystemExit):
         flight_server.main([copies, "--port", "70000"])
 
@@ -385,9 +387,9 @@ def test_garbage_at_port_is_harmless(running: ReplicaServer) -> None:
     ]
     for sent in (b"", b"GET / HTTP/1.1\r\n\r\n", *frames, *lies):
         for begin in (b"", PREFACE + SETTINGS):
-            stranger = socket.create_connection(("127.0.0.1", running.port))
-            with stranger, suppress(OSError):  # the server closes the connection
-                stranger.sendall(begin + sent)
+            connection = socket.create_connection(("127.0.0.1", running.port))
+            with connection, suppress(OSError):  # the server closes the connection
+                connection.sendall(begin + sent)
     assert memory_bytes(running.pid) - before < 64 << 20
     replica = replica_at(running.url)
     assert replica.promised() is None
@@ -477,12 +479,11 @@ def test_invalid_call_is_refused_and_touches_nothing_else(
     folder.mkdir(exist_ok=True)
     copies = ServerCopies(str(folder))
     log = {"log": ID.hex(), "term": [1, "me"]}
-    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
-    copies.call(b"session", {"do": "promise", **log}, said)
+    copies.call(b"session", {"do": "promise", **log}, GRANT)
     header = data.draw(st.dictionaries(st.sampled_from(["name", "offset", "size", "seq"]), WORDS))
     other = data.draw(st.dictionaries(st.sampled_from(["log", "term", "last", "names"]), WORDS))
     asked = data.draw(st.sampled_from([*ASKED, "discard", "logs", "nonsense"]))
-    body = data.draw(st.one_of(st.just(said), st.binary(max_size=100)))
+    body = data.draw(st.one_of(st.just(GRANT), st.binary(max_size=100)))
     with suppress(NosyncError):
         copies.call(b"session", {"do": asked, **log, **header, **other}, body)
     copies.close()
@@ -511,10 +512,8 @@ def test_tampered_messages_are_refused() -> None:
     call = greeter.opened(body)
     assert (call.header, call.data, call.nonce) == ({"do": "held"}, b"data", greeting.nonce)
     for at in range(len(body)):
-        changed = bytearray(body)
-        changed[at] ^= 1
         with pytest.raises(flight_protocol.UnauthenticatedError):
-            greeter.opened(bytes(changed))
+            greeter.opened(flipped(body, at))
     for size in range(len(body)):
         with pytest.raises(flight_protocol.UnauthenticatedError):
             greeter.opened(body[:size])
@@ -523,10 +522,8 @@ def test_tampered_messages_are_refused() -> None:
     answer = flight_protocol.joined_bytes(flight_protocol.check_answer(call, b"x" * 100))
     assert greeting.read(body, answer) == b"x" * 100
     for at in range(len(answer)):
-        changed = bytearray(answer)
-        changed[at] ^= 1
         with pytest.raises(flight_protocol.UnauthenticatedError):
-            greeting.read(body, bytes(changed))
+            greeting.read(body, flipped(answer, at))
     with pytest.raises(flight_protocol.UnauthenticatedError):  # the answer to another call
         greeting.read(greeting.call({"do": "held"}, b"date"), answer)
     fenced = flight_protocol.joined_bytes(
@@ -544,9 +541,8 @@ def test_server_limits_logs_names_and_sessions(
     folder = tmp_path / "copies"
     folder.mkdir()
     copies = ServerCopies(str(folder))
-    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
 
-    def promise(number: int, data: bytes = said) -> bytes:
+    def promise(number: int, data: bytes = GRANT) -> bytes:
         log_id = number.to_bytes(16, "big").hex()
         return copies.call(b"session", {"do": "promise", "log": log_id}, data)
 
@@ -569,9 +565,9 @@ def test_server_limits_logs_names_and_sessions(
 def test_owner_without_session_learns_of_later_owner(tmp_path: Path) -> None:
     copies = ServerCopies(str(tmp_path))
     first, second = ({"log": ID.hex(), "term": [number, "me"]} for number in (3, 4))
-    for said in (first, second):
-        word = protocol.encode_grant(FencingGrant(OwnerTerm(*said["term"]), "", NAME))
-        copies.call(b"session", {"do": "promise", **said}, word)
+    for owner_header in (first, second):
+        word = protocol.encode_grant(FencingGrant(OwnerTerm(*owner_header["term"]), "", NAME))
+        copies.call(b"session", {"do": "promise", **owner_header}, word)
     for session in (b"session", b"another"):
         with pytest.raises(FencedError, match="generation 4"):
             copies.call(session, {"do": "sync", **first}, b"")
@@ -583,14 +579,13 @@ def test_owner_without_session_learns_of_later_owner(tmp_path: Path) -> None:
 def test_idle_session_must_start_again(tmp_path: Path) -> None:
     copies = ServerCopies(str(tmp_path))
     log = {"log": ID.hex(), "term": list(TERM)}
-    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
-    copies.call(b"session", {"do": "promise", **log}, said)
+    copies.call(b"session", {"do": "promise", **log}, GRANT)
     copies.call(b"session", {"do": "sync", **log}, b"")
     assert copies.drop_idle() == 0
     assert copies.drop_idle(0.0) == 1
     with pytest.raises(DurabilityError, match="was replaced by another copy"):
         copies.call(b"session", {"do": "sync", **log}, b"")
-    copies.call(b"session", {"do": "promise", **log}, said)
+    copies.call(b"session", {"do": "promise", **log}, GRANT)
     copies.call(b"session", {"do": "sync", **log}, b"")
     copies.close()
 
@@ -598,8 +593,7 @@ def test_idle_session_must_start_again(tmp_path: Path) -> None:
 @pytest.mark.fault(21)
 def test_call_without_grant_leaves_no_replica_open(tmp_path: Path) -> None:
     copies, log = ServerCopies(str(tmp_path)), {"log": ID.hex()}
-    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
-    copies.call(b"session", {"do": "promise", "term": list(TERM), **log}, said)
+    copies.call(b"session", {"do": "promise", "term": list(TERM), **log}, GRANT)
     closed = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FolderReplica, "close", lambda replica: closed.append(replica))
@@ -627,8 +621,7 @@ def test_abandoned_call_ends_before_next_session(tmp_path: Path) -> None:
     slow = SlowFiles()
     copies = ServerCopies(str(tmp_path), slow)
     log = {"log": ID.hex(), "term": list(TERM)}
-    said = protocol.encode_grant(FencingGrant(TERM, "", NAME))
-    copies.call(b"first", {"do": "promise", **log}, said)
+    copies.call(b"first", {"do": "promise", **log}, GRANT)
     store = {"do": "store", **log, "name": PART, "offset": 0, "last": True}
     given_up = threading.Thread(target=copies.call, args=(b"first", store, b"abc"))
     given_up.start()
@@ -636,7 +629,7 @@ def test_abandoned_call_ends_before_next_session(tmp_path: Path) -> None:
     done: list[bytes] = []
 
     def again() -> None:
-        done.append(copies.call(b"second", {"do": "promise", **log}, said))
+        done.append(copies.call(b"second", {"do": "promise", **log}, GRANT))
 
     next_ = threading.Thread(target=again)
     next_.start()

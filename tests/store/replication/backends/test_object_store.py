@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
@@ -158,7 +159,7 @@ def test_url_names_bucket_and_key_prefix() -> None:
         "az://logs/a%2Db": ("az", "logs", "a-b"),
     }.items():
         assert address.parse_address(url)[1:4] == place
-    for url, promised in {
+    for url, message in {
         "s3://key:secret@logs/a": "not contain a user or password",
         "s3://logs/a?X-Amz-Signature=secret": "a query after ?",
         "s3:///a": "no bucket",
@@ -167,7 +168,7 @@ def test_url_names_bucket_and_key_prefix() -> None:
         "s3://logs/a//b": "empty parts",
         "s3://logs/a%00b": "a prefix may only have",
     }.items():
-        with pytest.raises(SchemaError, match=promised.replace("?", r"\?")) as caught:
+        with pytest.raises(SchemaError, match=message.replace("?", r"\?")) as caught:
             address.parse_address(url)
         assert "secret" not in str(caught.value)
         assert caught.value.hint
@@ -229,13 +230,13 @@ def test_sync_takes_two_requests_and_lists_nothing(
 ) -> None:
     replica = granted_copy(bucket)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
-    asked, promised = bucket.requests, server.settled()
+    asked, before = bucket.requests, server.settled()
     for i in range(10):
         replica.append(TERM, SEGMENT, 5 + i, b"x")
         replica.sync(TERM, i)
     assert bucket.requests - asked <= 21  # plus a deletion after a full record
     replica.sync(TERM, 9)
-    made = server.requests[promised : server.settled() - 1]
+    made = server.requests[before : server.settled() - 1]
     assert Counter(method for method, _ in made)["PUT"] == 10
     assert not [path for method, path in made if method == "GET"]
 
@@ -245,7 +246,7 @@ def object_names(store: MemoryStore) -> set[str]:
 
 
 def workload(replica: ObjectReplica, *, promised: list[dict[str, bytes]]) -> None:
-    """Brings a copy from any state to the goal; `told` collects the promised content."""
+    """Brings a copy from any state to the goal; `promised` collects the promised content."""
     held = replica.promise(TERM, NAME).files
     goal = {PART: b"p" * 70_000, SEGMENT: bytes(range(60))}
 
@@ -290,9 +291,9 @@ def test_failed_request_leaves_all_or_nothing_of_step(after: int | None, same: b
         for name, data in (promised[-1] if promised else {}).items():
             assert there[name][: len(data)] == data
         another = ObjectReplica(Failing(store, late=late), ID)
-        for who in (failing, another) if same else (another,):
-            reach_goal(who)
-            assert who.acknowledged() == 99
+        for copy in (failing, another) if same else (another,):
+            reach_goal(copy)
+            assert copy.acknowledged() == 99
             assert contents(ObjectReplica(Failing(store), ID)) == goal
         last = granted_copy(Failing(store), OwnerTerm(2, "next"))
         assert contents(last) == goal
@@ -305,7 +306,7 @@ def reach_goal(replica: ObjectReplica) -> None:
     for _ in range(3):
         with suppress(DurabilityError):
             return workload(replica, promised=[])
-    raise AssertionError("it was stopped again and again")
+    raise AssertionError("the copy was stopped three times")
 
 
 class RepeatingClient(ObjectStoreClient):
@@ -406,7 +407,7 @@ def overtaken(at: int) -> bool:
         later.sync(term, 8 + i)
     for step in (
         lambda: fenced.sync(TERM, 1),
-        lambda: fenced.store(TERM, PART, 0, b"zombie", last=True),
+        lambda: fenced.store(TERM, PART, 0, b"fenced", last=True),
         lambda: fenced.discard(TERM, [NEXT]),
     ):
         with pytest.raises(FencedError, match="generation 2"):
@@ -439,40 +440,24 @@ def test_one_of_many_owners_wins_a_generation() -> None:
     for generation in range(1, 6):
         ready = threading.Barrier(count)
 
-        def ask(who: int, generation: int = generation, ready: Any = ready) -> int | None:
+        def ask(number: int, generation: int = generation, ready: Any = ready) -> int | None:
             replica = ObjectReplica(bucket, ID)
-            term = OwnerTerm(generation, f"owner {who}")
+            term = OwnerTerm(generation, f"owner {number}")
             ready.wait()
             try:
                 replica.promise(term, NAME)
-                replica.store(term, f"log{generation}-{who}-g1-ab.arrow", 0, b"x", last=True)
+                replica.store(term, f"log{generation}-{number}-g1-ab.arrow", 0, b"x", last=True)
             except FencedError:
                 return None
-            return who
+            return number
 
         with ThreadPoolExecutor(count) as pool:
-            won = [who for who in pool.map(ask, range(count)) if who is not None]
+            won = [number for number in pool.map(ask, range(count)) if number is not None]
         assert len(won) == 1
         state = ObjectReplica(bucket, ID)
         assert state.promised() == OwnerTerm(generation, f"owner {won[0]}")
         assert f"log{generation}-{won[0]}-g1-ab.arrow" in state.held().files
         assert len(state.held().files) == generation
-
-
-@pytest.mark.fault(31)
-def test_deleted_copy_is_recreated_and_acknowledges_nothing() -> None:
-    store = MemoryStore()
-    replica = granted_copy(Failing(store))
-    first = replica.held().incarnation
-    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
-    replica.append(TERM, SEGMENT, 5, b"x")
-    store.delete([each["path"] for each in store.list().collect()])
-    with pytest.raises(DurabilityError, match="was replaced by another copy"):
-        replica.sync(TERM, 7)
-    assert replica.promised() is None
-    reach_goal = replica.promise(TERM, NAME)
-    assert (reach_goal.files, replica.acknowledged()) == ({}, 0)
-    assert reach_goal.incarnation != first
 
 
 def test_grant_during_recreation_reads_new_copy() -> None:
@@ -489,7 +474,7 @@ def test_grant_during_recreation_reads_new_copy() -> None:
     for at in range(counted.made - 1):  # the last request only lists leftovers
         store = old()
 
-        def anew(store: MemoryStore = store) -> None:
+        def recreate(store: MemoryStore = store) -> None:
             store.delete([each["path"] for each in store.list().collect()])
             other = granted_copy(Failing(store))
             other.store(TERM, SEGMENT, 0, b"begin", last=True)
@@ -497,7 +482,7 @@ def test_grant_during_recreation_reads_new_copy() -> None:
                 other.append(TERM, SEGMENT, 5 + i, b"x")
                 other.sync(TERM, i)
 
-        replica = ObjectReplica(Failing(store, at, then=anew), ID)
+        replica = ObjectReplica(Failing(store, at, then=recreate), ID)
         assert replica.promise(later, NAME).files == {SEGMENT: 10}
         assert contents(ObjectReplica(Failing(store), ID)) == {SEGMENT: b"beginxxxxx"}
 
@@ -588,29 +573,35 @@ class Answer(BaseHTTPRequestHandler):
         del format, args
 
 
-@pytest.fixture
-def fixed_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Answer]]:
-    """A server with the answers that a test sets."""
+@contextmanager
+def store_at(port: int) -> Iterator[ObjectStoreClient]:
+    """A client of the store at a port of this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        patch.setenv("AWS_ALLOW_HTTP", "true")
+        patch.setenv("AWS_ACCESS_KEY_ID", "tester")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "never-shown")
+        yield ObjectStoreClient("s3", "bucket", "logs")
 
-    class Own(Answer):
-        pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
+@contextmanager
+def served_store(answer: type[Answer]) -> Iterator[ObjectStoreClient]:
+    """A client of a store with given answers."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), answer)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
-    yield Own
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        with store_at(server.server_port) as client:
+            yield client
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @pytest.mark.fault(29, 44)
 @pytest.mark.parametrize(
-    ("status", "code", "promised"),
+    ("status", "code", "message"),
     [
         (403, "AccessDenied", "denies access: 403 AccessDenied; the credentials come"),
         (403, "SignatureDoesNotMatch", "denies access: 403 SignatureDoesNotMatch"),
@@ -619,37 +610,33 @@ def fixed_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Answer]]:
         (507, "InsufficientStorage", "answers 507"),
     ],
 )
-def test_refusal_of_store_is_reported_without_secrets(
-    fixed_answers: type[Answer], status: int, code: str, promised: str
-) -> None:
-    fixed_answers.status, fixed_answers.code = status, code
-    with pytest.raises(DurabilityError) as caught:
-        granted_copy(ObjectStoreClient("s3", "bucket", "logs"))
-    assert promised in str(caught.value)
+def test_refusal_of_store_is_reported_without_secrets(status: int, code: str, message: str) -> None:
+    answer = type("Refusal", (Answer,), {"status": status, "code": code})
+    with served_store(answer) as bucket, pytest.raises(DurabilityError) as caught:
+        granted_copy(bucket)
+    assert message in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
     text = f"{caught.value}{caught.value.__notes__ if hasattr(caught.value, '__notes__') else ''}"
-    for secret in ("secret", "never-told", "tester", "127.0.0.1", "Signature="):
+    for secret in ("secret", "never-shown", "tester", "127.0.0.1", "Signature="):
         assert secret not in text
 
 
-def test_store_without_conditional_create_is_refused(fixed_answers: type[Answer]) -> None:
-    fixed_answers.status = 200
-    with pytest.raises(DurabilityError, match="cannot exclude a second writer") as caught:
-        granted_copy(ObjectStoreClient("s3", "bucket", "logs"))
+def test_store_without_conditional_create_is_refused() -> None:
+    with (
+        served_store(Answer) as bucket,
+        pytest.raises(DurabilityError, match="cannot exclude a second writer") as caught,
+    ):
+        granted_copy(bucket)
     assert caught.value.hint
 
 
 @pytest.mark.fault(29)
-def test_silent_store_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
-        bucket = ObjectStoreClient("s3", "bucket", "logs")
+def test_silent_store_is_abandoned() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        store_at(silent.getsockname()[1]) as bucket,
+    ):
         with pytest.raises(DurabilityError, match="cannot be reached"):
             granted_copy(bucket)
         assert bucket.requests == 1
@@ -724,11 +711,11 @@ def test_acknowledged_log_is_restored_from_bucket(
         session.commit()
         checkpoint_now(session)
         session.commit(wait="replicas", timeout=WAIT_S)
-        promised = server.settled()
+        before = server.settled()
         for i in range(20):
             edges.insert([(i, i + 1)])
             session.commit(wait="replicas", timeout=WAIT_S)
-        asked = Counter(method for method, _ in server.requests[promised : server.settled()])
+        asked = Counter(method for method, _ in server.requests[before : server.settled()])
         assert asked["PUT"] <= 30, asked
         assert sum(asked.values()) <= 200, asked
         now = session.now
@@ -742,16 +729,16 @@ def test_acknowledged_log_is_restored_from_bucket(
     shutil.rmtree(path)
     # Without a keeper, whose number of requests depends on timing.
     monkeypatch.setattr(replication_module, "start_keeper", _not_started)
-    promised = server.settled()
+    before = server.settled()
     with nosync_nb.open(path, replicas=urls) as session:
         assert session.now == now
         assert {at: session["degrees"].rows(at=at) for at in rows} == rows
         assert session.recovery.recomputed == 0
-    asked = Counter(method for method, _ in server.requests[promised : server.settled()])
+    asked = Counter(method for method, _ in server.requests[before : server.settled()])
     assert sum(asked.values()) < 120, asked
     site = connect_site(address.parse_address(urls[0]), Files())
     assert isinstance(site, ObjectSite)
-    assert [said.name.path for said in site.logs().values()] == [str(path)]
+    assert [found.name.path for found in site.logs().values()] == [str(path)]
 
 
 def test_missing_bucket_is_reported_without_blocking(server: ObjectServer, tmp_path: Path) -> None:
@@ -815,8 +802,8 @@ class Hostile(Answer):
         self.send_header("ETag", '"1"')
         self.send_header("Last-Modified", "Mon, 23 Nov 2026 05:00:00 GMT")
         if wanted := self.headers.get("Range"):
-            said = wanted.removeprefix("bytes=")
-            self.send_header("Content-Range", f"bytes {said}/{1 << 40}")
+            span = wanted.removeprefix("bytes=")
+            self.send_header("Content-Range", f"bytes {span}/{1 << 40}")
         self.send_header("Content-Length", str(self.announced))
         self.end_headers()
         with suppress(OSError):  # the client has closed the connection
@@ -829,29 +816,17 @@ class Hostile(Answer):
 
 @pytest.mark.fault(44)
 @pytest.mark.parametrize("whole", [True, False])
-def test_oversized_object_is_not_read(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+def test_oversized_object_is_not_read(whole: bool) -> None:
     class Own(Hostile):
         announced = 1 << 40
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
-        bucket = ObjectStoreClient("s3", "bucket", "logs")
+    with served_store(Own) as bucket:
         if whole:
             assert bucket.get("state/1", most=1 << 20) == b""
         else:
             with pytest.raises(DurabilityError):
                 bucket.read("data/1", 5, 1000)
         assert bucket.bytes_read == 0
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
     assert Own.sent < 64 << 20
 
 
@@ -882,25 +857,14 @@ class Slow(Answer):
 
 
 @pytest.mark.fault(30)
-def test_large_upload_may_outlast_deadline_of_small_calls(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A large upload may outlast the deadline of small calls, which keep theirs."""
-
+def test_large_upload_may_outlast_deadline_of_small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     class Own(Slow):
         answer = threading.Event()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
-        monkeypatch.setattr(remote_call, "BUCKET", CallPolicy(silent_s=1))
-        bucket = ObjectStoreClient("s3", "bucket", "logs")
-        ended: list[BaseException | None] = []
+    monkeypatch.setattr(remote_call, "BUCKET", CallPolicy(silent_s=1))
+    ended: list[BaseException | None] = []
+    with served_store(Own) as bucket, ExitStack() as unblocked:
+        unblocked.callback(Own.answer.set)
 
         def send() -> None:
             try:
@@ -917,8 +881,3 @@ def test_large_upload_may_outlast_deadline_of_small_calls(
         Own.answer.set()
         large.join(WAIT_S)
         assert ended == [None]
-    finally:
-        Own.answer.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
