@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.logs import read_checkpoint_of
 from faults.faults import HastyFiles
 from internals import checkpoint_now, graph_of, merge_trace, traces_of
 
@@ -92,9 +93,7 @@ def in_checkpoint(field: str) -> Callable[[Path, Any], None]:
 
     def replace_name(folder: Path, name: Any) -> None:
         disk = HastyFiles()
-        (found,) = checkpoint.checkpoint_names(disk.names(str(folder)))
-        state = checkpoint.read_checkpoint(disk, str(folder), found)
-        assert isinstance(state, checkpoint.Checkpoint)
+        _, state = read_checkpoint_of(folder)
         payload = payloads.decode_payload(state.payload)
         meta = copy.deepcopy(payload.meta)
         replaced = 0
@@ -203,9 +202,7 @@ def test_epoch_that_clears_a_collection_is_refused(log: Path, tmp_path: Path, in
 
 def test_checkpoint_with_clear_entry_is_refused(log: Path) -> None:
     disk = HastyFiles()
-    (found,) = checkpoint.checkpoint_names(disk.names(str(log)))
-    state = checkpoint.read_checkpoint(disk, str(log), found)
-    assert isinstance(state, checkpoint.Checkpoint)
+    found, state = read_checkpoint_of(log)
     payload = payloads.decode_payload(state.payload)
     for number in range(4):
         entries = [*payload.entries, payloads.clear_entry(number)]
@@ -255,9 +252,7 @@ def test_unmodified_log_opens(log: Path, tmp_path: Path) -> None:
 def test_hostile_name_in_pack_is_reported(log: Path) -> None:
     """A section of a pack refers to part files; their names are checked before use."""
     disk = HastyFiles()
-    (found,) = checkpoint.checkpoint_names(disk.names(str(log)))
-    state = checkpoint.read_checkpoint(disk, str(log), found)
-    assert isinstance(state, checkpoint.Checkpoint)
+    _, state = read_checkpoint_of(log)
     node = next(n for n in payloads.decode_payload(state.payload).meta["history"]["tree"] if n[9])
     history = str(log / "history")
     pack = Pack(history, node[0], node[1], node[2])

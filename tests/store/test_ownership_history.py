@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from checks.logs import ship_all
 from internals import checkpoint_now, log_of
 
 from nosync_nb import Session
@@ -51,14 +52,13 @@ def replica_of(session: Session, tmp_path: Path) -> FolderReplica:
     return FolderReplica(str(place), log_of(session).id)
 
 
-def ship_all(session: Session, tmp_path: Path, poll: TakeoverPoll) -> None:
+def level_replica(session: Session, tmp_path: Path, poll: TakeoverPoll) -> None:
     """Brings the replica level with the log."""
     source = LogSource(session.path, log_of(session).generation)
     replica = replica_of(session, tmp_path)
     name = LogName("/logs/x.nosync", "me")
     shipper = Shipper(source, replica, name, lambda vote: poll.ask(0, vote))
-    while shipper.ship():
-        pass
+    ship_all(shipper)
 
 
 @pytest.mark.fault(15, 32)
@@ -73,18 +73,18 @@ def test_old_disk_is_detected_by_ownership_history(
         if running:
             shutil.copytree(path, backup)
             commit_epochs(session, 4)
-            ship_all(session, tmp_path, TakeoverPoll(1, 1))
+            level_replica(session, tmp_path, TakeoverPoll(1, 1))
     if not running:
         shutil.copytree(path, backup)
         with open_session(path) as session:
             commit_epochs(session, 4)
-            ship_all(session, tmp_path, TakeoverPoll(1, 1))
+            level_replica(session, tmp_path, TakeoverPoll(1, 1))
     if silent:  # the replica ends with a segment header without earlier frames
         with open_session(path) as session:
             checkpoint_now(session)
-            ship_all(session, tmp_path, TakeoverPoll(1, 1))
+            level_replica(session, tmp_path, TakeoverPoll(1, 1))
         with open_session(path) as session:
-            ship_all(session, tmp_path, TakeoverPoll(1, 1))
+            level_replica(session, tmp_path, TakeoverPoll(1, 1))
     shutil.rmtree(path)
     os.rename(backup, path)
     later = False
@@ -96,7 +96,7 @@ def test_old_disk_is_detected_by_ownership_history(
             assert term is not None
             later = log_of(session).generation > term.generation
             with pytest.raises(ReplicaAheadError if later else FencedError):
-                ship_all(session, tmp_path, TakeoverPoll(1, 1))
+                level_replica(session, tmp_path, TakeoverPoll(1, 1))
             assert replica.held() == held
     assert later
 
@@ -108,9 +108,9 @@ def test_replica_absent_for_several_owners_catches_up(
     path = tmp_path / "x.nosync"
     with open_session(path) as session:
         commit_epochs(session, 3)
-        ship_all(session, tmp_path, TakeoverPoll(1, 1))
+        level_replica(session, tmp_path, TakeoverPoll(1, 1))
     with open_session(path) as session:  # writes only its segment header, which the replica has
-        ship_all(session, tmp_path, TakeoverPoll(1, 1))
+        level_replica(session, tmp_path, TakeoverPoll(1, 1))
     for _ in range(3):  # these owners are not in the log
         open_session(path).close()
     for _ in range(2):
@@ -118,7 +118,7 @@ def test_replica_absent_for_several_owners_catches_up(
             trim_history(session)
     with open_session(path) as session:
         poll = TakeoverPoll(1, 1)
-        ship_all(session, tmp_path, poll)
+        level_replica(session, tmp_path, poll)
         assert replica_of(session, tmp_path).acknowledged() == session.now + 1
 
 

@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def move_log(log: Path, target: Path) -> bool:
+def move_to(log: Path, target: Path) -> bool:
     return move_log(Files(), str(log), str(target), lambda _: None)
 
 
@@ -54,13 +54,13 @@ def test_move_names_old_and_new_paths_of_log_and_branches(log: Path) -> None:
 def test_open_log_or_branch_is_not_moved(log: Path, part: str) -> None:
     target = log.with_name("new")
     with nosync_nb.open(log / part):
-        assert not move_log(log, target)
+        assert not move_to(log, target)
     lock = Files().lock(str(log / part / "lock"))
     assert lock is not None
-    assert not move_log(log, target)
+    assert not move_to(log, target)
     lock.release()
     (log / part / "owner").write_bytes(b"damaged")
-    assert not move_log(log, target)
+    assert not move_to(log, target)
     assert log.exists()
     assert not target.exists()
 
@@ -72,7 +72,7 @@ def test_failing_disk_moves_nothing(log: Path, monkeypatch: pytest.MonkeyPatch, 
 
     with monkeypatch.context() as patched:
         patched.setattr(Files, call, refuse)
-        assert not move_log(log, log.with_name("new"))
+        assert not move_to(log, log.with_name("new"))
     with nosync_nb.open(log) as session:
         assert session["counts"].count() == 20_000
 
@@ -83,7 +83,7 @@ def test_move_with_failed_sync_has_moved(log: Path, monkeypatch: pytest.MonkeyPa
 
     with monkeypatch.context() as patched:
         patched.setattr(Files, "sync_folder", refuse)
-        assert move_log(log, log.with_name("new"))
+        assert move_to(log, log.with_name("new"))
     assert not log.exists()
 
 
@@ -91,7 +91,7 @@ def test_readers_continue_after_folder_is_renamed(log: Path) -> None:
     target = log.with_name("new")
     with nosync_nb.open(log, mode="r") as early, nosync_nb.open(log, mode="r") as late:
         assert early["counts"].count() == 20_000
-        assert move_log(log, target)
+        assert move_to(log, target)
         assert late["counts"].count() == 20_000
         with nosync_nb.open(target) as session:
             session.inputs["x"].insert([(7,)])

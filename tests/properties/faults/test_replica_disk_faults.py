@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from checks.logs import ship_all
 from faults.faults import PickyFiles
 from internals import checkpoint_now, log_of, settle_background
 from soak import tried
@@ -70,8 +71,7 @@ class Log(NamedTuple):
         source = LogSource(self.path, self.generation)
         shipper = Shipper(source, replica, NAME, lambda vote: None)
         try:
-            while shipper.ship():
-                pass
+            ship_all(shipper)
         finally:
             source.close()
             with suppress(NosyncError):
@@ -128,14 +128,12 @@ def test_failed_call_leaves_copy_level_and_acknowledgement_true(log: Log, code: 
         source = LogSource(log.path, log.generation)
         shipper = Shipper(source, replica, NAME, lambda vote: None)
         with suppress(NosyncError):
-            while shipper.ship():
-                pass
+            ship_all(shipper)
         known = shipper.acknowledged
         copy = FolderReplica(log.copies, log.log_id)
         if known is not None:
             assert examine_copy(Files(), "copy", copy).end.seq >= known.seq, disk.steps[number - 1]
-        while shipper.ship():  # the disk works again
-            pass
+        ship_all(shipper)  # the disk works again
         source.close()
         replica.close()
         held = copy.held().files

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -636,12 +637,26 @@ def test_checkpoint_written_after_fencing_is_not_adopted(path: str) -> None:
     assert log.checkpoint_seq == 0
 
 
-@pytest.mark.fault(24)
-def test_fenced_owner_cannot_write(path: str) -> None:
+def fenced_and_new(path: str) -> tuple[Log, Log]:
+    """An owner with a frame and a checkpoint, and the owner that took over."""
     machine = FakeMachine()
     fenced = open_log(path, machine)
     fenced.append(1, b"before")
-    new = open_log(path, machine.after(), takeover=True)
+    fenced.write_checkpoint(b"early")
+    return fenced, open_log(path, machine.after(), takeover=True)
+
+
+@contextmanager
+def unchecked(log: Log) -> Iterator[None]:
+    """The owner of a log works as if its process had been stopped after each check."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words_of(log), "check", lambda: None)
+        yield
+
+
+@pytest.mark.fault(24)
+def test_fenced_owner_cannot_write(path: str) -> None:
+    fenced, new = fenced_and_new(path)
     for act in (
         lambda: fenced.append(1, b"fenced"),
         lambda: fenced.append(1, b"fenced"),
@@ -654,7 +669,8 @@ def test_fenced_owner_cannot_write(path: str) -> None:
     new.append(1, b"after")
     new.close()
     with open_log(path) as again:
-        assert [frame.payload for frame in again.frames()] == [b"before", b"after"]
+        assert [frame.payload for frame in again.frames()] == [b"after"]
+        assert everything(path) == [b"before", b"after"]
         assert again.clean
 
 
@@ -693,19 +709,12 @@ def test_frontier_of_fenced_owner_does_not_rise(path: str) -> None:
 
 
 @pytest.mark.fault(24)
-def test_frames_of_fenced_owner_after_takeover_are_ignored(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = FakeMachine()
-    fenced = open_log(path, machine)
-    fenced.append(1, b"before")
-    fenced.write_checkpoint(b"early")
-    new = open_log(path, machine.after(), takeover=True)
-    with monkeypatch.context() as unchecked:  # as if the process had been stopped after each check
-        unchecked.setattr(words_of(fenced), "check", lambda: None)
+def test_frames_of_fenced_owner_after_takeover_are_ignored(path: str) -> None:
+    fenced, new = fenced_and_new(path)
+    with unchecked(fenced):
         fenced.append(1, b"fenced")
         fenced.sync()
-        with open_log(path, machine.after(), mode="r") as reader:
+        with open_log(path, mode="r") as reader:
             assert reader.head.seq == 1
         fenced.write_checkpoint(b"fenced")
     new.append(1, b"after")
@@ -718,33 +727,23 @@ def test_frames_of_fenced_owner_after_takeover_are_ignored(
 
 
 @pytest.mark.fault(24)
-def test_durable_mark_of_fenced_owner_covers_no_new_frame(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = FakeMachine()
-    fenced = open_log(path, machine)
-    fenced.append(1, b"before")
-    new = open_log(path, machine.after(), takeover=True)
+def test_durable_mark_of_fenced_owner_covers_no_new_frame(path: str) -> None:
+    fenced, new = fenced_and_new(path)
     new.append(1, b"after")
-    with monkeypatch.context() as unchecked:
-        unchecked.setattr(words_of(fenced), "check", lambda: None)
+    with unchecked(fenced):
         for _ in range(5):
             fenced.append(1, b"fenced")
         fenced.sync()
     with open_log(path, FakeMachine(boot="boot-2")) as again:
-        assert [frame.payload for frame in again.frames()] == [b"before", b"after"]
+        assert [frame.payload for frame in again.frames()] == [b"after"]
+        assert everything(path) == [b"before", b"after"]
 
 
 @pytest.mark.fault(24)
-def test_checkpoint_of_fenced_owner_is_ignored(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = FakeMachine()
-    fenced = open_log(path, machine)
-    fenced.append(1, b"before")
-    fenced.write_checkpoint(b"early")
-    new = open_log(path, machine.after(), takeover=True)
+def test_checkpoint_of_fenced_owner_is_ignored(path: str) -> None:
+    fenced, new = fenced_and_new(path)
     new.append(1, b"after")
-    with monkeypatch.context() as unchecked:
-        unchecked.setattr(words_of(fenced), "check", lambda: None)
+    with unchecked(fenced):
         fenced.append(1, b"fenced")
         fenced.append(1, b"fenced")
         fenced.write_checkpoint(b"fenced")

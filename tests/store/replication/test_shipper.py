@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.logs import ship_all
 from faults.faults import FakeMachine, FaultyFiles
 from internals import checkpoint_now, log_of
 
@@ -242,8 +243,7 @@ def test_acknowledged_growth_of_segment_survives_power_loss(path: str, tmp_path:
             replica = recorded_copy(path, tmp_path / f"{seed}", files=files)
             copies.append((files, replica, shipper_of(path, replica)))
         for shipper in (each for _, _, each in copies):
-            while shipper.ship():
-                pass
+            ship_all(shipper)
         session.inputs["edges"].insert([(7, 7)])
         session.commit(wait="disk")
         for files, replica, shipper in copies:
@@ -272,8 +272,7 @@ def test_segment_is_durable_before_next_one_exists(
             replica = recorded_copy(path, tmp_path / f"{seed}", files=files)
             copies.append((files, replica, shipper_of(path, replica)))
         for shipper in (each for _, _, each in copies):
-            while shipper.ship():
-                pass
+            ship_all(shipper)
         for i in range(8):
             session.inputs["edges"].insert([(7, i)])
             session.commit(wait="disk")
@@ -338,8 +337,7 @@ def test_replaced_checkpoint_is_sent_once(path: str, tmp_path: Path) -> None:
     replaced: list[object] = []
     replica.after = replace
     shipper = shipper_of(path, replica)
-    while shipper.ship():
-        pass
+    ship_all(shipper)
     assert replaced
     assert replica.calls.count(("store", newest.name)) == 1
 
@@ -357,8 +355,7 @@ def test_first_owner_with_complete_log_skips_vote(tmp_path: Path) -> None:
         session.input("edges", "src int, dst int").insert([(1, 2)])
         session.commit(wait="disk")
         shipper = shipper_of(path, recorded_copy(path, tmp_path / "copies"), ask)
-        while shipper.ship():
-            pass
+        ship_all(shipper)
         assert shipper.acknowledged.seq == log_of(session).head.seq
 
 
@@ -378,8 +375,7 @@ def test_first_owner_with_trimmed_log_asks_for_vote(
                 checkpoint_now(session)
         assert current_generation(path) == 1
         shipper = shipper_of(path, recorded_copy(path, tmp_path / "copies"), votes.append)
-        while shipper.ship():
-            pass
+        ship_all(shipper)
     assert len(votes) == 1
 
 
@@ -390,8 +386,7 @@ def test_replica_of_log_without_epochs_is_not_ahead(tmp_path: Path) -> None:
     for _ in range(3):
         open_session(path).close()
         shipper = shipper_of(path, recorded_copy(path, tmp_path / "copies"), votes.append)
-        while shipper.ship():
-            pass
+        ship_all(shipper)
     assert [vote.ahead for vote in votes] == ["", ""]
 
 
@@ -401,8 +396,7 @@ def test_copy_that_begins_at_its_checkpoint_is_readable(path: str, tmp_path: Pat
     commit_more(path, 2)
     replica = recorded_copy(path, tmp_path / "copies")
     shipper = shipper_of(path, replica)
-    while shipper.ship():
-        pass
+    ship_all(shipper)
     (name,) = filter(file_layout.is_segment, replica.held().files)
     (state,) = filter(file_layout.is_checkpoint, replica.held().files)
     header = replica.read(state, 0, checkpoint.HEADER_BYTES)
@@ -425,14 +419,12 @@ def test_short_segment_loses_frames_without_later_checkpoint(
         for i in range(20):
             session.inputs["edges"].insert([(99, i)])
             session.commit(wait="disk")
-            while shipper.ship():
-                pass
+            ship_all(shipper)
         if checkpoint:
             with monkeypatch.context() as patch:
                 patch.setattr(FolderReplica, "discard", lambda *_: None)
                 checkpoint_now(session)
-                while shipper.ship():
-                    pass
+                ship_all(shipper)
         held = replica.held().files
         names = sorted(filter(file_layout.is_segment, held))
         assert len(names) > 3

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from checks.damaged_bytes import flipped
+from checks.logs import ship_all
 from faults.memory_disk import MemoryFiles, Tree
 from internals import checkpoint_now, log_of
 
@@ -263,8 +264,7 @@ def test_log_with_history_is_restored_from_copy(session_on_disk: Session, tmp_pa
     checkpoint_now(session_on_disk)
     session_on_disk.inputs["edges"].insert([(9, 9)])
     session_on_disk.commit(wait="disk")
-    while shipper.ship():
-        pass
+    ship_all(shipper)
     rows = {at: session_on_disk["degrees"].rows(at=at) for at in range(5)}
     session_on_disk.close()
     os.rename(path, f"{path}.lost")
@@ -286,8 +286,7 @@ def test_restored_log_survives_power_loss(session_on_disk: Session, tmp_path: Pa
         source_of(session_on_disk), replica, name_of(session_on_disk), lambda why: None
     )
     checkpoint_now(session_on_disk)
-    while shipper.ship():
-        pass
+    ship_all(shipper)
     message = config.checked_config([f"file://{tmp_path}/r"], None, log=session_on_disk.path)
     seen = []
     for seed in range(10):
@@ -389,10 +388,9 @@ def test_missing_part_is_damage_of_acknowledged_copy(
         consistency.examine_copy(files, "url", replica)
 
 
-def ship_all(session: Session, replica: FolderReplica, poll: TakeoverPoll) -> None:
+def ship_session(session: Session, replica: FolderReplica, poll: TakeoverPoll) -> None:
     shipper = Shipper(source_of(session), replica, NAME, lambda why: poll.ask(0, why))
-    while shipper.ship():
-        pass
+    ship_all(shipper)
 
 
 @pytest.mark.fault(15, 32)
@@ -412,7 +410,7 @@ def test_old_disk_is_detected_after_replica_dropped_frames(
             session.sync()
             source = source_of(session)
             replica = replica or FolderReplica(made_folder(tmp_path / "r"), source.log_id)
-            ship_all(session, replica, TakeoverPoll(1, 1))
+            ship_session(session, replica, TakeoverPoll(1, 1))
         if not backup.exists():
             shutil.copytree(path, backup)
     assert replica is not None
@@ -424,7 +422,7 @@ def test_old_disk_is_detected_after_replica_dropped_frames(
             session.inputs["edges"].insert([(90 + opening, 9)])
             session.commit(wait="disk")
             with pytest.raises(FencedError):
-                ship_all(session, replica, TakeoverPoll(1, 1))
+                ship_session(session, replica, TakeoverPoll(1, 1))
     assert dict(replica.held().files) == held
 
 
@@ -459,7 +457,7 @@ def test_torn_tail_behind_acknowledged_frames_is_cut(
     session_on_disk: Session, tmp_path: Path
 ) -> None:
     replica = FolderReplica(made_folder(tmp_path / "r"), source_of(session_on_disk).log_id)
-    ship_all(session_on_disk, replica, TakeoverPoll(1, 1))
+    ship_session(session_on_disk, replica, TakeoverPoll(1, 1))
     whole = consistency.examine_copy(Files(), "url", replica).end
     (segment,) = Path(replica.folder).glob("segment-*")
     acknowledged = segment.stat().st_size
@@ -467,7 +465,7 @@ def test_torn_tail_behind_acknowledged_frames_is_cut(
     for i in range(40):  # each frame contains the durable mark of the disk
         session_on_disk.inputs["edges"].insert([(i, i)])
         session_on_disk.commit(wait="disk")
-    ship_all(session_on_disk, replica, TakeoverPoll(1, 1))
+    ship_session(session_on_disk, replica, TakeoverPoll(1, 1))
     data = bytearray(segment.read_bytes())
     data[acknowledged : acknowledged + 512] = bytes(512)
     segment.write_bytes(data)
@@ -518,10 +516,9 @@ def test_damaged_file_is_not_shipped_over_good_copy(
         session_on_disk.commit(wait="disk")
     source, name = source_of(session_on_disk), name_of(session_on_disk)
     replica = FolderReplica(made_folder(tmp_path / "r"), source.log_id)
-    ship_all(session_on_disk, replica, TakeoverPoll(1, 1))
+    ship_session(session_on_disk, replica, TakeoverPoll(1, 1))
     shipper = Shipper(source, replica, name, lambda why: None)
-    while shipper.ship():
-        pass
+    ship_all(shipper)
     good = {path.name: path.read_bytes() for path in Path(replica.folder).rglob("*.*")}
     for path in sorted(Path(session_on_disk.path).rglob("*.*")):
         if path.name not in good or path.suffix not in (".log", ".state", ".arrow", ".pack"):
@@ -540,8 +537,7 @@ def test_damaged_file_is_not_shipped_over_good_copy(
         path.write_bytes(data)
         now = {each.name: each.read_bytes() for each in Path(replica.folder).rglob("*.*")}
         assert {each: now[each] for each in good} == good
-    while shipper.ship():
-        pass
+    ship_all(shipper)
     assert shipper.acknowledged is not None
 
 
@@ -551,8 +547,7 @@ def test_frames_are_verified_before_append_to_copy(
     source = source_of(session_on_disk)
     replica = FolderReplica(made_folder(tmp_path / "r"), source.log_id)
     shipper = Shipper(source, replica, NAME, lambda why: None)
-    while shipper.ship():
-        pass
+    ship_all(shipper)
     known = shipper.acknowledged
     for i in range(3):
         session_on_disk.inputs["edges"].insert([(i, i)])

@@ -1,9 +1,13 @@
-"""What a log holds, read without opening it."""
+"""The content of a log without opening it, and its shipping."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log import Log, checkpoint, recovery, segments
+from nosync_nb.store.replication.agent.shipper import Shipper
 
 
 def everything(path: str) -> list[bytes]:
@@ -42,3 +46,17 @@ def verified_frames(log: Log) -> int:
                 files, log.path, part, mark, upto=stop.offset, known=stop.seq
             ).end
     return mark.seq
+
+
+def ship_all(shipper: Shipper) -> None:
+    """Ships until the replica has everything."""
+    while shipper.ship():
+        pass
+
+
+def read_checkpoint_of(folder: str | Path) -> tuple[str, checkpoint.Checkpoint]:
+    """The name and the content of the only checkpoint of a log."""
+    (name,) = checkpoint.checkpoint_names(os.listdir(folder))
+    found = checkpoint.read_checkpoint(Files(), str(folder), name)
+    assert isinstance(found, checkpoint.Checkpoint)
+    return name, found

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from checks.logs import read_checkpoint_of
 from faults.faults import HastyFiles
 from internals import checkpoint_now, looked, served, services_of, snapshot_of
 
@@ -82,9 +83,7 @@ BREAKS = {"text": (1, leading_outside), "list": (2, leading_outside)}
 
 def rewrite(folder: Path, change: Any) -> None:
     """Replaces every part of the checkpoint by the result of `change`."""
-    (name,) = checkpoint.checkpoint_names(DISK.names(str(folder)))
-    state = checkpoint.read_checkpoint(DISK, str(folder), name)
-    assert isinstance(state, checkpoint.Checkpoint)
+    _, state = read_checkpoint_of(folder)
     payload = payloads.decode_payload(state.payload)
     made: dict[str, Any] = {}
 
@@ -182,17 +181,25 @@ def test_unordered_hashes_in_untrusted_log_are_reported(
         session["rows"].rows()
 
 
-def test_own_log_is_not_checked_value_by_value(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signed log costs only its checksums, and is mapped on access."""
-    seen: list[bool] = []
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """The checks of records, each thorough or not."""
+    calls: list[bool] = []
     check = arrow_file.check_record
 
     def counted(record: Any, types: Any, *, thorough: bool, **more: Any) -> None:
-        seen.append(thorough)
+        calls.append(thorough)
         check(record, types, thorough=thorough, **more)
 
     for module in (part_file, pack_file):
         monkeypatch.setattr(module, "check_record", counted)
+    return calls
+
+
+def test_own_log_is_not_checked_value_by_value(
+    log: Path, seen: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signed log costs only its checksums, and is mapped on access."""
     for mode in ("r", "w"):
         with nosync_nb.open(log, mode=mode) as session:  # type: ignore[arg-type]
             assert seen == []
@@ -222,9 +229,7 @@ def test_untrusted_log_deletes_nothing(
 
 def broken_packs(folder: Path) -> list[tuple[str, tuple[str, int, str], int]]:
     """Packs with one invalid section each: the defect, the pack, the trace."""
-    (name,) = checkpoint.checkpoint_names(DISK.names(str(folder)))
-    state = checkpoint.read_checkpoint(DISK, str(folder), name)
-    assert isinstance(state, checkpoint.Checkpoint)
+    _, state = read_checkpoint_of(folder)
     node = payloads.decode_payload(state.payload).meta["history"]["tree"][0]
     history = str(folder / "history")
     pack = pack_file.Pack(history, *node[:3])
@@ -410,15 +415,9 @@ def test_served_snapshot_says_if_log_is_trusted(log: Path, monkeypatch: pytest.M
     answers.close()
 
 
-def test_executor_checks_a_part_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bool] = []
-    check = arrow_file.check_record
-
-    def counted(record: Any, types: Any, *, thorough: bool, **more: Any) -> None:
-        seen.append(thorough)
-        check(record, types, thorough=thorough, **more)
-
-    monkeypatch.setattr(part_file, "check_record", counted)
+def test_executor_checks_a_part_once(
+    log: Path, seen: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ref, layout = part_of(log)
     for thorough in (False, True):
         for what, work in executor_tasks(
