@@ -154,7 +154,7 @@ def _shown(page: Page, url: str, name: str) -> LabPage:
 
 
 @pytest.mark.browser
-def test_a_what_if_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: Path) -> None:
+def test_branch_in_browser(folder: Path, opened: tuple[Page, str], tmp_path: Path) -> None:
     notebook = notebook_of(opened, folder, "what_if.ipynb", WHAT_IF)
     notebook.run(0)
     notebook.run(STAGES)
@@ -223,7 +223,7 @@ def _several_under_one_slider(view: Locator, page: Page, folder: Path) -> None:
 
 
 @pytest.mark.browser
-def test_a_log_follows_its_notebook_in_a_browser(
+def test_log_follows_notebook_in_browser(
     folder: Path, opened: tuple[Page, str], tmp_path: Path
 ) -> None:
     page = opened[0]
@@ -263,7 +263,7 @@ def test_a_log_follows_its_notebook_in_a_browser(
 
 
 @pytest.mark.browser
-def test_the_story_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: Path) -> None:
+def test_readme_story_in_browser(folder: Path, opened: tuple[Page, str], tmp_path: Path) -> None:
     page = opened[0]
     notebook = notebook_of(opened, folder, "flights.ipynb", CELLS)
     notebook.run(INPUT)
@@ -365,7 +365,7 @@ def _drag(slider: Locator) -> None:
 
 
 @pytest.mark.browser
-def test_a_tutorial_and_the_day_after_its_server_was_killed(
+def test_tutorial_in_browser_survives_kill_of_server(
     folder: Path, page: Page, server: Server, tmp_path: Path
 ) -> None:
     """Run All, a slider that is dragged; then server and kernel die in the middle of a loop."""
@@ -432,7 +432,7 @@ STUCK, CANCELLED, LEFT = 3, 4, 5
 
 @pytest.mark.browser
 @pytest.mark.spark
-def test_an_interrupt_cancels_spark_and_leaves_everything_as_it_was(
+def test_interrupt_in_browser_cancels_spark_and_changes_nothing(
     folder: Path, opened: tuple[Page, str], tmp_path: Path
 ) -> None:
     # A worker that opens the pipe tells that its task runs; the other pipe nobody writes.
@@ -468,7 +468,7 @@ GRID_CELLS = [
 
 
 @pytest.mark.browser
-def test_a_grid_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: Path) -> None:
+def test_grid_in_browser(folder: Path, opened: tuple[Page, str], tmp_path: Path) -> None:
     """Sorted by a click, paged by keys, filtered, follows a commit, frozen, downloaded."""
     page = opened[0]
     notebook = notebook_of(opened, folder, "grid.ipynb", GRID_CELLS)
@@ -530,7 +530,7 @@ def test_a_grid_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: P
 
 
 @pytest.mark.browser
-def test_views_follow_commits_merges_and_replicas_in_a_browser(
+def test_views_in_browser_follow_commits_merges_and_replicas(
     folder: Path, opened: tuple[Page, str], tmp_path: Path
 ) -> None:
     copy = (folder / "copy").as_uri()

@@ -45,7 +45,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore:pkg_resources is deprecated")
-def test_all_that_the_demo_asks_its_kernel_has_an_answer(
+def test_demo_kernel_answers_each_question_of_its_cells(
     spark: Any, few: None, empty: Notebook, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernel = Inside(empty)

@@ -51,13 +51,13 @@ def shared(folder: Path) -> Iterator[Kernel]:
         yield kernel
 
 
-def test_the_log_lies_beside_the_notebook(shared: Kernel, folder: Path) -> None:
+def test_kernel_creates_log_beside_notebook(shared: Kernel, folder: Path) -> None:
     assert (folder / ".nosync" / "flights").is_dir()
     assert (folder / ".nosync" / ".gitignore").read_text() == "*\n"
 
 
 @pytest.mark.fault(1)
-def test_after_a_kill_the_first_cell_shows_the_report_and_values_are_equal(
+def test_first_cell_after_kill_shows_report_and_equal_values(
     kernel: Kernel,
 ) -> None:
     kernel.run("total = 5")
@@ -71,7 +71,7 @@ def test_after_a_kill_the_first_cell_shows_the_report_and_values_are_equal(
     assert second.text.strip() == VALUES
 
 
-def test_after_a_kill_the_notebook_goes_on(kernel: Kernel) -> None:
+def test_notebook_continues_after_kill(kernel: Kernel) -> None:
     kernel.kill()
     assert kernel.run(FLIGHTS).status == "ok"
     assert "unchanged" in kernel.run(DELAYS)
@@ -82,14 +82,14 @@ def test_after_a_kill_the_notebook_goes_on(kernel: Kernel) -> None:
 
 
 @pytest.mark.fault(7)
-def test_a_restart_from_the_menu_is_a_clean_end(kernel: Kernel) -> None:
+def test_restart_from_menu_closes_log_properly(kernel: Kernel) -> None:
     kernel.restart()
     reply = kernel.run("print(nosync.session().recovery.clean)")
     assert "True" in reply
     assert VALUES in kernel.run(PRINT)
 
 
-def test_a_cell_that_was_running_at_the_kill_left_nothing(kernel: Kernel) -> None:
+def test_cell_running_at_kill_committed_nothing(kernel: Kernel) -> None:
     cell = 'flights.insert([("DL", 1)])\nprint("inserted")\nimport signal; signal.pause()'
     kernel.begin(cell)
     kernel.wait_for_text("inserted")
@@ -98,7 +98,7 @@ def test_a_cell_that_was_running_at_the_kill_left_nothing(kernel: Kernel) -> Non
 
 
 @pytest.mark.fault(48)
-def test_an_interrupt_discards_the_cell(shared: Kernel) -> None:
+def test_interrupt_discards_cell(shared: Kernel) -> None:
     cell = 'flights.insert([("DL", 1)])\nprint("inserted")\nimport signal; signal.pause()'
     running = shared.begin(cell)
     shared.wait_for_text("inserted")
@@ -109,7 +109,7 @@ def test_an_interrupt_discards_the_cell(shared: Kernel) -> None:
     assert VALUES in shared.run(PRINT)
 
 
-def test_an_error_of_the_commit_is_the_error_of_the_cell(shared: Kernel) -> None:
+def test_commit_error_is_cell_error(shared: Kernel) -> None:
     shared.run('%%dd\nbroken = flights.map(lambda row: (1 // (row.delay - 7),), "x int")')
     reply = shared.run('flights.insert([("DL", 7)])')
     assert reply.status == "error"
@@ -120,7 +120,7 @@ def test_an_error_of_the_commit_is_the_error_of_the_cell(shared: Kernel) -> None
 
 
 @pytest.mark.fault(5)
-def test_safe_mode_after_two_recoveries_that_ended_the_kernel(
+def test_safe_mode_follows_two_recoveries_that_end_kernel(
     kernel: Kernel, tmp_path: Path
 ) -> None:
     kernel.kill()
@@ -133,7 +133,7 @@ def test_safe_mode_after_two_recoveries_that_ended_the_kernel(
     assert VALUES in kernel.run(PRINT)
 
 
-def test_a_cell_that_ends_with_an_empty_line_is_shown_once_where_it_failed(shared: Kernel) -> None:
+def test_failed_cell_with_trailing_blank_line_shows_error_once(shared: Kernel) -> None:
     """A kernel names code by its text, and the body of such a cell has the text of the cell."""
     reply = shared.run("%%dd\nbroken = 1 / 0\n")
     (shown,) = reply.errors
@@ -141,14 +141,14 @@ def test_a_cell_that_ends_with_an_empty_line_is_shown_once_where_it_failed(share
     assert "----> 2 broken = 1 / 0" in shown
 
 
-def test_travel_displays_a_widget_and_a_static_copy(shared: Kernel) -> None:
+def test_travel_displays_widget_and_static_copy(shared: Kernel) -> None:
     reply = shared.run("%dd travel delays")
     assert reply.models
     assert "<details>" in reply.html
     assert "epoch 1" in reply
 
 
-def test_a_stage_that_is_displayed_is_one_grid_with_its_rows_beside_it(shared: Kernel) -> None:
+def test_displayed_stage_is_one_grid_with_static_rows(shared: Kernel) -> None:
     first, second = shared.run("delays"), shared.run("delays")
     assert first.models == second.models
     assert len(first.models) == 1
@@ -157,7 +157,7 @@ def test_a_stage_that_is_displayed_is_one_grid_with_its_rows_beside_it(shared: K
 
 
 @pytest.mark.fault(23)
-def test_a_second_kernel_of_one_notebook_is_refused_with_the_remedy(
+def test_second_kernel_of_notebook_is_refused_with_remedy(
     shared: Kernel, folder: Path
 ) -> None:
     second = Kernel(folder)
@@ -173,7 +173,7 @@ def test_a_second_kernel_of_one_notebook_is_refused_with_the_remedy(
         second.close()
 
 
-def test_a_cell_run_from_inside_a_cell_belongs_to_it(kernel: Kernel) -> None:
+def test_nested_cell_belongs_to_outer_cell(kernel: Kernel) -> None:
     reply = kernel.run(
         'flights.insert([("DL", 1)])\n'
         "inner = get_ipython().run_cell('flights.insert([(\"DL\", 2)])')\n"

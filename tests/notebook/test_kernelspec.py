@@ -9,7 +9,7 @@ from pathlib import Path
 from nosync.kernelspec import LOGOS, install
 
 
-def test_the_kernel_is_installed_with_its_pictures(tmp_path: Path) -> None:
+def test_kernelspec_is_installed_with_logos(tmp_path: Path) -> None:
     folder = Path(install(prefix=str(tmp_path)))
     assert json.loads((folder / "kernel.json").read_text())["display_name"] == "Python 3 (NoSync)"
     names = {"logo-32x32.png", "logo-64x64.png", "logo-svg.svg"}  # as servers look for them
@@ -18,7 +18,7 @@ def test_the_kernel_is_installed_with_its_pictures(tmp_path: Path) -> None:
         assert (folder / name).read_bytes() == (LOGOS / name).read_bytes()
 
 
-def test_the_pictures_are_small_and_as_large_as_their_names_say() -> None:
+def test_logos_have_sizes_in_their_names() -> None:
     for size in (32, 64):
         picture = (LOGOS / f"logo-{size}x{size}.png").read_bytes()
         assert struct.unpack(">II", picture[16:24]) == (size, size)

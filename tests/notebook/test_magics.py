@@ -46,7 +46,7 @@ def label(epoch: int) -> str | None:
 # -- loading ---------------------------------------------------------------------------------------
 
 
-def test_importing_nosync_loads_no_engine_and_no_notebook() -> None:
+def test_import_of_nosync_loads_no_engine_and_no_notebook() -> None:
     program = (
         "import sys, nosync\n"
         "heavy = {'pyspark', 'pyarrow', 'numpy', 'ipywidgets', 'IPython', 'nosync_nb'}\n"
@@ -59,7 +59,7 @@ def test_importing_nosync_loads_no_engine_and_no_notebook() -> None:
     assert done.stderr.strip() == ""
 
 
-def test_names_of_the_engine_are_the_same_objects() -> None:
+def test_nosync_reexports_engine_objects() -> None:
     import nosync_nb
 
     assert nosync.Session is nosync_nb.Session
@@ -69,14 +69,14 @@ def test_names_of_the_engine_are_the_same_objects() -> None:
         nosync.no_such_name
 
 
-def test_loading_opens_nothing(empty: Notebook, tmp_path: Path) -> None:
+def test_loading_extension_opens_no_log(empty: Notebook, tmp_path: Path) -> None:
     assert nosync is empty.names["nosync"]
     assert not (tmp_path / "log").exists()
     empty.ok("%dd help")
     assert not (tmp_path / "log").exists()
 
 
-def test_unloading_undoes_everything(notebook: Notebook) -> None:
+def test_unload_removes_all_hooks_and_variables(notebook: Notebook) -> None:
     shell = notebook.shell
     notebook.ok("flights")
     notebook.ok("%unload_ext nosync")
@@ -93,14 +93,14 @@ def test_unloading_undoes_everything(notebook: Notebook) -> None:
     assert rows(notebook, "delays") == [("AA", 2, 30), ("UA", 1, 5)]
 
 
-def test_reloading_keeps_the_state(notebook: Notebook) -> None:
+def test_reload_keeps_state(notebook: Notebook) -> None:
     notebook.ok("%reload_ext nosync")
     notebook.ok('flights.insert([("DL", 1)])')
     assert rows(notebook, "delays")[1] == ("DL", 1, 1)
     assert nosync.session().now == 2
 
 
-def test_status_lists_background_work_that_failed_until_it_succeeds(notebook: Notebook) -> None:
+def test_status_lists_failed_background_work_until_it_succeeds(notebook: Notebook) -> None:
     session = nosync.session()
     worker, error = services_of(session).worker, RuntimeError("a fault of ours")
     worker.failures.fail("writing a checkpoint", error)
@@ -112,7 +112,7 @@ def test_status_lists_background_work_that_failed_until_it_succeeds(notebook: No
     assert "background: " not in notebook.ok("%dd status").text
 
 
-def test_outside_a_notebook_the_functions_say_what_to_do() -> None:
+def test_function_outside_notebook_names_remedy() -> None:
     with pytest.raises(nosync.NosyncError, match="no notebook") as raised:
         nosync.commit()
     assert "load_ext" in raised.value.__notes__[0]
@@ -121,26 +121,26 @@ def test_outside_a_notebook_the_functions_say_what_to_do() -> None:
 # -- a cell is a transaction -----------------------------------------------------------------------
 
 
-def test_a_cell_commits_what_it_inserted(empty: Notebook) -> None:
+def test_cell_commits_its_inserts(empty: Notebook) -> None:
     empty.ok(FLIGHTS)
     assert "epoch 1: flights 3 rows" in empty.ok(LOAD)
     assert nosync.session().now == 1
     assert len(nosync.session()["flights"]) == 3
 
 
-def test_the_commit_comes_before_the_last_value_is_displayed(notebook: Notebook) -> None:
+def test_commit_precedes_display_of_last_value(notebook: Notebook) -> None:
     shown = notebook.ok('flights.insert([("UA", 50)])\ndelays')
     assert "UA" in shown.text
     assert "50" in shown.text
 
 
-def test_loading_and_inserting_in_one_cell_commits(empty: Notebook) -> None:
+def test_cell_that_loads_extension_and_inserts_commits(empty: Notebook) -> None:
     empty.ok("%unload_ext nosync")
     empty.ok(f"%load_ext nosync\n{FLIGHTS}\n{LOAD}")
     assert nosync.session().now == 1
 
 
-def test_the_cell_that_loads_commits_before_it_displays(empty: Notebook) -> None:
+def test_cell_that_loads_extension_commits_before_display(empty: Notebook) -> None:
     empty.ok("%unload_ext nosync")
     hook = sys.displayhook
     shown = empty.ok(f"%load_ext nosync\n{FLIGHTS}\n{LOAD}\naa = flights.select('carrier')\naa")
@@ -154,7 +154,7 @@ def test_the_cell_that_loads_commits_before_it_displays(empty: Notebook) -> None
     assert nosync.session().now == 1
 
 
-def test_an_input_made_from_data_says_that_it_took_no_rows(empty: Notebook) -> None:
+def test_input_created_from_data_warns_that_it_has_no_rows(empty: Notebook) -> None:
     empty.ok("import pyarrow as pa\ntable = pa.table({'n': [1, 2]})")
     line = "ts has the columns of the data, but no rows yet: `ts.insert(...)` adds rows"
     assert line not in empty.ok("ts = nosync.input('ts', table)")  # the next cell may load it
@@ -173,7 +173,7 @@ def test_an_input_made_from_data_says_that_it_took_no_rows(empty: Notebook) -> N
         assert "no rows yet" not in empty.ok(cell)
 
 
-def test_status_says_whole_why_rows_cannot_be_read(notebook: Notebook) -> None:
+def test_status_shows_error_and_repair_of_unreadable_input(notebook: Notebook) -> None:
     notebook.ok('import warnings; warnings.simplefilter("ignore")\nflights.remove([("XX", 1)])')
     shown = notebook.ok("%dd status").text
     assert "flights: input 'flights': row ('XX', 1) has a count of -1 at epoch 2" in shown
@@ -184,14 +184,14 @@ def test_status_says_whole_why_rows_cannot_be_read(notebook: Notebook) -> None:
     assert "NegativeMultiplicityError" not in notebook.ok("flights").text
 
 
-def test_reading_downstream_of_pending_changes_raises_with_a_hint(notebook: Notebook) -> None:
+def test_read_of_pending_changes_raises_with_hint(notebook: Notebook) -> None:
     shown = notebook.fails('flights.insert([("UA", 50)])\nx = delays.rows()')
     assert "Hint" in shown.text
     assert "discarded" in shown.text
     assert nosync.session().now == 1
 
 
-def test_a_failed_cell_discards_its_own_changes(notebook: Notebook) -> None:
+def test_failed_cell_discards_its_changes(notebook: Notebook) -> None:
     shown = notebook.fails('flights.insert([("B6", 1), ("B6", 2)])\n1 / 0')
     assert "2 pending rows (flights)" in shown
     assert "ZeroDivisionError" in shown
@@ -201,7 +201,7 @@ def test_a_failed_cell_discards_its_own_changes(notebook: Notebook) -> None:
     assert {"AA", "DL", "UA"} == {row[0] for row in rows(notebook, "flights")}
 
 
-def test_a_cell_whose_rows_are_refused_defines_nothing_new(notebook: Notebook) -> None:
+def test_cell_with_refused_rows_defines_no_new_stage(notebook: Notebook) -> None:
     stages = list(nosync.session().stages)
     refused = (
         'shares = flights.map(lambda row: (1 // (row.delay - 7),), "n int")\n'
@@ -220,7 +220,7 @@ def test_a_cell_whose_rows_are_refused_defines_nothing_new(notebook: Notebook) -
     assert "the edit of shares is committed" in shown
 
 
-def test_a_failed_cell_tells_what_it_had_committed(notebook: Notebook) -> None:
+def test_failed_cell_reports_epochs_committed_before(notebook: Notebook) -> None:
     shown = notebook.fails(
         'with nosync.epoch():\n    flights.insert([("B6", 1)])\nflights.insert([("B6", 2)])\n1 / 0'
     )
@@ -229,7 +229,7 @@ def test_a_failed_cell_tells_what_it_had_committed(notebook: Notebook) -> None:
     assert nosync.session().now == 2
 
 
-def test_a_reader_does_not_say_that_it_committed(notebook: Notebook) -> None:
+def test_reader_reports_no_commit(notebook: Notebook) -> None:
     notebook.ok("%dd open log --mode r")
     notebook.names["writer"] = writer = nosync.open("log")
     shown = notebook.ok(
@@ -240,20 +240,20 @@ def test_a_reader_does_not_say_that_it_committed(notebook: Notebook) -> None:
     assert "committed" not in shown.text
 
 
-def test_a_cell_that_is_no_python_discards_nothing_and_breaks_nothing(notebook: Notebook) -> None:
+def test_cell_with_syntax_error_discards_nothing(notebook: Notebook) -> None:
     notebook.fails("flights.insert(")
     notebook.ok('flights.insert([("DL", 1)])')
     assert nosync.session().now == 2
 
 
-def test_many_inserts_of_a_cell_are_one_epoch_and_it_says_so(notebook: Notebook) -> None:
+def test_inserts_of_one_cell_become_one_epoch(notebook: Notebook) -> None:
     shown = notebook.ok('for i in range(365):\n    flights.insert([("B6", i)])')
     assert "365 inserts became one epoch" in shown
     assert "with nosync.epoch()" in shown
     assert nosync.session().now == 2
 
 
-def test_epoch_blocks_are_epochs_of_their_own(notebook: Notebook) -> None:
+def test_epoch_blocks_commit_separate_epochs(notebook: Notebook) -> None:
     notebook.ok(
         "for i in range(3):\n"
         '    with nosync.epoch(label=f"day {i}"):\n'
@@ -263,7 +263,7 @@ def test_epoch_blocks_are_epochs_of_their_own(notebook: Notebook) -> None:
     assert label(3) == "day 1"
 
 
-def test_code_inside_a_cell_belongs_to_it(notebook: Notebook, tmp_path: Path) -> None:
+def test_code_run_inside_cell_belongs_to_it(notebook: Notebook, tmp_path: Path) -> None:
     (tmp_path / "more.ipy").write_text('flights.insert([("B6", 1)])\n')
     notebook.ok('flights.insert([("DL", 1)])\n%run -i more.ipy')
     assert nosync.session().now == 2
@@ -274,14 +274,14 @@ def test_code_inside_a_cell_belongs_to_it(notebook: Notebook, tmp_path: Path) ->
     assert nosync.session().now == 4
 
 
-def test_a_nested_cell_that_fails_does_not_end_the_outer_one(notebook: Notebook) -> None:
+def test_failed_nested_cell_does_not_end_outer_cell(notebook: Notebook) -> None:
     notebook.ok(
         'get_ipython().run_cell("1/0")\nget_ipython().run_cell("")\nflights.insert([("DL", 4)])'
     )
     assert nosync.session().now == 2
 
 
-def test_autocommit_can_be_turned_off(notebook: Notebook) -> None:
+def test_autocommit_can_be_disabled(notebook: Notebook) -> None:
     notebook.ok("%config NoSync.autocommit = False")
     notebook.ok('flights.insert([("DL", 1)])')
     assert nosync.session().now == 1
@@ -291,12 +291,12 @@ def test_autocommit_can_be_turned_off(notebook: Notebook) -> None:
     assert "1 pending row discarded" in notebook.ok("%dd discard")
 
 
-def test_commit_inside_a_cell_leaves_the_rest_to_its_end(notebook: Notebook) -> None:
+def test_commit_inside_cell_leaves_later_rows_to_cell_end(notebook: Notebook) -> None:
     notebook.ok('flights.insert([("DL", 1)])\nnosync.commit()\nflights.insert([("DL", 2)])')
     assert nosync.session().now == 3
 
 
-def test_what_is_inserted_between_cells_is_committed_by_the_next(notebook: Notebook) -> None:
+def test_rows_inserted_between_cells_are_committed_by_next_cell(notebook: Notebook) -> None:
     notebook.names["flights"].insert([("DL", 1), ("DL", 2)])
     shown = notebook.ok("flights")
     assert "epoch 2: flights 2 rows" in shown
@@ -310,7 +310,7 @@ def test_what_is_inserted_between_cells_is_committed_by_the_next(notebook: Noteb
     assert "epoch 4: flights 1 row" in notebook.ok("%dd status")
 
 
-def test_rows_between_cells_that_cannot_be_committed_stay_until_discarded(
+def test_rows_between_cells_that_fail_to_commit_stay_until_discarded(
     notebook: Notebook,
 ) -> None:
     notebook.ok('%%dd\nodd = flights.map(lambda r: (1 // (r.delay - 7),), "x int")')
@@ -323,7 +323,7 @@ def test_rows_between_cells_that_cannot_be_committed_stay_until_discarded(
     assert "epoch 2: flights 1 row" in notebook.ok('flights.insert([("DL", 1)])')
 
 
-def test_pending_rows_are_not_dropped_in_silence(notebook: Notebook) -> None:
+def test_pending_rows_prevent_open_and_survive_reload(notebook: Notebook) -> None:
     notebook.ok("%config NoSync.autocommit = False")
     notebook.ok('flights.insert([("DL", 1), ("DL", 2)])')
     shown = notebook.fails("%dd open elsewhere")
@@ -334,7 +334,7 @@ def test_pending_rows_are_not_dropped_in_silence(notebook: Notebook) -> None:
     assert len(notebook.names["flights"]) == 3
 
 
-def test_unloading_commits_what_came_between_cells(notebook: Notebook) -> None:
+def test_unload_commits_rows_inserted_between_cells(notebook: Notebook) -> None:
     notebook.ok('flights.insert([("DL", 1)])')
     notebook.ok(
         "import threading\n"
@@ -353,7 +353,7 @@ def test_unloading_commits_what_came_between_cells(notebook: Notebook) -> None:
 # -- stages ----------------------------------------------------------------------------------------
 
 
-def test_a_dd_cell_makes_stages_and_says_so(notebook: Notebook) -> None:
+def test_dd_cell_defines_stages(notebook: Notebook) -> None:
     shown = notebook.ok('%%dd\nworst = delays.filter("worst > 20")\nslow = worst.select("carrier")')
     assert "worst" in shown
     assert "new" in shown
@@ -362,7 +362,7 @@ def test_a_dd_cell_makes_stages_and_says_so(notebook: Notebook) -> None:
     assert rows(notebook, "slow") == [("AA",), ("UA",)]
 
 
-def test_an_equal_cell_changes_nothing_and_says_so(notebook: Notebook) -> None:
+def test_equivalent_cell_leaves_stage_unchanged(notebook: Notebook) -> None:
     shown = notebook.ok(
         "%%dd\n# the same, written in other words\ndelays = (flights\n"
         '  .group_by("carrier").agg(n="count(*)", worst="max(delay)"))'
@@ -370,7 +370,7 @@ def test_an_equal_cell_changes_nothing_and_says_so(notebook: Notebook) -> None:
     assert "unchanged" in shown
 
 
-def test_an_edited_stage_becomes_a_new_version(notebook: Notebook) -> None:
+def test_edited_stage_becomes_new_version(notebook: Notebook) -> None:
     notebook.ok('%%dd\nslow = delays.filter("worst > 20")')
     shown = notebook.ok(
         '%%dd\ndelays = flights.group_by("carrier").agg(n="count(*)", worst="min(delay)")'
@@ -380,13 +380,13 @@ def test_an_edited_stage_becomes_a_new_version(notebook: Notebook) -> None:
     assert rows(notebook, "slow") == []
 
 
-def test_a_stage_is_replayed_over_the_past_when_asked(notebook: Notebook) -> None:
+def test_replay_option_computes_past_of_stage(notebook: Notebook) -> None:
     notebook.ok('flights.insert([("UA", 99)])')
     notebook.ok('%%dd --replay 0\nslow = flights.filter("delay > 20")')
     assert [len(notebook.names["slow"].rows(at=epoch)) for epoch in range(3)] == [0, 1, 2]
 
 
-def test_every_kind_of_binding_makes_a_stage(notebook: Notebook) -> None:
+def test_every_kind_of_binding_defines_stage(notebook: Notebook) -> None:
     notebook.ok(
         "%%dd\n"
         'a, b = flights.filter("delay > 5"), flights.filter("delay <= 5")\n'
@@ -404,31 +404,31 @@ def test_every_kind_of_binding_makes_a_stage(notebook: Notebook) -> None:
     assert {"a", "b", "c", "d", "delays", "e"} == set(nosync.session().stages)
 
 
-def test_the_last_value_of_a_name_is_the_stage(notebook: Notebook) -> None:
+def test_last_value_of_name_is_stage(notebook: Notebook) -> None:
     notebook.ok('%%dd\nx = flights.filter("delay > 5")\nx = x.select("carrier")')
     assert rows(notebook, "x") == [("AA",), ("AA",)]
 
 
-def test_another_name_is_an_alias(notebook: Notebook) -> None:
+def test_second_name_of_stage_is_alias(notebook: Notebook) -> None:
     shown = notebook.ok("%%dd\nother = delays\nf = flights")
     assert "other is another name of delays" in shown
     assert list(nosync.session().stages) == ["delays"]
 
 
-def test_a_stage_is_not_redefined_over_itself(notebook: Notebook) -> None:
+def test_stage_is_not_redefined_over_itself(notebook: Notebook) -> None:
     shown = notebook.fails('%%dd\ndelays = delays.filter("n > 1")')
     assert "name the result differently" in shown
     assert rows(notebook, "delays") == [("AA", 2, 30), ("UA", 1, 5)]
     assert notebook.names["delays"].name == "delays"
 
 
-def test_inputs_are_not_shadowed(notebook: Notebook) -> None:
+def test_input_is_not_replaced_by_stage(notebook: Notebook) -> None:
     notebook.fails('%%dd\nflights = flights.filter("delay > 1")')
     assert "flights" in nosync.session().inputs
     notebook.ok('flights.insert([("DL", 1)])')
 
 
-def test_a_failed_dd_cell_never_happened(notebook: Notebook) -> None:
+def test_failed_dd_cell_defines_nothing(notebook: Notebook) -> None:
     notebook.ok("keep = 1")
     shown = notebook.fails(
         "%%dd\nnew = flights.distinct()\nkeep = 2\ndelays = flights.distinct()\n1 / 0"
@@ -440,7 +440,7 @@ def test_a_failed_dd_cell_never_happened(notebook: Notebook) -> None:
     assert rows(notebook, "delays") == [("AA", 2, 30), ("UA", 1, 5)]
 
 
-def test_tracebacks_of_a_dd_cell_point_into_the_cell(notebook: Notebook) -> None:
+def test_traceback_of_dd_cell_points_into_cell(notebook: Notebook) -> None:
     shown = notebook.fails("%%dd --on local\n# a comment\nx = 1\nraise KeyError('here')")
     assert "line 4" in shown
     assert "raise KeyError('here')" in shown
@@ -448,7 +448,7 @@ def test_tracebacks_of_a_dd_cell_point_into_the_cell(notebook: Notebook) -> None
     assert "body.py" not in shown
 
 
-def test_a_dd_cell_that_is_no_python_points_at_its_line(notebook: Notebook) -> None:
+def test_syntax_error_in_dd_cell_points_at_its_line(notebook: Notebook) -> None:
     shown = notebook.fails("%%dd\nx = 1\ny = = 2")
     assert "SyntaxError" in shown
     assert "line 3" in shown
@@ -459,26 +459,26 @@ def test_a_dd_cell_that_is_no_python_points_at_its_line(notebook: Notebook) -> N
     assert "ast.py" in notebook.fails("import ast\nast.parse('y = = 2')")
 
 
-def test_a_dd_cell_is_ipython_code_and_shows_its_last_value(notebook: Notebook) -> None:
+def test_dd_cell_runs_ipython_syntax_and_displays_last_value(notebook: Notebook) -> None:
     shown = notebook.ok('%%dd\nhere = %pwd\nslow = delays.filter("worst > 20")\nslow')
     assert isinstance(notebook.names["here"], str)
     assert shown.value.name == "slow"
     assert "30" in shown.text
 
 
-def test_a_dd_cell_without_collections_says_so(notebook: Notebook) -> None:
+def test_dd_cell_without_collections_reports_it(notebook: Notebook) -> None:
     assert "no top-level name" in notebook.ok("%%dd\nx = 5")
     assert notebook.names["x"] == 5
 
 
 @pytest.mark.parametrize("source", ["spark = 5", "%%dd\nspark = flights.distinct()"])
-def test_a_name_spark_that_is_no_spark_session_is_ignored(notebook: Notebook, source: str) -> None:
+def test_variable_spark_that_is_no_session_is_ignored(notebook: Notebook, source: str) -> None:
     notebook.ok(source)
     assert "no temp views" not in notebook.ok("%%dd\nslow = flights.filter('delay > 9')").text
     assert "slow" in nosync.session().stages
 
 
-def test_a_stage_keeps_a_captured_value_until_its_cell_runs_again(notebook: Notebook) -> None:
+def test_stage_keeps_captured_value_until_cell_runs_again(notebook: Notebook) -> None:
     cell = "%%dd\nlate = flights.filter(lambda row: row.delay > LIMIT)"
     notebook.ok("LIMIT = 8")
     notebook.ok(cell)
@@ -497,7 +497,7 @@ def test_a_stage_keeps_a_captured_value_until_its_cell_runs_again(notebook: Note
 # -- looking ---------------------------------------------------------------------------------------
 
 
-def test_spark_can_be_turned_off_and_on_again(notebook: Notebook) -> None:
+def test_spark_setting_turns_spark_off_and_on(notebook: Notebook) -> None:
     """Also before there is a session, and for the next one."""
     assert not nosync.session().spark_off
     notebook.ok('%config NoSync.spark = "off"')
@@ -510,7 +510,7 @@ def test_spark_can_be_turned_off_and_on_again(notebook: Notebook) -> None:
     assert not nosync.session().spark_off
 
 
-def test_a_collection_shows_its_first_rows(notebook: Notebook) -> None:
+def test_collection_displays_first_rows(notebook: Notebook) -> None:
     notebook.ok("%config NoSync.limit = 2")
     shown = notebook.ok("flights")
     assert "the first 2 of 3 rows" in shown
@@ -522,7 +522,7 @@ def test_a_collection_shows_its_first_rows(notebook: Notebook) -> None:
     assert len(notebook.ok("[flights]").text.strip().splitlines()) == 1
 
 
-def test_a_top_is_dated_and_in_its_order_where_it_is_shown(notebook: Notebook) -> None:
+def test_top_displays_epoch_and_order(notebook: Notebook) -> None:
     notebook.ok("%%dd\nworst = flights.group_by('carrier').top(2, by='delay desc')")
     for source in ("worst", "%dd show worst"):
         shown = notebook.ok(source).text
@@ -545,7 +545,7 @@ def test_status_lists_inputs_and_stages(notebook: Notebook) -> None:
     assert "if the disk fails: all 2 epochs lost" in notebook.ok("%dd status").text
 
 
-def test_a_cell_says_where_its_stages_are_kept(notebook: Notebook) -> None:
+def test_persist_option_reports_durability_of_stage(notebook: Notebook) -> None:
     shown = notebook.ok('%%dd --persist memory\nlate = flights.filter("delay > 5")')
     assert "in memory" in shown.text
     assert "live, in memory only" in notebook.ok("%dd status").text
@@ -557,7 +557,7 @@ def test_a_cell_says_where_its_stages_are_kept(notebook: Notebook) -> None:
     assert "persist cannot be lowered from 'disk' to 'memory'" in shown
 
 
-def test_a_log_is_verified_and_what_is_damaged_is_shown(notebook: Notebook) -> None:
+def test_verify_reports_damaged_file(notebook: Notebook) -> None:
     assert "whole, epoch 1" in notebook.ok("%dd verify").text
     (segment,) = Path("log").rglob("segment-*.log")
     data = segment.read_bytes()
@@ -588,14 +588,14 @@ def test_replicas_are_added_listed_and_removed(notebook: Notebook, tmp_path: Pat
     assert "no replicas" in notebook.ok(f"%dd replicas remove {url}").text
 
 
-def test_show_reads_an_epoch(notebook: Notebook) -> None:
+def test_show_reads_epoch(notebook: Notebook) -> None:
     notebook.ok('flights.insert([("UA", 99)])')
     assert "99" in notebook.ok("%dd show delays")
     assert "99" not in notebook.ok("%dd show delays --at 1").text
     assert "delays at epoch 1" in notebook.ok("%dd show delays --at -1")
 
 
-def test_diff_shows_what_came_and_went(notebook: Notebook) -> None:
+def test_diff_shows_added_and_removed_rows(notebook: Notebook) -> None:
     notebook.ok('flights.insert([("UA", 99)])')
     shown = notebook.ok("%dd diff delays")
     assert "from epoch 1 to 2: +1 −1" in shown
@@ -603,7 +603,7 @@ def test_diff_shows_what_came_and_went(notebook: Notebook) -> None:
     assert "earlier one first" in notebook.fails("%dd diff delays 2 1")
 
 
-def test_a_number_in_quotes_is_a_label(notebook: Notebook) -> None:
+def test_quoted_number_is_label(notebook: Notebook) -> None:
     notebook.ok('with nosync.epoch(label="1"): flights.insert([("UA", 99)])')
     notebook.ok('with nosync.epoch(label="2013"): flights.insert([("UA", 100)])')
     assert "delays at epoch 1" in notebook.ok("%dd show delays --at 1")
@@ -616,7 +616,7 @@ def test_a_number_in_quotes_is_a_label(notebook: Notebook) -> None:
     assert "No closing quotation" in notebook.fails('%dd show delays --at "7')
 
 
-def test_show_and_diff_take_every_name_of_an_epoch(notebook: Notebook) -> None:
+def test_show_and_diff_accept_every_form_of_epoch(notebook: Notebook) -> None:
     notebook.ok('with nosync.epoch(label="day 2"): flights.insert([("UA", 99)])')
     notebook.ok('flights.insert([("UA", 100)])')
     assert "delays at epoch 2" in notebook.ok("%dd show delays --at 'day 2'")
@@ -633,7 +633,7 @@ def test_show_and_diff_take_every_name_of_an_epoch(notebook: Notebook) -> None:
     assert "epochs 0 to 3 are" in notebook.fails("%dd diff delays 1 9")
 
 
-def test_a_place_for_executors_is_handed_to_the_session(
+def test_bulk_setting_names_staging_location(
     notebook: Notebook, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named: list[str] = []
@@ -647,7 +647,7 @@ def test_a_place_for_executors_is_handed_to_the_session(
     assert set(named) == {"file:///mnt/shared"}
 
 
-def test_the_past_is_kept_as_it_is_said(
+def test_retain_pin_and_budget_commands_report_settings(
     notebook: Notebook, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert "every epoch is retained" in notebook.ok("%dd retain")
@@ -683,7 +683,7 @@ def test_the_past_is_kept_as_it_is_said(
     assert "--drop NAME" in notebook.fails("%dd pin 1 a --drop a")
 
 
-def test_a_log_is_copied(notebook: Notebook, tmp_path: Path) -> None:
+def test_copy_command_copies_log(notebook: Notebook, tmp_path: Path) -> None:
     shown = notebook.ok(f"%dd copy {tmp_path / 'copy'}")
     assert "copied the log up to epoch 1 to" in shown
     with nosync.open(tmp_path / "copy") as copied:
@@ -691,7 +691,7 @@ def test_a_log_is_copied(notebook: Notebook, tmp_path: Path) -> None:
     assert "exists already" in notebook.fails(f"%dd copy {tmp_path / 'copy'}")
 
 
-def test_versions_are_compared(notebook: Notebook) -> None:
+def test_compare_shows_differences_of_versions(notebook: Notebook) -> None:
     notebook.ok('%%dd\ndelays = flights.group_by("carrier").agg(n="count(*)", worst="min(delay)")')
     shown = notebook.ok("%dd compare delays@1 delays")
     assert "changed  AA       2  30 → 10" in str(shown)
@@ -706,7 +706,7 @@ def test_versions_are_compared(notebook: Notebook) -> None:
     assert "30" in notebook.ok("%dd show delays@1")
 
 
-def test_a_limit_is_0_or_more(notebook: Notebook) -> None:
+def test_limit_must_be_0_or_more(notebook: Notebook) -> None:
     for line in ("show flights", "diff flights", "compare flights delays"):
         assert "0 or more" in notebook.fails(f"%dd {line} --limit -3")
     shown = repr(notebook.ok("%dd show flights --limit 0").value)
@@ -721,27 +721,27 @@ def test_a_limit_is_0_or_more(notebook: Notebook) -> None:
     assert "AA" not in shown
 
 
-def test_unknown_names_are_answered_with_the_known_ones(notebook: Notebook) -> None:
+def test_unknown_name_is_answered_with_known_ones(notebook: Notebook) -> None:
     assert "did you mean `%dd status`" in notebook.fails("%dd statsu")
     assert "flights" in notebook.fails("%dd show nothing")
     assert isinstance(notebook.fails("%dd show").error, UsageError)
 
 
-def test_a_stage_is_stale_from_the_moment_it_stops(notebook: Notebook) -> None:
+def test_stopped_stage_is_shown_as_stale_at_once(notebook: Notebook) -> None:
     notebook.ok("%%dd\nslow = delays.filter('worst > 9')")
     notebook.ok("%%dd\ndelays = flights.group_by('carrier').count()")
     assert "stale: " in repr(notebook.ok("%dd status").value)
     assert "stale" in notebook.ok("%dd graph").html + notebook.ok("%dd graph").text
 
 
-def test_a_negative_count_is_not_called_stale(notebook: Notebook) -> None:
+def test_stage_with_negative_count_is_not_shown_as_stale(notebook: Notebook) -> None:
     notebook.ok('flights.remove([("XX", 1)])')
     shown = notebook.ok("%dd graph")
     assert "cannot be read" in shown.html + shown.text
     assert "stale" not in shown.html + shown.text
 
 
-def test_a_log_that_was_taken_over_is_not_called_live(notebook: Notebook, tmp_path: Path) -> None:
+def test_log_taken_over_is_not_shown_as_live(notebook: Notebook, tmp_path: Path) -> None:
     other = nosync.open(tmp_path / "log", takeover=True)
     assert "taken over" in notebook.ok("%dd status")
     other["flights"].insert([("B6", 1)])
@@ -752,7 +752,7 @@ def test_a_log_that_was_taken_over_is_not_called_live(notebook: Notebook, tmp_pa
     notebook.ok('flights.insert([("B6", 2)])')
 
 
-def test_layers_and_graph(notebook: Notebook) -> None:
+def test_layers_and_graph_commands_display(notebook: Notebook) -> None:
     assert "upper" in notebook.ok("%dd layers delays")
     assert "delays <- flights" in notebook.ok("%dd graph")
 
@@ -769,13 +769,13 @@ def test_every_subcommand_has_help(empty: Notebook) -> None:
 # -- acting ----------------------------------------------------------------------------------------
 
 
-def test_commit_sync_and_labels(notebook: Notebook) -> None:
+def test_commit_and_sync_commands_report_durability(notebook: Notebook) -> None:
     assert "epoch 2 is committed" in notebook.ok("%dd commit --label May --wait disk")
     assert "safe on disk" in notebook.ok("%dd sync")
     assert label(2) == "May"
 
 
-def test_drop_and_rename_keep_the_variables_in_step(notebook: Notebook) -> None:
+def test_drop_and_rename_commands_update_variables(notebook: Notebook) -> None:
     notebook.ok("%dd rename delays lateness")
     assert "delays" not in notebook.names
     assert notebook.names["lateness"].name == "lateness"
@@ -783,7 +783,7 @@ def test_drop_and_rename_keep_the_variables_in_step(notebook: Notebook) -> None:
     assert "lateness" not in notebook.names
 
 
-def test_open_changes_the_log_and_the_variables(notebook: Notebook, tmp_path: Path) -> None:
+def test_open_command_changes_log_and_variables(notebook: Notebook, tmp_path: Path) -> None:
     notebook.ok("%dd open elsewhere")
     assert {"flights", "delays"}.isdisjoint(notebook.names)
     assert nosync.session().now == 0
@@ -792,7 +792,7 @@ def test_open_changes_the_log_and_the_variables(notebook: Notebook, tmp_path: Pa
     assert notebook.names["delays"].name == "delays"
 
 
-def test_a_session_closed_by_hand_is_opened_again_at_its_next_use(notebook: Notebook) -> None:
+def test_session_closed_by_user_is_reopened_at_next_use(notebook: Notebook) -> None:
     uses = (
         "nosync.session()",
         "%dd recover",
@@ -807,7 +807,7 @@ def test_a_session_closed_by_hand_is_opened_again_at_its_next_use(notebook: Note
     assert rows(notebook, "slow") == [("AA", 2, 30)]
 
 
-def test_rows_of_a_cell_that_closes_its_session_are_an_error(notebook: Notebook) -> None:
+def test_rows_of_cell_that_closes_session_are_an_error(notebook: Notebook) -> None:
     shown = notebook.fails("flights.insert([('DL', 1)])\nnosync.session().close()")
     assert "session is closed" in shown
     assert "1 pending row (flights)" in shown
@@ -818,7 +818,7 @@ def test_rows_of_a_cell_that_closes_its_session_are_an_error(notebook: Notebook)
 # -- recovery --------------------------------------------------------------------------------------
 
 
-def test_variables_come_back_with_the_report(notebook: Notebook) -> None:
+def test_variables_are_restored_with_report(notebook: Notebook) -> None:
     notebook.ok("total = 5\nother = delays")
     notebook.close()
     again = Notebook()
@@ -836,7 +836,7 @@ def test_variables_come_back_with_the_report(notebook: Notebook) -> None:
         again.close()
 
 
-def test_a_cell_that_binds_a_secret_is_remembered_by_its_names_alone(notebook: Notebook) -> None:
+def test_memo_of_cell_with_secret_has_names_only(notebook: Notebook) -> None:
     secrets = [
         "password = 'hunter2'",
         "db_pwd, other_x = 'hunter2', 1",
@@ -865,7 +865,7 @@ def test_a_cell_that_binds_a_secret_is_remembered_by_its_names_alone(notebook: N
     assert (current.place.path / "notebook.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_spark_session_that_we_bound_is_not_missed(notebook: Notebook) -> None:
+def test_spark_bound_by_nosync_is_not_recorded_in_memo(notebook: Notebook) -> None:
     class Bound:
         spark = object()
 
@@ -878,7 +878,7 @@ def test_a_spark_session_that_we_bound_is_not_missed(notebook: Notebook) -> None
     assert "spark" not in current.variables.memo.names
 
 
-def test_a_spark_whose_jvm_is_gone_disturbs_no_cell(
+def test_lost_jvm_of_spark_fails_no_cell(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(_spark: object) -> dict[str, str]:
@@ -894,7 +894,7 @@ def test_a_spark_whose_jvm_is_gone_disturbs_no_cell(
     assert current.variables.memo.running is None
 
 
-def test_the_name_of_a_spark_session_that_we_bound_follows_the_next_one(
+def test_spark_variable_follows_next_session_unless_user_rebinds_it(
     notebook: Notebook,
 ) -> None:
     current = nosync.extension.current()
@@ -908,7 +908,7 @@ def test_the_name_of_a_spark_session_that_we_bound_follows_the_next_one(
     assert notebook.names["spark"] == "mine"
 
 
-def test_values_of_the_user_are_never_replaced(notebook: Notebook) -> None:
+def test_variable_of_user_is_never_replaced(notebook: Notebook) -> None:
     notebook.close()
     again = Notebook()
     try:
@@ -939,7 +939,7 @@ def test_two_crashes_in_recovery_lead_to_safe_mode(notebook: Notebook, tmp_path:
 # -- errors and completion -------------------------------------------------------------------------
 
 
-def test_errors_are_short_and_name_the_remedy(notebook: Notebook) -> None:
+def test_nosync_error_is_short_and_names_line(notebook: Notebook) -> None:
     shown = notebook.fails("delays.rows(at=77)")
     assert "TimeError" in shown
     assert "Traceback" not in shown.text
@@ -949,7 +949,7 @@ def test_errors_are_short_and_name_the_remedy(notebook: Notebook) -> None:
     assert "Traceback" in notebook.fails("delays.rows(at=77)").text
 
 
-def test_a_collection_that_cannot_be_shown_says_why_once(notebook: Notebook) -> None:
+def test_collection_that_cannot_be_displayed_shows_error_once(notebook: Notebook) -> None:
     notebook.ok('flights.remove([("XX", 1)])')
     shown = notebook.ok("print('before')\nflights")
     assert shown.text.count("NegativeMultiplicityError") == 1
@@ -960,7 +960,7 @@ def test_a_collection_that_cannot_be_shown_says_why_once(notebook: Notebook) -> 
     assert "flights: carrier string" in notebook.ok("[flights]")
 
 
-def test_errors_of_the_users_code_keep_their_frames(notebook: Notebook) -> None:
+def test_error_of_user_code_keeps_traceback(notebook: Notebook) -> None:
     assert "Traceback" in notebook.fails("{}['x']").text
 
 
@@ -972,7 +972,7 @@ def test_stages_are_completed_before_options(notebook: Notebook) -> None:
     assert {"delays", "flights"} <= set(words[:-1])
 
 
-def test_completion_knows_subcommands_stages_and_options(notebook: Notebook) -> None:
+def test_subcommands_stages_and_options_are_completed(notebook: Notebook) -> None:
     def words(text: str) -> set[str]:
         with provisionalcompleter():
             return {item.text for item in notebook.shell.Completer.completions(text, len(text))}
@@ -983,7 +983,7 @@ def test_completion_knows_subcommands_stages_and_options(notebook: Notebook) -> 
     assert "--nondeterministic" in words("%%dd --non")
 
 
-def test_a_notebook_without_a_name_says_its_log_is_temporary(
+def test_notebook_without_name_reports_temporary_log(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -998,7 +998,7 @@ def test_a_notebook_without_a_name_says_its_log_is_temporary(
         notebook.close()
 
 
-def test_a_variable_that_was_deleted_is_not_missed_after_a_restart(notebook: Notebook) -> None:
+def test_deleted_variable_is_not_reported_lost_after_restart(notebook: Notebook) -> None:
     notebook.ok("total = 5\nkept = 6\nother = delays\nmore = delays")
     notebook.ok("del total, other")
     notebook.close()
@@ -1012,7 +1012,7 @@ def test_a_variable_that_was_deleted_is_not_missed_after_a_restart(notebook: Not
         again.close()
 
 
-def test_what_the_notebook_says_is_text_and_never_html(notebook: Notebook) -> None:
+def test_notebook_message_is_text_and_escaped_html(notebook: Notebook) -> None:
     current = nosync.extension.current()
     assert current is not None
     hostile = "</pre><script>alert(1)</script>&amp;"
@@ -1025,7 +1025,7 @@ def test_what_the_notebook_says_is_text_and_never_html(notebook: Notebook) -> No
     assert "&amp;amp;" in output.data["text/html"]
 
 
-def test_the_line_of_a_commit_tells_what_came_from_what_went(notebook: Notebook) -> None:
+def test_commit_line_distinguishes_added_and_removed_rows(notebook: Notebook) -> None:
     assert "flights 2 rows" in notebook.ok('flights.insert([("X", 1), ("Y", 2)])')
     assert "flights −1 row" in notebook.ok('flights.remove([("X", 1)])')
     both = 'flights.insert([("Z", 1)] * 3)\nflights.remove([("Y", 2)])'
@@ -1036,7 +1036,7 @@ def test_the_line_of_a_commit_tells_what_came_from_what_went(notebook: Notebook)
     assert "nobody" not in notebook.ok("delays")
 
 
-def test_loads_that_are_there_are_one_line(notebook: Notebook) -> None:
+def test_loads_already_committed_are_one_line(notebook: Notebook) -> None:
     cell = (
         "for day in range({}):\n    with nosync.epoch(once=day):\n"
         '        flights.insert([("AA", day)])'
@@ -1053,7 +1053,7 @@ def test_loads_that_are_there_are_one_line(notebook: Notebook) -> None:
     assert "input 'flights': 'key' is loaded already, nothing to do" in notebook.ok(once)
 
 
-def test_a_cell_that_inserts_the_same_rows_again_is_pointed_out(notebook: Notebook) -> None:
+def test_cell_that_inserts_same_rows_again_is_pointed_out(notebook: Notebook) -> None:
     again = notebook.ok(LOAD)
     assert "the same rows as in epoch 1: flights has them twice now; `%dd rewind 1`" in again
     assert "the same rows as in epoch 2" in notebook.ok(LOAD)
@@ -1067,14 +1067,14 @@ def test_a_cell_that_inserts_the_same_rows_again_is_pointed_out(notebook: Notebo
     assert "the same rows" not in notebook.ok(loop.format("k"))
 
 
-def test_a_cell_that_loads_again_what_was_cleared_says_nothing_of_twice(notebook: Notebook) -> None:
+def test_same_rows_after_clear_are_not_pointed_out(notebook: Notebook) -> None:
     notebook.ok("flights.clear()")
     assert "twice" not in notebook.ok(LOAD).text
     assert "twice" not in notebook.ok(f"flights.clear()\n{LOAD}").text
     assert "has them twice now" in notebook.ok(LOAD)
 
 
-def test_a_dd_cell_that_fails_half_way_says_what_it_has_left(notebook: Notebook) -> None:
+def test_failed_dd_cell_names_variables_it_left_unchanged(notebook: Notebook) -> None:
     cell = '%%dd\nslow = delays.filter("worst > 20")\nraise ValueError("half")\nlate = 1'
     shown = notebook.fails(cell)
     assert "ValueError: half" in shown
@@ -1083,31 +1083,29 @@ def test_a_dd_cell_that_fails_half_way_says_what_it_has_left(notebook: Notebook)
     assert "defines no stage" not in notebook.fails('%%dd\nslow = delays.filter("wrst > 20")')
 
 
-def test_a_dd_cell_that_hides_a_stage_says_so(notebook: Notebook) -> None:
+def test_dd_cell_that_hides_stage_reports_it(notebook: Notebook) -> None:
     shown = notebook.ok("%%dd\ndelays = 5\nother = flights.distinct()")
     assert "delays holds a value of type int" in shown
     assert "delays = nosync.session()['delays']" in shown
     assert "flights holds" in notebook.ok("%%dd\nflights = None")
 
 
-def test_an_unknown_option_of_a_dd_cell_says_where_the_options_are(notebook: Notebook) -> None:
+def test_unknown_option_of_dd_cell_names_help(notebook: Notebook) -> None:
     shown = notebook.fails("%%dd --frobnicate\nslow = delays.distinct()")
     assert "%%dd: unrecognized arguments: --frobnicate; `%%dd?` lists the options" in str(
         shown.error
     )
 
 
-def test_status_tells_of_replicas_where_there_are_some(notebook: Notebook, tmp_path: Path) -> None:
+def test_status_mentions_replicas_only_if_log_has_some(notebook: Notebook, tmp_path: Path) -> None:
     assert "on replicas" not in notebook.ok("%dd status")
     notebook.ok(f"%dd replicas add {tmp_path / 'copies'}")
     assert "on replicas" in notebook.ok("%dd status")
 
 
-def test_a_stage_is_shown_with_its_epoch(notebook: Notebook) -> None:
-    assert f"delays at epoch {nosync.session().now}" in notebook.ok("%dd show delays")
 
 
-def test_a_removal_of_what_is_not_there_is_told_of_the_line_of_the_cell(notebook: Notebook) -> None:
+def test_remove_of_missing_row_warns_with_line_of_cell(notebook: Notebook) -> None:
     notebook.ok('keyed = nosync.input("keyed", "n bigint", key="n")')
     with pytest.warns(UserWarning, match="does not exist: nothing was removed for it") as caught:
         notebook.ok("x = 1\nkeyed.remove([(1,)])")

@@ -102,7 +102,7 @@ def follow(
     ],
     ids=lambda page: page.stem,
 )
-def test_the_code_of_a_page_runs(
+def test_code_of_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if page.stem not in NEED_SPARK:

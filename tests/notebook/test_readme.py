@@ -19,7 +19,7 @@ def quick_start() -> list[str]:
 
 
 @pytest.mark.fault(1)
-def test_the_quick_start_runs_and_survives_a_kill(
+def test_quick_start_of_readme_runs_and_survives_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))  # so that no JVM can be started

@@ -48,7 +48,7 @@ JOBS = "print('jobs', spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs()
 
 @pytest.mark.spark
 @pytest.mark.fault(1, 33)
-def test_after_a_kill_and_after_a_lost_disk_spark_answers_over_every_stage(
+def test_spark_variable_reads_all_stages_after_kill_and_lost_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
@@ -89,7 +89,7 @@ def test_after_a_kill_and_after_a_lost_disk_spark_answers_over_every_stage(
 
 
 @pytest.mark.spark
-def test_a_cell_waits_for_the_spark_that_is_started_at_once(tmp_path: Path) -> None:
+def test_cell_waits_for_spark_started_in_background(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path)
     try:
         kernel.run(EAGER)

@@ -95,7 +95,7 @@ def _all(shown: Shown) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("source", LOOKS)
-def test_looking_at_a_stale_stage_shows_its_last_rows_and_a_mark_and_raises_nothing(
+def test_display_of_stale_stage_shows_last_rows_and_mark(
     stale: Notebook, source: str
 ) -> None:
     lines = source.splitlines() if "%config" in source else [source]
@@ -110,7 +110,7 @@ def test_looking_at_a_stale_stage_shows_its_last_rows_and_a_mark_and_raises_noth
 
 
 @pytest.mark.parametrize("source", ["per", "%dd show per", "%dd travel per"])
-def test_the_mark_is_yellow_in_a_table_without_widgets(stale: Notebook, source: str) -> None:
+def test_mark_is_yellow_in_static_table(stale: Notebook, source: str) -> None:
     shown = stale.ok(source)
     assert YELLOW in _all(shown)[1] + _bundle(stale, shown)
 
@@ -120,7 +120,7 @@ def _bundle(notebook: Notebook, shown: Shown) -> str:
     return str(formatter.format(shown.value)[0].get("text/html", ""))
 
 
-def test_the_status_counts_the_last_rows_of_a_stale_stage(stale: Notebook) -> None:
+def test_status_counts_last_rows_of_stale_stage(stale: Notebook) -> None:
     status = stale.ok("%dd status").value
     rows = {row[0]: row for row in status.rows}
     assert rows["per"][2] == "1"
@@ -128,14 +128,14 @@ def test_the_status_counts_the_last_rows_of_a_stale_stage(stale: Notebook) -> No
     assert rows["over"][-1] == "stale: it reads 'per', which is stale"
 
 
-def test_the_text_of_a_stale_stage_has_the_mark(stale: Notebook) -> None:
+def test_text_of_stale_stage_has_mark(stale: Notebook) -> None:
     assert repr(stale.names["per"]).startswith("<per: carrier string, worst int; stale: ")
     over = stale.names["per"].filter("worst > 1")
     assert repr(over).endswith("; stale: it reads 'per', which is stale>")
     assert "stale" not in repr(stale.names["flights"])
 
 
-def test_a_program_that_reads_a_stale_stage_after_a_commit_gets_an_error(
+def test_program_that_reads_stale_stage_gets_error(
     notebook: Notebook,
 ) -> None:
     """Its rows would be taken for those of now."""
@@ -145,7 +145,7 @@ def test_a_program_that_reads_a_stale_stage_after_a_commit_gets_an_error(
     assert [tuple(row) for row in notebook.names["per"].rows(at=1)] == [("AA", 30)]
 
 
-def test_a_grid_shows_a_stale_stage_and_sorts_filters_and_pages_it(stale: Notebook) -> None:
+def test_grid_sorts_filters_and_pages_stale_stage(stale: Notebook) -> None:
     grid = GridView(nosync.session(), "per")
     assert grid.page["stale"].startswith(WHY)
     assert grid.page["rows"] == [["AA", "30"]]
@@ -161,7 +161,7 @@ def test_a_grid_shows_a_stale_stage_and_sorts_filters_and_pages_it(stale: Notebo
     grid.close()
 
 
-def test_a_slider_shows_a_stale_stage_alone_and_beside_a_live_one(stale: Notebook) -> None:
+def test_slider_shows_stale_stage_alone_and_beside_live_one(stale: Notebook) -> None:
     alone = TravelView(nosync.session(), "per")
     assert alone.epoch == 1
     beside = TravelView(nosync.session(), "flights", beside=["per", "over"])
@@ -179,7 +179,7 @@ def test_a_slider_shows_a_stale_stage_alone_and_beside_a_live_one(stale: Noteboo
         view.close()
 
 
-def test_the_views_of_the_panel_show_a_stale_stage(stale: Notebook, pulse: OverviewPoller) -> None:
+def test_panel_views_show_stale_stage(stale: Notebook, pulse: OverviewPoller) -> None:
     listing = ListView(pulse)
     graph = FrontierView(pulse)
     layers = LayersView(pulse, "per")
@@ -199,7 +199,7 @@ def test_the_views_of_the_panel_show_a_stale_stage(stale: Notebook, pulse: Overv
         view.close()
 
 
-def test_open_views_get_the_mark_when_a_stage_becomes_stale_and_lose_it_when_it_goes_on(
+def test_open_views_show_mark_while_stage_is_stale(
     notebook: Notebook,
 ) -> None:
     session = nosync.session()
@@ -227,7 +227,7 @@ def test_open_views_get_the_mark_when_a_stage_becomes_stale_and_lose_it_when_it_
         view.close()
 
 
-def test_a_stale_stage_of_another_session_is_shown_with_the_mark(
+def test_stale_stage_of_another_session_has_mark(
     notebook: Notebook, tmp_path: Path
 ) -> None:
     notebook.ok('other = nosync.open("other")\nf = other.input("f", "id int, n int")')
@@ -243,7 +243,7 @@ def test_a_stale_stage_of_another_session_is_shown_with_the_mark(
     notebook.ok("other.close()")
 
 
-def test_a_stale_stage_without_rows_left_is_shown_with_the_mark(
+def test_stale_stage_without_rows_has_mark(
     empty: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was kept in memory alone, and the kernel was restarted since."""

@@ -68,7 +68,7 @@ def run_all(kernel: Kernel, cells: list[tuple[str, set[str]]]) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_dies_and_runs_again(
+def test_tutorial_runs_and_survives_kills(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if path.stem != NEEDS_JAVA:
@@ -93,7 +93,7 @@ def test_a_notebook_runs_dies_and_runs_again(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("path", for_nbval(), ids=lambda path: path.stem)
-def test_nbval_accepts_a_tutorial(path: Path, tmp_path: Path) -> None:
+def test_nbval_accepts_tutorial(path: Path, tmp_path: Path) -> None:
     shutil.copy(path, tmp_path)
     install(prefix=str(tmp_path / "prefix"))
     environment = {

@@ -77,7 +77,7 @@ def _held(notebook: Notebook) -> dict[str, Any]:
 
 @pytest.mark.parametrize("log", ["new", "of the same names"])
 @pytest.mark.parametrize("source", BEGIN)
-def test_opening_a_log_touches_no_variable_that_holds_something_else(
+def test_open_replaces_no_variable_of_user(
     plain: Notebook, other: Path, tmp_path: Path, source: str, log: str
 ) -> None:
     for name in ("log", "third") if log != "new" else ():
@@ -93,7 +93,7 @@ def test_opening_a_log_touches_no_variable_that_holds_something_else(
 
 
 @pytest.mark.parametrize("source", CHANGE)
-def test_leaving_or_changing_a_log_touches_no_variable_that_holds_something_else(
+def test_closing_or_changing_log_removes_no_variable_of_user(
     plain: Notebook, other: Path, tmp_path: Path, source: str
 ) -> None:
     _log(tmp_path / "log", [(7,), (8,), (9,)])
@@ -104,7 +104,7 @@ def test_leaving_or_changing_a_log_touches_no_variable_that_holds_something_else
     assert _held(plain) == before
 
 
-def test_a_log_says_which_of_its_stages_have_names_that_hold_something_else(
+def test_log_reports_stages_hidden_by_variables(
     plain: Notebook, other: Path, tmp_path: Path
 ) -> None:
     _log(tmp_path / "log", [(7,), (8,), (9,)])
@@ -115,7 +115,7 @@ def test_a_log_says_which_of_its_stages_have_names_that_hold_something_else(
     assert [tuple(row) for row in nosync.session()["daily"].rows()] == [(7,), (8,), (9,)]
 
 
-def test_a_name_of_another_sessions_stage_does_not_come_back_as_the_logs_own(
+def test_stage_of_another_session_is_not_restored_as_local_one(
     plain: Notebook, other: Path, tmp_path: Path
 ) -> None:
     """After a restart the name is missing, and the report says which cell made it."""
@@ -133,7 +133,7 @@ def test_a_name_of_another_sessions_stage_does_not_come_back_as_the_logs_own(
         again.close()
 
 
-def test_a_stage_of_another_session_is_not_called_another_name_of_a_stage(
+def test_stage_of_another_session_is_no_alias(
     plain: Notebook, other: Path
 ) -> None:
     plain.ok("%load_ext nosync")

@@ -50,7 +50,7 @@ def look(notebook: Notebook) -> None:
     thread.join()
 
 
-def test_a_file_that_is_refused_between_cells_is_shown_in_the_next_cell_once(
+def test_file_refused_between_cells_is_shown_once_in_next_cell(
     notebook: Notebook, folder: Path
 ) -> None:
     put(folder / "bad.csv", BAD)
@@ -66,7 +66,7 @@ def test_a_file_that_is_refused_between_cells_is_shown_in_the_next_cell_once(
     assert "bad.csv" not in notebook.ok("x = 2")
 
 
-def test_a_file_that_the_thread_refuses_is_shown_in_the_next_cell(
+def test_file_refused_by_thread_is_shown_in_next_cell(
     empty: Notebook, folder: Path
 ) -> None:
     """The thread's own look, which no cell waits for."""
@@ -80,7 +80,7 @@ def test_a_file_that_the_thread_refuses_is_shown_in_the_next_cell(
     assert "'data/a.csv' was not loaded" in empty.ok("x = 1")
 
 
-def test_a_file_that_is_refused_while_it_begins_is_shown_by_that_cell(
+def test_file_refused_at_start_of_watch_is_shown_by_that_cell(
     empty: Notebook, folder: Path
 ) -> None:
     put(folder / "bad.csv", BAD)
@@ -91,7 +91,7 @@ def test_a_file_that_is_refused_while_it_begins_is_shown_by_that_cell(
     assert "Warning" not in shown
 
 
-def test_a_young_file_is_counted_where_the_watch_begins_and_in_the_status(
+def test_young_file_is_counted_at_start_of_watch_and_in_status(
     empty: Notebook, folder: Path
 ) -> None:
     (folder / "new.csv").write_text(GOOD)
@@ -104,7 +104,7 @@ def test_a_young_file_is_counted_where_the_watch_begins_and_in_the_status(
     assert "watching data/*.csv into flights: 0 loaded, 1 still being written" in status
 
 
-def test_the_status_has_refused_files_with_their_reasons(notebook: Notebook, folder: Path) -> None:
+def test_status_lists_refused_files_with_reasons(notebook: Notebook, folder: Path) -> None:
     assert "watching data/*.csv into flights: 0 loaded" in notebook.ok("%dd status")
     put(folder / "bad.csv", BAD)
     put(folder / "good.csv", GOOD)
@@ -129,7 +129,7 @@ def pulse(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Iterator[Overv
     pulse.close()
 
 
-def test_the_panel_shows_refused_files_without_a_commit(
+def test_panel_shows_refused_files_without_commit(
     notebook: Notebook, pulse: OverviewPoller, folder: Path
 ) -> None:
     listing = ListView(pulse)
@@ -149,7 +149,7 @@ def test_the_panel_shows_refused_files_without_a_commit(
     listing.close()
 
 
-def test_a_cell_waits_for_all_files_and_fails_short_if_one_is_refused(
+def test_cell_waits_for_all_files_and_fails_short_if_one_is_refused(
     notebook: Notebook, folder: Path
 ) -> None:
     put(folder / "good.csv", GOOD)
@@ -172,7 +172,7 @@ heard.wait(60)
 """
 
 
-def test_what_the_thread_refuses_while_a_cell_runs_is_output_of_that_cell(tmp_path: Path) -> None:
+def test_file_refused_while_cell_runs_is_output_of_that_cell(tmp_path: Path) -> None:
     """Not of the cell that began the watch, nor of one that the front end does not show."""
     kernel = Kernel(tmp_path)
     try:

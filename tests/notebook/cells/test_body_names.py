@@ -42,9 +42,9 @@ def names_of(source: str) -> list[str]:
         ("global g\ng = 1", ["g"]),
     ],
 )
-def test_names_are_those_a_cell_would_bind(source: str, expected: list[str]) -> None:
+def test_bound_names_are_those_that_cell_would_bind(source: str, expected: list[str]) -> None:
     assert sorted(expected) == sorted(names_of(source))
 
 
-def test_names_come_in_the_order_of_first_binding() -> None:
+def test_bound_names_are_in_order_of_first_binding() -> None:
     assert names_of("b = 1\na = 2\nb = 3") == ["b", "a"]

@@ -33,7 +33,7 @@ class Recorder:
         self.told.put(None)
 
 
-def test_what_was_begun_last_is_what_goes_on() -> None:
+def test_current_activity_is_last_begun() -> None:
     doing = ActivityMonitor()
     assert doing.current is None
     with doing.record("replays", 3) as replaying:
@@ -48,7 +48,7 @@ def test_what_was_begun_last_is_what_goes_on() -> None:
     assert doing.current is None
 
 
-def test_what_is_shown_is_gone_with_the_cell() -> None:
+def test_progress_disappears_when_cell_ends() -> None:
     recorder = Recorder()
     progress = Progress(lambda: ProgressState("runs", 1, 2), lambda: recorder)
     progress.start_polling()
@@ -60,7 +60,7 @@ def test_what_is_shown_is_gone_with_the_cell() -> None:
     assert all(each.name != "nosync progress" for each in threading.enumerate())
 
 
-def test_a_short_cell_is_not_looked_at() -> None:
+def test_short_cell_is_not_polled() -> None:
     looked = threading.Event()
     progress = Progress(looked.set, Recorder)
     for _ in range(20):
@@ -69,7 +69,7 @@ def test_a_short_cell_is_not_looked_at() -> None:
     assert not looked.is_set()
 
 
-def test_what_ends_before_the_cell_is_taken_away_and_shown_again() -> None:
+def test_progress_is_hidden_between_activities() -> None:
     recorder, turns = Recorder(), iter([ProgressState("a"), None, ProgressState("b")])
     progress = Progress(lambda: next(turns, None), lambda: recorder)
     progress.start_polling()
@@ -82,7 +82,7 @@ def test_what_ends_before_the_cell_is_taken_away_and_shown_again() -> None:
     progress.end()
 
 
-def test_a_session_tells_what_it_does(tmp_path: Path) -> None:
+def test_session_reports_current_activity(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "n int")
         assert seen_in(session, 0) is None
@@ -109,16 +109,14 @@ def test_a_session_tells_what_it_does(tmp_path: Path) -> None:
     assert seen_in(None, 0) is None
 
 
-def test_what_is_left_of_a_wait_becomes_less_and_may_become_more() -> None:
+def test_remaining_count_of_activity_may_grow() -> None:
     waiting = Activity("waits", in_bytes=True)
     for left, expected in ((300, (0, 300)), (100, (200, 300)), (400, (200, 600)), (0, (600, 600))):
         waiting.left(left)
         assert (waiting.done, waiting.total) == expected
 
 
-def test_a_large_load_says_how_many_bytes_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_load_shows_rows_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ProgressState | None] = []
     real = rows.to_columns
 
@@ -147,7 +145,7 @@ def test_a_large_load_says_how_many_bytes_it_is(
     assert computing.startswith("computes the epoch of 131,072 rows, 2.0 MiB")
 
 
-def test_a_wait_for_replicas_counts_the_bytes_that_they_lack(
+def test_wait_for_replicas_shows_remaining_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, int, int]] = []
@@ -182,7 +180,7 @@ def test_a_wait_for_replicas_counts_the_bytes_that_they_lack(
     assert " MiB" in shown or " KiB" in shown
 
 
-def test_a_bar_is_only_ever_text() -> None:
+def test_progress_bar_escapes_html() -> None:
     shown = bar_html(ProgressState("<b>bold</b>", 3, 2, 'http://host:4040"><script>'))
     assert "<b>" not in shown
     assert "<script>" not in shown
@@ -190,7 +188,7 @@ def test_a_bar_is_only_ever_text() -> None:
     assert "href" not in bar_html(ProgressState("a", url="javascript:alert(1)"))
 
 
-def test_a_line_of_a_terminal_is_written_over_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_line_overwrites_itself(capsys: pytest.CaptureFixture[str]) -> None:
     line = TerminalLine()
     line.update(ProgressState("a long text"))
     line.update(ProgressState("short"))
@@ -220,7 +218,7 @@ while time.monotonic() < until:
 """
 
 
-def test_a_loop_of_commits_is_seen_in_its_cell(kernel: Kernel) -> None:
+def test_loop_of_commits_shows_progress_in_its_cell(kernel: Kernel) -> None:
     shown = kernel.run(LOOP)
     assert shown.status == "ok"
     assert "are committed" in shown.text

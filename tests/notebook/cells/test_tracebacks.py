@@ -47,7 +47,7 @@ def notebook(empty: Notebook) -> Notebook:
         ("orders.group_by('sku').zzz", "call agg, count, reduce, top or rank on it"),
     ],
 )
-def test_what_people_bring_is_answered_with_what_it_is_here(
+def test_unknown_call_names_its_equivalent(
     notebook: Notebook, written: str, remedy: str
 ) -> None:
     shown = notebook.fails(written)
@@ -70,7 +70,7 @@ def test_what_people_bring_is_answered_with_what_it_is_here(
         ("nosync.session().branch()", "branch(name, "),
     ],
 )
-def test_arguments_that_a_method_does_not_take_are_answered_with_those_it_does(
+def test_wrong_argument_shows_signature(
     notebook: Notebook, written: str, remedy: str
 ) -> None:
     shown = notebook.fails(written)
@@ -80,13 +80,13 @@ def test_arguments_that_a_method_does_not_take_are_answered_with_those_it_does(
     assert len(shown.text.strip().splitlines()) == 3, shown.text
 
 
-def test_a_call_of_the_users_that_is_wrong_is_shown_as_ever(notebook: Notebook) -> None:
+def test_wrong_call_of_user_class_shows_traceback(notebook: Notebook) -> None:
     notebook.ok("class Session:\n    def branch(self): pass\nclass Mine:\n    def f(self): pass")
     assert "Traceback" in notebook.fails("Mine().f(1)").text
     assert "Traceback" in notebook.fails("Session().branch(1)").text
 
 
-def test_asking_whether_something_is_there_is_no_error(notebook: Notebook) -> None:
+def test_hasattr_on_collection_raises_no_misuse_error(notebook: Notebook) -> None:
     orders = notebook.names["orders"]
     assert not hasattr(orders, "columns")
     assert getattr(orders.group_by("sku"), "apply", None) is None
@@ -94,7 +94,7 @@ def test_asking_whether_something_is_there_is_no_error(notebook: Notebook) -> No
         iter(orders)
 
 
-def test_an_error_that_comes_with_the_first_run_names_the_line_of_its_stage(
+def test_error_in_backfill_names_line_of_stage(
     notebook: Notebook,
 ) -> None:
     shown = notebook.fails(
@@ -114,7 +114,7 @@ def test_an_error_that_comes_with_the_first_run_names_the_line_of_its_stage(
         "%%dd\nimport json\nbroken = json.loads('{')",
     ],
 )
-def test_an_error_of_the_users_code_has_the_users_frames_alone(
+def test_error_in_user_code_shows_only_user_frames(
     notebook: Notebook, cell: str
 ) -> None:
     shown = notebook.fails(cell)
@@ -128,7 +128,7 @@ def test_an_error_of_the_users_code_has_the_users_frames_alone(
         assert "run_cell_magic" in notebook.ok("%tb").text, "all frames are there"
 
 
-def test_what_spark_said_is_a_sentence_and_no_frames_of_java(notebook: Notebook) -> None:
+def test_spark_error_shows_message_without_java_frames(notebook: Notebook) -> None:
     cell = (
         "from py4j.protocol import Py4JError\n"
         "try:\n    raise {}('Job aborted.\\n\\tat org.apache.spark.Task')\n"
@@ -143,18 +143,18 @@ def test_what_spark_said_is_a_sentence_and_no_frames_of_java(notebook: Notebook)
     assert "caused by ValueError: Job aborted" in notebook.fails(cell.format("ValueError")).text
 
 
-def test_errors_that_have_nothing_of_ours_look_as_ever(notebook: Notebook) -> None:
+def test_error_without_nosync_frames_is_unchanged(notebook: Notebook) -> None:
     ours = notebook.fails("def f(x):\n    return 1 / x\nf(0)").text
     notebook.ok("%unload_ext nosync")
     assert notebook.fails("def f(x):\n    return 1 / x\nf(0)").text.replace("[6]", "[4]") == ours
 
 
-def test_a_line_magic_is_told_as_it_was_written(notebook: Notebook) -> None:
+def test_error_of_line_magic_shows_written_line(notebook: Notebook) -> None:
     shown = notebook.fails("%dd show totals --at nope")
     assert "line 1: %dd show totals --at nope" in shown.text
 
 
-def test_a_name_of_the_log_that_holds_another_value_is_told(notebook: Notebook) -> None:
+def test_error_names_stage_hidden_by_variable(notebook: Notebook) -> None:
     notebook.ok("orders = 5")
     shown = notebook.fails('%%dd\nbig = orders.filter("amount > 3")')
     assert "'int' object has no attribute 'filter'" in shown.text
@@ -163,7 +163,7 @@ def test_a_name_of_the_log_that_holds_another_value_is_told(notebook: Notebook) 
     notebook.ok('%%dd\nbig = orders.filter("amount > 3")')
 
 
-def test_the_side_of_a_join_that_lacks_the_key_is_named(notebook: Notebook) -> None:
+def test_join_error_names_side_that_lacks_key(notebook: Notebook) -> None:
     right = notebook.fails("orders.join(customers, on='customer')").text
     assert "the right side has no column 'customer'" in right
     assert "{'customer': '...'}" in right
@@ -171,12 +171,12 @@ def test_the_side_of_a_join_that_lacks_the_key_is_named(notebook: Notebook) -> N
     assert "the left side has no column 'name'" in left
 
 
-def test_a_misspelt_aggregate_of_all_is_not_told_of_stars(notebook: Notebook) -> None:
+def test_misspelt_aggregate_suggests_function(notebook: Notebook) -> None:
     shown = notebook.fails("orders.group_by('sku').agg(n='cuont(*)')")
     assert "did you mean 'count'?" in shown.text
 
 
-def test_few_labels_are_listed_of_many(notebook: Notebook) -> None:
+def test_error_lists_few_of_many_labels(notebook: Notebook) -> None:
     notebook.ok(
         "for day in range(60):\n    with nosync.epoch(label=f'day {day}'):\n"
         "        customers.insert([(day + 2, 'x')])"
@@ -185,7 +185,7 @@ def test_few_labels_are_listed_of_many(notebook: Notebook) -> None:
     assert "did you mean 'day 59'" in notebook.fails("totals.rows(at='day 599')").text
 
 
-def test_lines_of_dd_are_shown_wherever_they_stand(notebook: Notebook) -> None:
+def test_dd_line_displays_anywhere_in_cell(notebook: Notebook) -> None:
     shown = notebook.ok("%dd show customers\nfor _ in range(2):\n    %dd layers totals\nx = 1")
     assert "ann" in shown.text
     assert shown.text.count("each holds the net changes") == 2
@@ -195,24 +195,24 @@ def test_lines_of_dd_are_shown_wherever_they_stand(notebook: Notebook) -> None:
     assert notebook.ok("%dd show customers").text.count("ann") == 1
 
 
-def test_the_rows_of_new_stages_are_shown_if_asked_for(notebook: Notebook) -> None:
+def test_show_rows_setting_displays_new_stages(notebook: Notebook) -> None:
     notebook.ok('%config NoSync.show = "rows"')
     shown = notebook.ok('%%dd\nnames = customers.select("upper(name) as NAME")')
     assert "NAME" in shown.text
     assert "ANN" in shown.text
 
 
-def test_a_plan_reads_as_lines(notebook: Notebook) -> None:
+def test_plan_displays_as_lines(notebook: Notebook) -> None:
     shown = notebook.ok("totals.explain()")
     assert "\\n" not in shown.text
     assert len(shown.text.strip().splitlines()) > 1
 
 
-def test_the_version_is_told() -> None:
+def test_version_has_three_parts() -> None:
     assert nosync.__version__.count(".") == 2
 
 
-def test_a_first_cell_that_loads_the_extension_shows_what_it_has_inserted(
+def test_cell_that_loads_extension_shows_its_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

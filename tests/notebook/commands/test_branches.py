@@ -40,7 +40,7 @@ def rows(notebook: Notebook, name: str = "slow") -> list[tuple[Any, ...]]:
     return [tuple(row) for row in notebook.names[name].rows()]
 
 
-def test_cells_go_on_in_a_branch_and_back(notebook: Notebook) -> None:
+def test_cells_run_on_branch_after_switch_and_return(notebook: Notebook) -> None:
     said = notebook.ok("%dd branch what_if --at 2")
     assert "branch what_if forked at epoch 2: `%dd switch what_if`" in said
     assert rows(notebook) == [("AA", 20), ("AA", 30)]
@@ -59,7 +59,7 @@ def test_cells_go_on_in_a_branch_and_back(notebook: Notebook) -> None:
     assert "there are no branches" in notebook.ok("%dd branch")
 
 
-def test_a_branch_may_have_the_stages_of_then(notebook: Notebook) -> None:
+def test_branch_with_then_has_definitions_of_epoch(notebook: Notebook) -> None:
     notebook.ok('%%dd\nslow = flights.filter("delay > 25")')
     notebook.ok('flights.insert([("AA", 40)])')
     forked = notebook.ok("%dd branch was --at 2 --then")
@@ -71,7 +71,7 @@ def test_a_branch_may_have_the_stages_of_then(notebook: Notebook) -> None:
     assert "%dd branch NAME --at EPOCH" in notebook.fails("%dd branch --then").text
 
 
-def test_a_branch_whose_disk_was_lost_is_listed_and_switched_to(
+def test_branch_on_lost_disk_is_listed_and_switched_to(
     notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
@@ -87,7 +87,7 @@ def test_a_branch_whose_disk_was_lost_is_listed_and_switched_to(
     assert rows(notebook) == [("AA", 20), ("AA", 30), ("UA", 99)]
 
 
-def test_a_switch_says_where_cells_go_on_and_not_how_a_log_was_opened(notebook: Notebook) -> None:
+def test_switch_reports_branch_and_epoch_only(notebook: Notebook) -> None:
     notebook.ok("%dd branch what_if --at 2")
     said = notebook.ok("%dd switch what_if")
     assert said.text.count("what_if") == 1
@@ -102,7 +102,7 @@ def test_a_switch_says_where_cells_go_on_and_not_how_a_log_was_opened(notebook: 
     assert "recompute: fast: it was not available at epoch 2" in said
 
 
-def test_handles_with_other_names_follow_a_switch_and_those_without_any_are_told(
+def test_handles_follow_switch_and_unnamed_ones_are_reported(
     notebook: Notebook,
 ) -> None:
     notebook.ok("mine, session = slow, nosync.session()\nunnamed = slow.filter('delay > 25')")
@@ -115,7 +115,7 @@ def test_handles_with_other_names_follow_a_switch_and_those_without_any_are_told
     assert rows(notebook, "mine") == [("AA", 20), ("AA", 30)]
 
 
-def test_open_views_follow_a_switch_and_a_rewind(notebook: Notebook) -> None:
+def test_open_views_follow_switch_and_rewind(notebook: Notebook) -> None:
     views = notebook.shell.find_line_magic("dd").__self__.notebook.views
     view = views.travel(nosync.session(), "slow", None, None)
     notebook.ok("%dd branch what_if --at 2")
@@ -134,7 +134,7 @@ def test_open_views_follow_a_switch_and_a_rewind(notebook: Notebook) -> None:
     assert view.comm is None
 
 
-def test_no_view_looks_at_a_session_that_is_closed_while_cells_switch(
+def test_no_view_reads_closed_session_during_switch(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Views look in threads of their own: here all of them do when a session has been closed."""
@@ -163,7 +163,7 @@ def test_no_view_looks_at_a_session_that_is_closed_while_cells_switch(
         assert not any(told)
 
 
-def test_the_buttons_of_a_slider_do_what_the_commands_do(notebook: Notebook) -> None:
+def test_slider_buttons_do_what_commands_do(notebook: Notebook) -> None:
     notebook.ok("%dd travel slow")
     views = notebook.shell.find_line_magic("dd").__self__.notebook.views
     view = views.travel(nosync.session(), "slow", None, None)
@@ -186,7 +186,7 @@ def test_the_buttons_of_a_slider_do_what_the_commands_do(notebook: Notebook) -> 
     assert nosync.session().now == 2
 
 
-def test_the_past_of_a_stage_that_was_defined_late_is_computed_by_a_button(
+def test_slider_button_computes_past_of_late_stage(
     notebook: Notebook,
 ) -> None:
     notebook.ok("%%dd\nfew = slow.filter('delay < 25')\nnone = few.filter('false')")
@@ -213,14 +213,14 @@ def test_the_past_of_a_stage_that_was_defined_late_is_computed_by_a_button(
     assert view.comm is None
 
 
-def test_a_slider_without_a_notebook_has_no_such_buttons(notebook: Notebook) -> None:
+def test_slider_without_notebook_has_no_buttons(notebook: Notebook) -> None:
     view = TravelView(nosync.session(), "slow")
     asked(view, {"rewind": 1})
     assert (view.forks, view.said, nosync.session().now) == (False, {}, 3)
     view.close()
 
 
-def test_a_rewind_says_how_it_is_undone(notebook: Notebook) -> None:
+def test_rewind_reports_backup_branch(notebook: Notebook) -> None:
     said = notebook.ok("%dd rewind 2")
     assert "rewound from epoch 3 to 2" in said
     assert "`%dd switch before-rewind-1` returns to them" in said
@@ -235,7 +235,7 @@ def test_a_rewind_says_how_it_is_undone(notebook: Notebook) -> None:
     assert "already at epoch 3" in notebook.ok("%dd rewind 3")
 
 
-def test_a_restarted_notebook_comes_back_on_its_branch_and_says_so(notebook: Notebook) -> None:
+def test_restarted_notebook_returns_to_its_branch(notebook: Notebook) -> None:
     notebook.ok("%dd branch what_if --at 1")
     notebook.ok("%dd switch what_if")
     notebook.ok('flights.insert([("UA", 50)])')
@@ -255,7 +255,7 @@ def test_a_restarted_notebook_comes_back_on_its_branch_and_says_so(notebook: Not
         last.close()
 
 
-def test_a_branch_follows_the_main_log(notebook: Notebook) -> None:
+def test_follow_catches_branch_up_with_main_log(notebook: Notebook) -> None:
     notebook.ok("%dd branch what_if --at 1")
     notebook.ok("%dd switch what_if")
     notebook.ok('%%dd\nslow = flights.filter("delay > 25")')
@@ -268,7 +268,7 @@ def test_a_branch_follows_the_main_log(notebook: Notebook) -> None:
     assert told.strip() == "caught up with the main log: 0 epochs, now at 3"
 
 
-def test_names_of_branches_are_completed_where_a_branch_is_named(notebook: Notebook) -> None:
+def test_branch_names_are_completed(notebook: Notebook) -> None:
     def words(text: str) -> set[str]:
         with provisionalcompleter():
             return {item.text for item in notebook.shell.Completer.completions(text, len(text))}
@@ -281,7 +281,7 @@ def test_names_of_branches_are_completed_where_a_branch_is_named(notebook: Noteb
     assert {"main/slow", "main/flights"} == words("%dd compare main/")
 
 
-def test_a_copy_says_what_it_is_of_and_takes_the_home_for_a_tilde(
+def test_copy_names_branch_and_expands_tilde(
     notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", signing.key_path())
@@ -295,7 +295,7 @@ def test_a_copy_says_what_it_is_of_and_takes_the_home_for_a_tilde(
         assert [tuple(row) for row in copied["slow"].rows()] == [("AA", 20)]
 
 
-def test_what_cannot_be_is_told_and_cells_go_on_where_they_did(
+def test_refused_branch_command_leaves_cells_where_they_are(
     notebook: Notebook, tmp_path: Path
 ) -> None:
     assert "there is no branch 'nowhere'" in notebook.fails("%dd switch nowhere")
@@ -325,7 +325,7 @@ def test_what_cannot_be_is_told_and_cells_go_on_where_they_did(
     assert os.path.basename(nosync.session().path) == "taken"
 
 
-def test_a_branch_that_went_meanwhile_is_left_for_the_main_log(
+def test_dropped_branch_falls_back_to_main_log(
     notebook: Notebook, tmp_path: Path
 ) -> None:
     notebook.ok("%dd branch what_if")
@@ -341,7 +341,7 @@ def test_a_branch_that_went_meanwhile_is_left_for_the_main_log(
         again.close()
 
 
-def test_a_stage_is_compared_with_itself_in_another_branch(notebook: Notebook) -> None:
+def test_compare_takes_stage_of_another_branch(notebook: Notebook) -> None:
     notebook.ok("%dd branch what_if --at 2")
     shown = notebook.ok("%dd compare what_if/slow slow")
     assert "what_if/slow at epoch 2 and slow at epoch 3: 1 only in slow, 1 in both" in shown
@@ -363,7 +363,7 @@ def test_a_stage_is_compared_with_itself_in_another_branch(notebook: Notebook) -
     assert "'fast'" in notebook.fails("%dd compare main/fast slow")
 
 
-def test_a_branch_is_forked_from_the_one_that_cells_go_on_in(
+def test_branch_is_forked_from_current_branch(
     notebook: Notebook, tmp_path: Path
 ) -> None:
     notebook.ok("%dd branch outer --at 2")

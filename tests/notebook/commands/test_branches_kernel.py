@@ -38,7 +38,7 @@ def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
         yield owner, colleague
 
 
-def test_main_is_the_log_that_was_forked_while_its_notebook_writes_it(
+def test_main_is_readable_while_its_notebook_writes(
     notebooks: tuple[Kernel, Kernel],
 ) -> None:
     owner, colleague = notebooks
@@ -57,7 +57,7 @@ def test_main_is_the_log_that_was_forked_while_its_notebook_writes_it(
     assert "branch colleague/mine forked" in colleague.run("%dd branch mine")
 
 
-def test_a_switch_reads_main_and_comes_back(notebooks: tuple[Kernel, Kernel]) -> None:
+def test_switch_reads_main_and_returns(notebooks: tuple[Kernel, Kernel]) -> None:
     owner, colleague = notebooks
     switched = colleague.run("%dd switch")
     assert "now reading the main log, which another notebook writes, at epoch 1" in switched
@@ -93,7 +93,7 @@ def test_a_switch_reads_main_and_comes_back(notebooks: tuple[Kernel, Kernel]) ->
     )
 
 
-def test_a_branch_in_another_folder_has_no_main(empty: Notebook, tmp_path: Path) -> None:
+def test_branch_in_another_folder_has_no_main(empty: Notebook, tmp_path: Path) -> None:
     for source in (FLIGHTS, COUNT, insert("AA"), "%dd branch what_if"):
         empty.ok(source)
     empty.close()

@@ -23,7 +23,7 @@ from nosync_nb.errors import DurabilityError, TrustError
 _UUID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 
-def test_the_log_lies_beside_the_notebook(tmp_path: Path) -> None:
+def test_log_is_beside_notebook(tmp_path: Path) -> None:
     environ = {"JPY_SESSION_NAME": str(tmp_path / "flights.ipynb")}
     notebook = notebook_path({}, environ, Path.cwd())
     assert notebook is not None
@@ -32,11 +32,11 @@ def test_the_log_lies_beside_the_notebook(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [f"flights-jvsc-{_UUID}.ipynb", "flights.ipynb"])
-def test_names_of_remote_vscode_lose_their_suffix(tmp_path: Path, told: str) -> None:
+def test_name_from_remote_vscode_loses_suffix(tmp_path: Path, told: str) -> None:
     assert tmp_path / "flights.ipynb" == notebook_path({}, {"JPY_SESSION_NAME": told}, tmp_path)
 
 
-def test_what_vscode_tells_goes_before_what_a_server_told(tmp_path: Path) -> None:
+def test_path_from_vscode_precedes_name_from_server(tmp_path: Path) -> None:
     told = {"__vsc_ipynb_file__": str(tmp_path / "a.ipynb")}
     environ = {"JPY_SESSION_NAME": str(tmp_path / "b.ipynb"), "NOSYNC_SESSION": "logs/x"}
     assert tmp_path / "a.ipynb" == notebook_path(told, environ, tmp_path)
@@ -44,25 +44,25 @@ def test_what_vscode_tells_goes_before_what_a_server_told(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("told", ["", _UUID, "console-1", "/nowhere/at/all/x.ipynb"])
-def test_half_known_names_are_no_place(told: str, tmp_path: Path) -> None:
+def test_incomplete_notebook_name_gives_no_path(told: str, tmp_path: Path) -> None:
     assert notebook_path({}, {"JPY_SESSION_NAME": told}, tmp_path) is None
 
 
-def test_the_folder_of_logs_keeps_itself_out_of_git(tmp_path: Path) -> None:
+def test_folder_of_logs_ignores_itself_in_git(tmp_path: Path) -> None:
     place = LogPlace(tmp_path / ".nosync" / "flights", "the notebook's name")
     prepare_folder(place)
     assert (tmp_path / ".nosync" / ".gitignore").read_text() == "*\n"
     assert not place.has_log
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_with_the_remedy(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_names_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DurabilityError, match=r"cannot create .*/file/.nosync'") as raised:
         prepare_folder(LogPlace(tmp_path / "file" / ".nosync" / "log", "a test"))
     assert "%dd open PATH" in raised.value.__notes__[-1]
 
 
-def test_a_read_only_file_system_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_file_system_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -72,7 +72,7 @@ def test_a_read_only_file_system_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert "remount it" in raised.value.__notes__[0]
 
 
-def test_a_memo_alone_is_no_log(tmp_path: Path) -> None:
+def test_memo_alone_is_no_log(tmp_path: Path) -> None:
     place = LogPlace(tmp_path / "log", "test")
     place.path.mkdir()
     NotebookMemo(attempts=1).write(place.path)
@@ -81,7 +81,7 @@ def test_a_memo_alone_is_no_log(tmp_path: Path) -> None:
     assert place.has_log
 
 
-def test_a_memo_is_read_as_written(tmp_path: Path) -> None:
+def test_memo_is_read_as_written(tmp_path: Path) -> None:
     memo = NotebookMemo(2, {"x": "In[1]: x = 5"}, {"a": "delays"})
     memo.write(tmp_path)
     assert memo == NotebookMemo.read(tmp_path)
@@ -89,12 +89,12 @@ def test_a_memo_is_read_as_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"attempts": "many"}'])
-def test_a_damaged_memo_is_an_empty_one(tmp_path: Path, text: str) -> None:
+def test_damaged_memo_reads_as_empty(tmp_path: Path, text: str) -> None:
     (tmp_path / "notebook.json").write_text(text)
     assert NotebookMemo() == NotebookMemo.read(tmp_path)
 
 
-def test_a_temporary_place_exists_and_says_so() -> None:
+def test_temporary_place_exists() -> None:
     place = temporary_place()
     try:
         assert place.temporary
@@ -111,7 +111,7 @@ def victim(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_notebooks_folder_that_is_a_link_gets_nothing(tmp_path: Path, victim: Path) -> None:
+def test_log_folder_that_is_a_link_is_refused(tmp_path: Path, victim: Path) -> None:
     """A repository of somebody else may carry links: what they lead to is not written to."""
     above = tmp_path / "work" / ".nosync"
     above.parent.mkdir()
@@ -127,7 +127,7 @@ def test_a_notebooks_folder_that_is_a_link_gets_nothing(tmp_path: Path, victim: 
     assert [p.name for p in victim.parent.iterdir()] == ["profile"]
 
 
-def test_what_is_written_beside_a_log_follows_no_link(tmp_path: Path, victim: Path) -> None:
+def test_files_beside_log_follow_no_link(tmp_path: Path, victim: Path) -> None:
     above = tmp_path / ".nosync"
     folder = above / "nb"
     folder.mkdir(parents=True)
@@ -144,7 +144,7 @@ def test_what_is_written_beside_a_log_follows_no_link(tmp_path: Path, victim: Pa
 
 
 @pytest.mark.timeout(20)
-def test_a_memo_that_is_a_pipe_or_endless_does_not_hang(tmp_path: Path) -> None:
+def test_memo_that_is_pipe_or_sparse_file_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / MEMO)
     assert NotebookMemo.read(tmp_path) == NotebookMemo()
     (tmp_path / MEMO).unlink()
@@ -153,7 +153,7 @@ def test_a_memo_that_is_a_pipe_or_endless_does_not_hang(tmp_path: Path) -> None:
     assert NotebookMemo.read(tmp_path) == NotebookMemo()
 
 
-def test_what_a_notebook_writes_is_its_users_alone(tmp_path: Path) -> None:
+def test_files_beside_log_are_private_to_user(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         prepare_folder(LogPlace(tmp_path / ".nosync" / "nb", "the notebook's name"))
@@ -165,7 +165,7 @@ def test_what_a_notebook_writes_is_its_users_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(22)
-def test_a_folder_of_logs_that_others_can_write_is_refused(tmp_path: Path) -> None:
+def test_folder_of_logs_writable_by_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".nosync").mkdir()
     (tmp_path / ".nosync").chmod(0o777)
     with pytest.raises(TrustError, match="is writable by other users"):

@@ -99,7 +99,7 @@ def owned(log: Path) -> Iterator[int]:
         other.communicate()
 
 
-def test_a_folder_takes_the_name_of_its_notebook_at_the_next_opening(folder: Path) -> None:
+def test_log_folder_is_renamed_after_notebook_at_open(folder: Path) -> None:
     job = loaded(folder)
     with opened(job) as notebook:
         told = "log .nosync/Untitled was renamed after its notebook: .nosync/job"
@@ -112,7 +112,7 @@ def test_a_folder_takes_the_name_of_its_notebook_at_the_next_opening(folder: Pat
         assert "was renamed" not in notebook.begun
 
 
-def test_a_rename_that_stops_at_any_step_leaves_one_whole_log(
+def test_rename_interrupted_at_any_step_leaves_one_whole_log(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever call of the disk is interrupted: rows, imports and the list of logs are found."""
@@ -156,7 +156,7 @@ def test_a_rename_that_stops_at_any_step_leaves_one_whole_log(
     assert steps > 20
 
 
-def test_an_open_log_is_not_moved_nor_one_with_an_open_branch(folder: Path) -> None:
+def test_open_log_or_log_with_open_branch_is_not_renamed(folder: Path) -> None:
     job = loaded(folder)
     log = folder / ".nosync" / "Untitled"
     with nosync.open(log) as session:
@@ -176,7 +176,7 @@ def test_an_open_log_is_not_moved_nor_one_with_an_open_branch(folder: Path) -> N
 
 
 @pytest.mark.parametrize("taken", ["file", "folder", "link"])
-def test_a_rename_overwrites_nothing(folder: Path, taken: str) -> None:
+def test_rename_overwrites_nothing(folder: Path, taken: str) -> None:
     job = loaded(folder)
     target = folder / ".nosync" / "job"
     match taken:
@@ -199,7 +199,7 @@ def test_a_rename_overwrites_nothing(folder: Path, taken: str) -> None:
             assert target.is_symlink()
 
 
-def test_a_folder_that_the_user_named_keeps_its_name(folder: Path) -> None:
+def test_log_folder_named_by_user_keeps_its_name(folder: Path) -> None:
     save(folder / "job.ipynb")
     with opened(folder / "job.ipynb") as notebook:
         notebook.ok("%dd open .nosync/special")
@@ -210,7 +210,7 @@ def test_a_folder_that_the_user_named_keeps_its_name(folder: Path) -> None:
     assert logs(folder) == ["special"]
 
 
-def test_a_renamed_log_is_found_by_its_former_path(
+def test_renamed_log_is_found_by_former_path(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = loaded(folder)
@@ -239,7 +239,7 @@ def test_a_renamed_log_is_found_by_its_former_path(
     assert logs(folder) == ["Untitled-2", "job"]
 
 
-def test_replicas_of_a_renamed_log_are_remembered(folder: Path) -> None:
+def test_replicas_of_renamed_log_are_remembered(folder: Path) -> None:
     untitled = folder / "Untitled.ipynb"
     save(untitled)
     with opened(untitled) as notebook:
@@ -261,7 +261,7 @@ def test_replicas_of_a_renamed_log_are_remembered(folder: Path) -> None:
         assert "at replicas" in notebook.ok("%dd branch")
 
 
-def test_the_log_of_a_notebook_is_opened_by_the_path_of_the_notebook(folder: Path) -> None:
+def test_log_opens_by_path_of_notebook(folder: Path) -> None:
     job = loaded(folder)
     with pytest.raises(DurabilityError, match=r"no log of notebook 'nope\.ipynb'") as missing:
         nosync.open("nope.ipynb", mode="r")
@@ -284,7 +284,7 @@ def test_the_log_of_a_notebook_is_opened_by_the_path_of_the_notebook(folder: Pat
         nosync.open("")
 
 
-def test_a_notebook_whose_log_was_taken_is_told(folder: Path) -> None:
+def test_notebook_whose_log_was_taken_is_notified(folder: Path) -> None:
     job = loaded(folder)
     other = folder / "other.ipynb"
     other.write_text(nbformat.writes(nbformat.v4.new_notebook()))
@@ -298,7 +298,7 @@ def test_a_notebook_whose_log_was_taken_is_told(folder: Path) -> None:
         assert notebook.ok("flights.count()").value == 2
 
 
-def test_open_logs_are_listed_as_open_and_not_for_deletion(folder: Path) -> None:
+def test_open_log_is_listed_with_process_and_not_for_deletion(folder: Path) -> None:
     loaded(folder).unlink()
     with opened(folder / "new.ipynb") as notebook:
         notebook.ok("nosync.session()")

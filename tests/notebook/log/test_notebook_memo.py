@@ -44,7 +44,7 @@ def same(text: str) -> str:
         ("\x00", "", "", {}),
     ],
 )
-def test_a_cell_is_read(source: str, bound: str, loops: str, imports: dict[str, str]) -> None:
+def test_cell_source_gives_names_loops_and_imports(source: str, bound: str, loops: str, imports: dict[str, str]) -> None:
     cell = read_cell(source, same)
     assert sorted(bound.split()) == sorted(cell.bound)
     assert sorted(loops.split()) == sorted(cell.loops)
@@ -63,33 +63,33 @@ def test_a_cell_is_read(source: str, bound: str, loops: str, imports: dict[str, 
         ("x = connect(token='t')", [], ""),
     ],
 )
-def test_a_cell_is_known_by_a_line_that_is_no_secret(
+def test_cell_is_identified_by_line_without_secret(
     source: str, names: list[str], line: str
 ) -> None:
     assert line == read_cell(source, same).line(names)
 
 
-def test_a_cell_mentions_words_and_no_parts_of_them() -> None:
+def test_cell_mentions_whole_words() -> None:
     cell = read_cell("x = pd.read(npy)\ny.np", same)
     assert cell.mentions("pd")
     assert not cell.mentions("np")
     assert not cell.mentions("read")
 
 
-def test_only_single_imports_are_imports() -> None:
+def test_only_single_import_statements_are_imports() -> None:
     assert is_import("import a.b as c")
     assert is_import("from a import b")
     for text in ("import a, b", "import a; f()", "f()", "", "x = 1", "import"):
         assert not is_import(text)
 
 
-def test_inserts_without_a_key_are_not_repeatable() -> None:
+def test_insert_without_key_is_not_repeatable() -> None:
     assert not read_cell("x.insert(rows)", same).repeatable
     assert read_cell("x.insert(rows, once=1)", same).repeatable
     assert read_cell("x.set(rows)", same).repeatable
 
 
-def test_what_stands_of_a_cell_is_said_with_what_to_do() -> None:
+def test_outcome_of_interrupted_cell_names_next_step() -> None:
     cell = RunningCell("In[5]: load()", 3, True)
     assert cell.outcome_text(3) == "In[5]: load() — nothing was committed: run it again"
     assert cell.outcome_text(2) == "In[5]: load() — nothing was committed: run it again"
@@ -108,7 +108,7 @@ def keyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_imports_are_believed_where_their_user_wrote_them(
+def test_imports_are_trusted_only_in_signed_memo(
     keyed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = keyed / "log"
@@ -132,7 +132,7 @@ def test_imports_are_believed_where_their_user_wrote_them(
     assert NotebookMemo.read(log).imports == {}
 
 
-def test_names_that_nobody_binds_again_are_told_twice_and_no_more() -> None:
+def test_name_never_bound_again_is_reported_twice() -> None:
     memo = NotebookMemo(names={"x": "In[1]: x = 1", "y": "In[2]: y = 2"})
     memo.missed({"x": "", "y": ""})
     memo.missed({"x": "", "y": ""})
@@ -149,7 +149,7 @@ def notebook(plain: Notebook) -> Notebook:
     return plain
 
 
-def test_the_report_groups_what_is_not_back_and_says_nothing_of_the_rest(
+def test_report_lists_lost_variables_and_omits_restored_ones(
     notebook: Notebook,
 ) -> None:
     notebook.ok("import collections as co\nfrom collections import Counter\nrng = 5")
@@ -188,7 +188,7 @@ LOOP = (
 
 
 @pytest.mark.fault(1)
-def test_the_cell_that_was_killed_is_named_with_what_stands_of_it(
+def test_report_names_killed_cell_and_committed_epochs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
@@ -215,7 +215,7 @@ def test_the_cell_that_was_killed_is_named_with_what_stands_of_it(
 
 
 @pytest.mark.spark
-def test_after_a_restart_a_cell_that_uses_spark_finds_it_with_its_views(tmp_path: Path) -> None:
+def test_cell_after_restart_has_spark_with_its_views(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path)
     try:
         kernel.run(FLIGHTS)

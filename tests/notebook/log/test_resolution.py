@@ -338,7 +338,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_log_is_the_notebooks_or_a_new_one_that_names_the_other(case: str) -> None:
+def test_notebook_opens_own_log_or_new_one_that_names_other(case: str) -> None:
     evidence, logs, name, why, relation = CASES[case]
     for known in (logs, logs[::-1]):
         verdict = resolve_log(evidence, known)
@@ -365,7 +365,7 @@ RENAMES = {
 
 
 @pytest.mark.parametrize("case", RENAMES)
-def test_the_folder_of_a_log_takes_the_name_of_its_notebook(case: str) -> None:
+def test_log_folder_takes_name_of_notebook(case: str) -> None:
     name, automatic, others, expected = RENAMES[case]
     own = log(name, notebook="/w/flights.ipynb", automatic=automatic)
     taken = [
@@ -377,7 +377,7 @@ def test_the_folder_of_a_log_takes_the_name_of_its_notebook(case: str) -> None:
     assert verdict.rename == (None if expected is None else LOGS / expected)
 
 
-def test_the_folder_of_a_log_that_the_user_chose_or_that_is_elsewhere_keeps_its_name() -> None:
+def test_log_folder_chosen_by_user_or_elsewhere_keeps_name() -> None:
     own = log(UNTITLED, notebook="/w/flights.ipynb", automatic=True)
     assert resolve_log(here(chosen=own.path), [own]).rename is None
     elsewhere = own._replace(path=Path("/v/.nosync/Untitled"))
@@ -385,12 +385,12 @@ def test_the_folder_of_a_log_that_the_user_chose_or_that_is_elsewhere_keeps_its_
     assert (verdict.log, verdict.rename) == (elsewhere.path, None)
 
 
-def test_the_former_name_of_a_log_is_free_for_the_log_itself() -> None:
+def test_former_name_of_log_is_free_for_same_log() -> None:
     own = log(UNTITLED, automatic=True, former=(str(LOGS / "flights"),))
     assert resolve_log(here(), [own]).rename == LOGS / "flights"
 
 
-def test_what_is_known_of_another_notebook_is_not_kept_when_its_log_is_adopted() -> None:
+def test_facts_of_other_notebook_are_dropped_when_log_is_adopted() -> None:
     known = log().record
     assert known is not None
     assert is_same_notebook(here("copy"), known)
@@ -407,7 +407,7 @@ def notebook_file(path: Path, *cells: tuple[str, str]) -> Path:
     return path
 
 
-def test_cells_are_told_by_the_ids_in_the_file(tmp_path: Path) -> None:
+def test_cells_are_identified_by_ids_in_file(tmp_path: Path) -> None:
     path = notebook_file(tmp_path / "a.ipynb", ("one", "x = 1\n"), ("two", "y = 2"))
     link = tmp_path / "link.ipynb"
     link.symlink_to(path)
@@ -420,7 +420,7 @@ def test_cells_are_told_by_the_ids_in_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", ["0", "17", "cell-3", "cell_12", "Cell1", "a000012"])
-def test_a_cell_that_a_tool_has_numbered_is_told_by_its_text(tmp_path: Path, known: str) -> None:
+def test_cell_numbered_by_tool_is_identified_by_text(tmp_path: Path, known: str) -> None:
     file = NotebookFile.read(notebook_file(tmp_path / "a.ipynb", (known, "x = 1"), ("z", "y")))
     (one,) = (file.cells or frozenset()) - {"z"}
     assert one.startswith("text-")
@@ -432,11 +432,11 @@ def test_a_cell_that_a_tool_has_numbered_is_told_by_its_text(tmp_path: Path, kno
 @pytest.mark.parametrize(
     "known", ["1a2b3c4d", "12345678", "abcdef12", "mDgbUHAGgjLW", "load", K1, "x7" * 8]
 )
-def test_a_cell_is_told_by_an_id_that_is_its_own(known: str) -> None:
+def test_cell_is_identified_only_by_unique_id(known: str) -> None:
     assert notebook_server_facts(known, "x = 1") == known
 
 
-def test_no_tutorial_is_a_copy_of_another(tmp_path: Path) -> None:
+def test_no_tutorial_is_copy_of_another(tmp_path: Path) -> None:
     read = {path.stem: NotebookFile.read(path) for path in TUTORIALS.glob("*.ipynb")}
     assert len(read) == 6
     for name, file in read.items():
@@ -447,7 +447,7 @@ def test_no_tutorial_is_a_copy_of_another(tmp_path: Path) -> None:
             assert resolve_log(here(name, file=file.file, cells=file.cells), [known]).relation == ""
 
 
-def test_a_file_that_keeps_no_ids_has_no_cells_that_count(tmp_path: Path) -> None:
+def test_file_without_cell_ids_has_no_identified_cells(tmp_path: Path) -> None:
     path = notebook_file(tmp_path / "a.ipynb", ("one", "x = 1"))
     text = json.loads(path.read_text())
     del text["cells"][0]["id"]
@@ -459,7 +459,7 @@ def test_a_file_that_keeps_no_ids_has_no_cells_that_count(tmp_path: Path) -> Non
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"cells": 5}', '{"cells": [5]}', "[" * 100_000])
-def test_a_notebook_or_a_record_that_makes_no_sense_is_not_known(tmp_path: Path, text: str) -> None:
+def test_unreadable_notebook_or_record_is_unknown(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.ipynb"
     path.write_text(text)
     (tmp_path / RECORD).write_text(text)
@@ -471,7 +471,7 @@ def test_a_notebook_or_a_record_that_makes_no_sense_is_not_known(tmp_path: Path,
     assert NotebookFile.read(path) == NotebookFile(str(path))
 
 
-def test_a_record_is_read_as_written_and_keeps_the_last_cells(tmp_path: Path) -> None:
+def test_record_is_read_as_written_and_retains_last_cells(tmp_path: Path) -> None:
     record = LogRecord("/w/a.ipynb", FILE, tuple(map(str, range(2000))), K1, str(tmp_path), 5.5)
     record = replace(record, automatic=True, former=("/w/b",), previous=("/w/c.ipynb", OTHER_FILE))
     write_record(tmp_path, record)
@@ -485,7 +485,7 @@ def test_a_record_is_read_as_written_and_keeps_the_last_cells(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("name", "automatic"), [("Untitled-2", True), ("flights", False)])
-def test_a_record_of_an_earlier_release_says_nothing_of_names(
+def test_record_of_earlier_release_has_no_names(
     tmp_path: Path, name: str, automatic: bool
 ) -> None:
     """Then only a name that no user gives is known to be no user's."""
@@ -501,7 +501,7 @@ def test_a_record_of_an_earlier_release_says_nothing_of_names(
     assert (record.automatic, record.former, record.previous) == (automatic, (), None)
 
 
-def test_a_notebook_is_found_by_its_file_where_it_was(tmp_path: Path) -> None:
+def test_notebook_is_found_by_former_file(tmp_path: Path) -> None:
     path = notebook_file(tmp_path / "a.ipynb", ("one", "x"))
     record = LogRecord(str(path), evidence.file_id(str(path)), ("one",))
     assert evidence.find_notebook(record) == str(path)
@@ -515,7 +515,7 @@ def test_a_notebook_is_found_by_its_file_where_it_was(tmp_path: Path) -> None:
     assert evidence.find_notebook(record) == str(path)
 
 
-def test_logs_elsewhere_are_listed_once_and_forgotten_when_they_are_gone(
+def test_logs_elsewhere_are_listed_once_until_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))

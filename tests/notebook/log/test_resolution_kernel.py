@@ -42,7 +42,7 @@ INPUT, LOADED = "1e0b1b6a", "70f4c7d2"
 CELLS = ((INPUT, FLIGHTS), (LOADED, LOAD))
 
 
-def test_a_log_follows_its_notebook(folder: Path) -> None:
+def test_log_follows_notebook_in_kernel(folder: Path) -> None:
     """First save, restart, the next day, the next Untitled, a copy, a move: one life of it."""
     untitled, quick = folder / "Untitled.ipynb", folder / "quick.ipynb"
     save(untitled)
@@ -85,7 +85,7 @@ def test_a_log_follows_its_notebook(folder: Path) -> None:
         assert "rows 2" in kernel.run(COUNT, cell="count")
 
 
-def test_a_notebook_that_is_made_anew_begins_anew_and_may_adopt(folder: Path) -> None:
+def test_recreated_notebook_gets_new_log_and_may_adopt_old_one(folder: Path) -> None:
     path = folder / "flights.ipynb"
     save(path, *CELLS)
     with started(folder, "flights.ipynb") as kernel:
@@ -105,7 +105,7 @@ def test_a_notebook_that_is_made_anew_begins_anew_and_may_adopt(folder: Path) ->
         assert "rows 2" in kernel.run(COUNT, cell="other")
 
 
-def test_notebooks_whose_cells_are_numbered_are_no_copies_of_each_other(folder: Path) -> None:
+def test_notebooks_with_numbered_cells_are_no_copies(folder: Path) -> None:
     """As tools leave them that strip notebooks for git: each has a cell `0`."""
     first, second = folder / "first.ipynb", folder / "second.ipynb"
     numbered = (("0", FLIGHTS), ("1", LOAD), ("2", COUNT))
@@ -129,7 +129,7 @@ def test_notebooks_whose_cells_are_numbered_are_no_copies_of_each_other(folder: 
         assert "[]" in shown
 
 
-def test_an_id_written_by_hand_leads_into_no_log_of_another_folder(folder: Path) -> None:
+def test_forged_notebook_id_opens_no_log_of_another_folder(folder: Path) -> None:
     """Nothing of a notebook is known before it is saved but the id of the cell that runs."""
     with started(folder, "first.ipynb") as kernel:
         assert kernel.run(FLIGHTS, cell="setup").status == "ok"
@@ -144,7 +144,7 @@ def test_an_id_written_by_hand_leads_into_no_log_of_another_folder(folder: Path)
         assert "rows 2" in kernel.run(COUNT, cell="setup")
 
 
-def test_vscode_tells_the_name_in_a_cell_of_its_own_which_is_not_the_first(folder: Path) -> None:
+def test_vscode_reports_name_in_later_cell(folder: Path) -> None:
     save(folder / "t.ipynb", *CELLS)
     told = f"__vsc_ipynb_file__ = {str(folder / 't.ipynb')!r}"
     with started(folder, None) as kernel:
@@ -160,7 +160,7 @@ def test_vscode_tells_the_name_in_a_cell_of_its_own_which_is_not_the_first(folde
         assert "rows 2" in shown
 
 
-def test_a_second_server_finds_the_log_in_use_and_touches_nothing(folder: Path) -> None:
+def test_second_server_finds_log_in_use_and_changes_nothing(folder: Path) -> None:
     save(folder / "flights.ipynb", *CELLS)
     with started(folder, "flights.ipynb") as first, started(folder, "flights.ipynb") as second:
         for cell, source in CELLS:

@@ -54,7 +54,7 @@ def loaded(notebook: Kernel | ServedNotebook) -> None:
         assert notebook.run(source, cell=cell).status == "ok"
 
 
-def test_a_log_follows_its_notebook_through_a_server(url: str, home: Path, root: Path) -> None:
+def test_log_follows_notebook_through_server(url: str, home: Path, root: Path) -> None:
     with closing(ServedNotebook(url, home)) as first:
         assert first.path == "Untitled.ipynb"
         loaded(first)
@@ -77,7 +77,7 @@ def test_a_log_follows_its_notebook_through_a_server(url: str, home: Path, root:
         assert "`%dd open .nosync/quick --branch NAME`" in shown
 
 
-def test_a_notebook_that_was_named_before_its_first_cell_is_known_by_that_name(
+def test_notebook_renamed_before_first_cell_uses_new_name(
     url: str, home: Path, root: Path
 ) -> None:
     """Its kernel was started under the old name, and is told no other."""
@@ -98,7 +98,7 @@ def test_a_notebook_that_was_named_before_its_first_cell_is_known_by_that_name(
         assert "rows 2" in neighbour.run(read, cell="fresh")
 
 
-def test_one_that_loads_the_extension_later_is_known_by_its_cells(
+def test_notebook_that_loads_extension_late_is_identified_by_cells(
     url: str, home: Path, root: Path
 ) -> None:
     """What the old name stood for is not known then; a copy has the same cells."""
@@ -116,7 +116,7 @@ def test_one_that_loads_the_extension_later_is_known_by_its_cells(
         assert "new log .nosync/Untitled" in copied.run(load, cell="2e0b1b6a")
 
 
-def test_two_tabs_are_one_kernel_and_one_log(url: str, home: Path, root: Path) -> None:
+def test_two_tabs_share_kernel_and_log(url: str, home: Path, root: Path) -> None:
     with closing(ServedNotebook(url, home)) as first:
         loaded(first)
         first.save(*CELLS)
@@ -129,7 +129,7 @@ def test_two_tabs_are_one_kernel_and_one_log(url: str, home: Path, root: Path) -
         assert {"Untitled", ".gitignore"} == made
 
 
-def test_a_notebook_that_is_deleted_and_made_anew_begins_anew(
+def test_deleted_and_recreated_notebook_gets_new_log(
     url: str, home: Path, root: Path
 ) -> None:
     with closing(ServedNotebook(url, home)) as first:
@@ -143,7 +143,7 @@ def test_a_notebook_that_is_deleted_and_made_anew_begins_anew(
         assert "recovered" not in shown
 
 
-def test_one_that_was_renamed_while_it_ran_is_named_when_another_has_its_name(
+def test_renamed_running_notebook_is_named_when_another_takes_its_name(
     url: str, home: Path, root: Path
 ) -> None:
     with closing(ServedNotebook(url, home)) as first:
@@ -159,7 +159,7 @@ def test_one_that_was_renamed_while_it_ran_is_named_when_another_has_its_name(
         assert "`%dd open .nosync/Untitled` adopts it" in shown
 
 
-def test_of_two_servers_the_second_is_told_whose_the_log_is(
+def test_second_server_reports_owner_of_log(
     url: str, home: Path, root: Path, tmp_path: Path
 ) -> None:
     with (
@@ -186,7 +186,7 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
 
 
-def test_a_log_follows_its_notebook_through_a_git_checkout(tmp_path: Path) -> None:
+def test_log_follows_notebook_through_git_checkout(tmp_path: Path) -> None:
     """git replaces the file: its number is another one, its cells may be those of another day."""
     work = tmp_path / "work"
     work.mkdir()
@@ -220,7 +220,7 @@ RUNNERS = ("execute --inplace", "nbconvert --execute --to notebook --inplace")
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_a_runner_is_told_that_its_log_is_temporary(
+def test_runner_reports_temporary_log(
     home: Path, url: str, tmp_path: Path, runner: str
 ) -> None:
     """It tells no name; NOSYNC_SESSION does."""

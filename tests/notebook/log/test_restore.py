@@ -41,7 +41,7 @@ def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.fault(33)
-def test_the_notebook_that_the_log_knew_recovers_by_itself(lost: Path) -> None:
+def test_notebook_of_lost_log_restores_it_from_replicas(lost: Path) -> None:
     listed = lost / "keys" / "replicas.json"
     assert listed.stat().st_mode & 0o777 == 0o600
     with started(lost) as kernel:
@@ -53,7 +53,7 @@ def test_the_notebook_that_the_log_knew_recovers_by_itself(lost: Path) -> None:
 
 
 @pytest.mark.fault(33)
-def test_another_notebook_is_offered_what_is_gone_in_a_line(lost: Path) -> None:
+def test_other_notebook_is_offered_restore_command(lost: Path) -> None:
     with started(lost, "other.ipynb") as kernel:
         reply = kernel.run(FLIGHTS)
         (line,) = [line for line in reply.text.splitlines() if "is missing" in line]
@@ -62,7 +62,7 @@ def test_another_notebook_is_offered_what_is_gone_in_a_line(lost: Path) -> None:
 
 
 @pytest.mark.fault(33, 34)
-def test_a_reset_begins_anew_where_the_log_was_deleted(lost: Path) -> None:
+def test_reset_starts_new_log_after_deletion(lost: Path) -> None:
     (lost / "copies").rename(lost / "away")
     with started(lost) as kernel:
         reply = kernel.run(SHOW)
