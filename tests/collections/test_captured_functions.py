@@ -117,7 +117,7 @@ def cells(*texts: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("cell", "later"), CAPTURED.values(), ids=CAPTURED)
-def test_a_retraction_is_judged_by_what_was_captured(tmp_path: Path, cell: str, later: str) -> None:
+def test_retraction_uses_captured_values(tmp_path: Path, cell: str, later: str) -> None:
     space = cells(cell)
     with nosync_nb.open(tmp_path / "log") as session:
         t = session.input("t", "x int")
@@ -135,7 +135,7 @@ def test_a_retraction_is_judged_by_what_was_captured(tmp_path: Path, cell: str, 
         assert big.rows() == []
 
 
-def test_what_is_captured_is_taken_when_the_function_is_given(tmp_path: Path) -> None:
+def test_values_are_captured_when_function_is_passed(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         t = session.input("t", "x int")
         t.insert(ROWS)
@@ -144,7 +144,7 @@ def test_what_is_captured_is_taken_when_the_function_is_given(tmp_path: Path) ->
         assert [[r.x for r in c.rows()] for c in made] == [[1], [5]]
 
 
-def test_a_name_that_is_bound_later_is_taken_when_the_stage_is_defined(tmp_path: Path) -> None:
+def test_name_bound_later_is_captured_when_stage_is_defined(tmp_path: Path) -> None:
     space = cells("keep = lambda r: r.x > LIMIT")
     with nosync_nb.open(tmp_path / "log") as session:
         t = session.input("t", "x int")
@@ -159,7 +159,7 @@ def test_a_name_that_is_bound_later_is_taken_when_the_stage_is_defined(tmp_path:
         assert big.rows() == []
 
 
-def test_a_cell_run_again_with_another_value_is_a_new_version(tmp_path: Path) -> None:
+def test_rerun_cell_with_other_value_is_new_version(tmp_path: Path) -> None:
     space = cells("LIMIT = 4\nkeep = lambda r: r.x > LIMIT")
     with nosync_nb.open(tmp_path / "log") as session:
         t = session.input("t", "x int")
@@ -179,7 +179,7 @@ def test_a_cell_run_again_with_another_value_is_a_new_version(tmp_path: Path) ->
         assert [r.x for r in session["big"].rows()] == [9]
 
 
-def test_what_was_captured_comes_back_after_a_restart(tmp_path: Path) -> None:
+def test_captured_values_survive_restart(tmp_path: Path) -> None:
     space = cells("some = [5, 9, 12]\nkeep = lambda r: r.x in some")
 
     def described(session: Session) -> Any:
@@ -200,7 +200,7 @@ def test_what_was_captured_comes_back_after_a_restart(tmp_path: Path) -> None:
         assert report.status == "changed"
 
 
-def test_a_restart_in_the_same_process_leaves_the_users_classes_alone(tmp_path: Path) -> None:
+def test_restart_in_same_process_leaves_classes_of_user_unchanged(tmp_path: Path) -> None:
     space = cells("class Config:\n    limit = 4\nkeep = lambda r: r.x > Config.limit")
     with nosync_nb.open(tmp_path / "log") as session:
         session.stage("big", session.input("t", "x int").filter(space["keep"]))
@@ -214,7 +214,7 @@ def test_a_restart_in_the_same_process_leaves_the_users_classes_alone(tmp_path: 
     assert space["Config"].limit == 10
 
 
-def test_a_module_of_the_user_that_is_loaded_again_does_not_change_a_stage(
+def test_reloaded_module_of_user_changes_no_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -244,7 +244,7 @@ def test_installed_code_is_not_copied() -> None:
     assert CapturedFunction(space["keep"]).function.__globals__["re"] is re  # type: ignore[attr-defined]
 
 
-def test_a_function_that_cannot_be_copied_runs_as_it_is_and_is_warned_of(tmp_path: Path) -> None:
+def test_uncopyable_function_runs_with_warning(tmp_path: Path) -> None:
     text = "class Any:\n    __reduce__ = None\nitem = Any()\nkeep = lambda r: item is not None"
     with nosync_nb.open(tmp_path / "log") as session:
         t = session.input("t", "x int")
@@ -257,7 +257,7 @@ def test_a_function_that_cannot_be_copied_runs_as_it_is_and_is_warned_of(tmp_pat
         assert len(kept.rows()) == len(ROWS)
 
 
-def test_a_function_with_a_cache_keeps_name_and_text_when_it_comes_out_of_the_log() -> None:
+def test_cached_function_keeps_name_and_docstring_in_log() -> None:
     space = cells(
         "import functools\n@functools.lru_cache(maxsize=3)\n"
         "def big(x):\n    'Says much.'\n    return x > 4"

@@ -63,7 +63,7 @@ def room() -> int:
 # -- sharing -----------------------------------------------------------------------------------
 
 
-def test_a_shared_part_is_one_in_size_fingerprint_plan_and_log(
+def test_shared_part_is_stored_and_planned_once(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tall = diamonds(session.inputs["numbers"], 14)
@@ -80,7 +80,7 @@ def test_a_shared_part_is_one_in_size_fingerprint_plan_and_log(
     assert session["tall"].count() == 3
 
 
-def test_shared_parts_come_out_of_the_log_shared(tmp_path: Path) -> None:
+def test_shared_parts_are_shared_after_reopening(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         session.stage("tall", diamonds(session.input("numbers", NUMBERS), 14))
     with nosync_nb.open(tmp_path / "log") as session:
@@ -92,14 +92,14 @@ def test_shared_parts_come_out_of_the_log_shared(tmp_path: Path) -> None:
         assert session["tall"].count() == 1
 
 
-def test_what_is_shared_is_explained_once(session: Session) -> None:
+def test_shared_part_is_explained_once(session: Session) -> None:
     tall = diamonds(session.inputs["numbers"], 40)
     lines = tall.explain().splitlines()
     assert len(lines) < 5 * 40
     assert any("as above" in line for line in lines)
 
 
-def test_too_many_operators_are_refused_with_a_hint() -> None:
+def test_too_many_operators_are_refused_with_hint() -> None:
     tree = reference_to("numbers", NUMBERS)
     for _ in range(OPERATORS_MAX - 1):
         tree = Definition("distinct", NUMBERS, (tree,))
@@ -111,7 +111,7 @@ def test_too_many_operators_are_refused_with_a_hint() -> None:
 # -- depth -------------------------------------------------------------------------------------
 
 
-def test_a_deep_stage_works_from_a_deep_stack(tmp_path: Path) -> None:
+def test_deep_stage_works_from_deep_stack(tmp_path: Path) -> None:
     """Both 200 frames further down and where only what any stage needs is left."""
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", NUMBERS)
@@ -134,7 +134,7 @@ def test_a_deep_stage_works_from_a_deep_stack(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["({})", "abs({})", "{} + 1"])
-def test_an_expression_is_accepted_or_refused_whatever_the_stack(text: str) -> None:
+def test_depth_limit_of_expression_is_independent_of_stack(text: str) -> None:
     """One that is nested too deeply is refused with a hint, from a shallow stack as well."""
 
     def refused(times: int, frames: int) -> str:
@@ -153,7 +153,7 @@ def test_an_expression_is_accepted_or_refused_whatever_the_stack(text: str) -> N
     assert "with_columns" in refused(2000, 0)
 
 
-def test_a_long_chain_of_stages_works(tmp_path: Path) -> None:
+def test_long_chain_of_stages_works(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         stages: dict[str, Collection] = {}
         last: Collection = session.input("numbers", NUMBERS)
@@ -165,7 +165,7 @@ def test_a_long_chain_of_stages_works(tmp_path: Path) -> None:
         assert session["s599"].count() == 1
 
 
-def test_a_deep_stage_follows_the_columns_of_what_it_reads(session: Session) -> None:
+def test_deep_stage_follows_columns_of_its_source(session: Session) -> None:
     first = session.stage("first", session["numbers"].filter("x > 0"))
     session.stage("deep", chain(first, 1000))
     session.stage("first", session["numbers"].filter("x > 0").select("y", "x"))
@@ -189,7 +189,7 @@ def _counting(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[A
 
 
 @pytest.mark.parametrize("shape", ["wide", "chain", "of a reference"])
-def test_defining_costs_what_is_new(
+def test_cost_of_definition_is_proportional_to_new_parts(
     session: Session, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
     """Another 50 stages take as much work as the 50 before them."""
@@ -218,7 +218,7 @@ def test_defining_costs_what_is_new(
         assert after <= before + 2  # the first one reads an input
 
 
-def test_a_cell_run_again_compiles_its_own_stage_only(
+def test_rerun_cell_compiles_its_own_stage_only(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for i in range(20):
@@ -230,7 +230,7 @@ def test_a_cell_run_again_compiles_its_own_stage_only(
     assert len(called) <= 2
 
 
-def test_a_catalog_of_pieces_is_the_text_that_it_is_read_from(session: Session) -> None:
+def test_incremental_catalog_text_equals_full_text(session: Session) -> None:
     """The signature is over the text: as it was written, and as it is made of what was read."""
     for i in range(3):
         session.stage(f"s{i}", session["numbers"].map(lambda r: (r.x,), "x bigint"))
@@ -246,7 +246,7 @@ def test_a_catalog_of_pieces_is_the_text_that_it_is_read_from(session: Session) 
     assert json.loads(json_text.header_text(meta)) == {**meta, "catalog": read}
 
 
-def test_a_stage_that_is_gone_leaves_no_work_behind(session: Session) -> None:
+def test_dropped_stage_leaves_no_activity(session: Session) -> None:
     session.stage("big", session["numbers"].filter("x > 1"))
     session.rename("big", "large")
     assert "in process" in session["large"].explain()
@@ -271,7 +271,7 @@ class Exports:
 
 
 @pytest.mark.parametrize("how", [lambda schema: schema, Exports])
-def test_an_input_takes_an_arrow_schema(session: Session, how: Callable[[Any], Any]) -> None:
+def test_input_accepts_arrow_schema(session: Session, how: Callable[[Any], Any]) -> None:
     schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
     made = session.input("made", how(schema), key="id")
     assert made.schema == Schema.parse("id bigint, name string")
@@ -281,7 +281,7 @@ def test_an_input_takes_an_arrow_schema(session: Session, how: Callable[[Any], A
 
 
 @pytest.mark.parametrize("given", [pa.int64(), Exports(pa.int64())])
-def test_the_type_of_one_column_is_no_schema(session: Session, given: Any) -> None:
+def test_type_of_one_column_is_no_schema(session: Session, given: Any) -> None:
     with pytest.raises(SchemaError, match="is not the schema of a table") as caught:
         session.input("made", given)
     assert "pyarrow.Schema" in str(caught.value.hint)

@@ -31,7 +31,7 @@ def hint(owner: Any, name: str) -> str:
     return str(caught.value.hint)
 
 
-def test_no_method_of_pandas_or_pyspark_is_taken_for_a_typing_error(session: Session) -> None:
+def test_methods_of_pandas_and_pyspark_are_not_taken_for_typos(session: Session) -> None:
     t = session.input("t", "id int, g string, v int")
     owners = [(DataFrame, t), (pd.DataFrame, t), (GroupedData, t.group_by("g"))]
     guessed = {
@@ -54,7 +54,7 @@ def test_no_method_of_pandas_or_pyspark_is_taken_for_a_typing_error(session: Ses
         ("fliter", "did you mean 'filter'?"),
     ],
 )
-def test_hint_names_what_does_the_same(session: Session, name: str, shown: str) -> None:
+def test_hint_names_equivalent(session: Session, name: str, shown: str) -> None:
     assert shown in hint(session.input("t", "id int"), name)
 
 
@@ -62,7 +62,7 @@ def test_hint_names_what_does_the_same(session: Session, name: str, shown: str) 
     ("text", "written"),
     [("sum(v)", "agg(name='sum(v)')"), ("sum(v) AS total", "agg(total='sum(v)')")],
 )
-def test_hint_writes_a_column_of_pyspark_as_text(session: Session, text: str, written: str) -> None:
+def test_hint_writes_pyspark_column_as_text(session: Session, text: str, written: str) -> None:
     grouped = session.input("t", "g string, v int").group_by("g")
     with pytest.raises(MisuseError) as caught:
         grouped.agg(Column(text))

@@ -27,7 +27,7 @@ def listener(heard: Heard) -> Any:
     return hear
 
 
-def test_a_stage_tells_its_changes_after_each_epoch_that_has_some(session: Session) -> None:
+def test_inspector_receives_changes_of_each_epoch_that_has_some(session: Session) -> None:
     heard: Heard = []
     flights: Any = session["flights"]
     counts = session.stage("counts", flights.group_by("carrier").agg(n="count(*)"))
@@ -43,7 +43,7 @@ def test_a_stage_tells_its_changes_after_each_epoch_that_has_some(session: Sessi
     assert heard == [(1, [("AA", 2, 1)]), (4, [("AA", 1, 1), ("AA", 2, -1)])]
 
 
-def test_an_input_is_inspected_too(session: Session) -> None:
+def test_input_may_be_inspected(session: Session) -> None:
     heard: Heard = []
     session["flights"].inspect(listener(heard))
     flights: Any = session["flights"]
@@ -52,7 +52,7 @@ def test_an_input_is_inspected_too(session: Session) -> None:
     assert heard == [(1, [("AA", 1, 1)])]
 
 
-def test_what_is_inspected_before_it_has_a_name_is_heard_from_then_on(session: Session) -> None:
+def test_inspector_of_unnamed_collection_starts_when_it_is_named(session: Session) -> None:
     heard: Heard = []
     flights: Any = session["flights"]
     late = flights.filter("delay > 15").inspect(listener(heard))
@@ -65,7 +65,7 @@ def test_what_is_inspected_before_it_has_a_name_is_heard_from_then_on(session: S
     assert heard == [(2, [("AA", 30, 1)])]
 
 
-def test_another_function_takes_the_place_of_the_first_and_none_ends_it(session: Session) -> None:
+def test_second_inspector_replaces_first_and_none_removes_it(session: Session) -> None:
     first, second = [], []  # type: Heard, Heard
     flights: Any = session["flights"]
     flights.inspect(listener(first)).inspect(listener(second))
@@ -77,7 +77,7 @@ def test_another_function_takes_the_place_of_the_first_and_none_ends_it(session:
     assert (len(first), len(second)) == (0, 1)
 
 
-def test_its_exception_is_a_warning_and_the_epoch_is_there(session: Session) -> None:
+def test_exception_in_inspector_is_warning_and_epoch_is_committed(session: Session) -> None:
     def fail(epoch: int, changes: Any) -> None:
         raise ValueError("no")
 
@@ -89,7 +89,7 @@ def test_its_exception_is_a_warning_and_the_epoch_is_there(session: Session) -> 
     assert flights.count() == 1
 
 
-def test_a_stage_that_uses_what_has_no_name_is_refused(session: Session) -> None:
+def test_stage_over_inspected_unnamed_collection_is_refused(session: Session) -> None:
     flights: Any = session["flights"]
     late = flights.filter("delay > 15").inspect(print)
     with pytest.raises(StageError, match=r"stage 'n': inspect\(\) needs a name"):
@@ -99,7 +99,7 @@ def test_a_stage_that_uses_what_has_no_name_is_refused(session: Session) -> None
     assert list(session.stages) == ["late", "n"]
 
 
-def test_the_epoch_in_which_an_audit_demotes_a_stage_is_heard(
+def test_inspector_receives_epoch_in_which_stage_is_demoted(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(determinism_check, "AUDIT_EVERY", 2)
@@ -121,7 +121,7 @@ def test_the_epoch_in_which_an_audit_demotes_a_stage_is_heard(
 
 
 @pytest.mark.parametrize("call", ["insert", "commit", "stage"])
-def test_who_hears_of_an_epoch_does_not_take_part_in_it(session: Session, call: str) -> None:
+def test_inspector_cannot_change_session(session: Session, call: str) -> None:
     flights: Any = session["flights"]
     calls = {
         "insert": lambda: flights.insert([("UA", 2)]),
@@ -137,7 +137,7 @@ def test_who_hears_of_an_epoch_does_not_take_part_in_it(session: Session, call: 
     assert [row.carrier for row in flights.rows()] == ["AA"]
 
 
-def test_mistakes_are_told(session: Session) -> None:
+def test_invalid_inspectors_are_refused(session: Session) -> None:
     flights: Any = session["flights"]
     with pytest.raises(StageError, match="inspect: 5 is not a function"):
         flights.inspect(5)

@@ -123,7 +123,7 @@ def test_head_accepts_what_top_accepts(rides: Any, by: str, n: int) -> None:
     assert [places[repr(tuple(row))] for row in head] == sorted(places.values())[:n]
 
 
-def test_head_takes_a_column_by_its_exact_name_and_refuses_what_is_none(session: Session) -> None:
+def test_head_accepts_exact_column_name_and_refuses_unknown_ones(session: Session) -> None:
     data = session.input("data", "`x-y` int, x int, y int")
     data.insert([(1, 5, 1), (2, 1, 7)])
     session.commit()

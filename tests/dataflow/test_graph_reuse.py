@@ -90,7 +90,7 @@ def costs(session: Session, define: Callable[[int], Any], at: tuple[int, int]) -
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_definition_costs_the_same_whatever_is_there(
+def test_cost_of_definition_is_independent_of_other_stages(
     session: Session, base: Collection, shape: Shape
 ) -> None:
     def define(i: int) -> None:
@@ -101,7 +101,7 @@ def test_a_definition_costs_the_same_whatever_is_there(
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_an_equal_definition_costs_the_same_whatever_is_there(
+def test_cost_of_equal_definition_is_independent_of_other_stages(
     session: Session, base: Collection, shape: Shape
 ) -> None:
     def define(i: int) -> None:
@@ -117,7 +117,7 @@ def test_an_equal_definition_costs_the_same_whatever_is_there(
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_definition_compiles_and_describes_what_it_adds(
+def test_definition_compiles_and_serialises_only_what_it_adds(
     session: Session, base: Collection, shape: Shape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     added, described = [], []
@@ -218,7 +218,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Compared:
 
 
 @pytest.mark.parametrize("edit", ["drop", "edit", "drop the reader, then edit"])
-def test_one_of_two_equal_stages_may_go_though_a_part_over_it_serves_who_names_the_other(
+def test_one_of_two_equal_stages_may_be_dropped_or_edited(
     session: Session, base: Collection, edit: str
 ) -> None:
     for name in ("a", "b"):
@@ -251,7 +251,7 @@ def twice(base: Collection, *, once: bool, stateful: bool) -> Collection:
 @pytest.mark.parametrize("stateful", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("first", [False, True])
-def test_how_often_a_part_is_described_makes_no_difference(
+def test_repeated_parts_equal_shared_parts(
     session: Session, base: Collection, first: bool, kept: bool, stateful: bool
 ) -> None:
     """What is used once is one operator with its reader; what is used twice is a node."""
@@ -315,7 +315,7 @@ def act(session: Session, rng: random.Random, step: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_goes_on_is_what_all_stages_together_give(
+def test_incremental_graph_equals_full_compilation(
     session: Session, base: Collection, compared: Compared, seed: int
 ) -> None:
     rng = random.Random(seed)

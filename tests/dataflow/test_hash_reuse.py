@@ -34,7 +34,7 @@ def plain(made: Batch) -> list[Any]:
 @pytest.mark.parametrize("parts", [1, 2, 5])
 @pytest.mark.parametrize("given", [ROWS, KEY])
 @pytest.mark.parametrize("wanted", [KEY, OTHER])
-def test_another_order_hashes_the_key_alone(given: Layout, wanted: Layout, parts: int) -> None:
+def test_rearranged_change_hashes_its_key_only(given: Layout, wanted: Layout, parts: int) -> None:
     whole = batch(given)
     ends = [N * i // parts for i in range(parts + 1)]
     cut = tuple(whole.slice(a, b) for a, b in pairwise(ends))

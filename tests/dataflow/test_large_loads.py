@@ -84,9 +84,7 @@ def files_of(session: Session, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("joined", "kept"), [(False, False), (True, False), (True, True)])
-def test_a_load_copies_no_column_that_nobody_reads(
-    session: Session, *, joined: bool, kept: bool
-) -> None:
+def test_load_copies_no_unread_column(session: Session, *, joined: bool, kept: bool) -> None:
     expected = waiting(session, joined=joined, kept=kept)
     with counted() as pool:
         session.commit()
@@ -109,7 +107,7 @@ def resident(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_what_was_read_of_files_stays_in_memory_if_it_is_little(
+def test_pages_of_files_stay_resident_if_few(
     session: Session, monkeypatch: pytest.MonkeyPatch, *, large: bool
 ) -> None:
     monkeypatch.setattr(stores, "REST_BYTES", 1 << 20 if large else 1 << 40)

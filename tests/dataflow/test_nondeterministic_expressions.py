@@ -25,7 +25,7 @@ def bag(session: Session, name: str) -> Counter[Any]:
     return Counter(tuple(row) for row in session[name].rows())
 
 
-def test_a_retraction_takes_back_what_was_given(session: Session) -> None:
+def test_retraction_removes_emitted_values(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     session.stage("tags", numbers.select("n", *EXPRESSIONS))
     numbers.insert([(1,), (1,), (2,), (3,)])
@@ -44,7 +44,7 @@ def test_a_retraction_takes_back_what_was_given(session: Session) -> None:
     assert not bag(session, "tags")
 
 
-def test_a_filter_by_chance_takes_back_what_it_let_through(session: Session) -> None:
+def test_random_filter_retracts_emitted_rows(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     session.stage("some", numbers.filter("rand() < 0.5"))
     numbers.insert([(n,) for n in range(200)])
@@ -55,7 +55,7 @@ def test_a_filter_by_chance_takes_back_what_it_let_through(session: Session) -> 
     assert session["some"].rows() == []
 
 
-def test_one_epoch_has_one_clock_and_the_next_another(session: Session) -> None:
+def test_one_epoch_has_one_clock(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     session.stage("times", numbers.select("n", "now() AS t", "current_timestamp AS u"))
     before = datetime.now(UTC) - timedelta(seconds=1)
@@ -69,7 +69,7 @@ def test_one_epoch_has_one_clock_and_the_next_another(session: Session) -> None:
     assert session["times"].rows()[2][1] > t
 
 
-def test_what_was_given_survives_a_restart(tmp_path: Path) -> None:
+def test_emitted_values_survive_restart(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "n int")
         session.stage("tags", numbers.select("n", *EXPRESSIONS))
@@ -84,7 +84,7 @@ def test_what_was_given_survives_a_restart(tmp_path: Path) -> None:
         assert bag(session, "tags") == {row: 1 for row in before if row[0] == 4}
 
 
-def test_the_same_cell_again_changes_nothing(session: Session) -> None:
+def test_rerun_of_cell_changes_nothing(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     session.stage("tags", numbers.select("n", "uuid() AS id"))
     numbers.insert([(1,)])
@@ -94,7 +94,7 @@ def test_the_same_cell_again_changes_nothing(session: Session) -> None:
     assert bag(session, "tags") == before
 
 
-def test_values_are_of_their_kind() -> None:
+def test_values_have_their_type() -> None:
     schema = Schema.parse("n int")
     columns = [np.arange(5000, dtype=np.int32)]
     for n in (10, 5000):
@@ -110,7 +110,7 @@ def test_values_are_of_their_kind() -> None:
     assert abs(int(today.evaluate(columns, 1)[0]) - time.time() // 86_400) <= 1
 
 
-def test_an_aggregate_says_where_to_compute_it(session: Session) -> None:
+def test_nondeterministic_aggregate_names_remedy(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     with pytest.raises(ExpressionError, match="is not deterministic") as caught:
         session.stage("sums", numbers.agg(s="sum(rand())"))

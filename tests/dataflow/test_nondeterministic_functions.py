@@ -35,7 +35,7 @@ def define(session: Session, **stages: Collection) -> Any:
     return session.define(stages, nondeterministic=True)
 
 
-def test_a_retraction_takes_back_what_was_given(session: Session) -> None:
+def test_retraction_removes_emitted_results(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     define(session, tags=numbers.map(tagged, "n int, tag bigint"))
     tags = session["tags"]
@@ -56,7 +56,7 @@ def test_a_retraction_takes_back_what_was_given(session: Session) -> None:
     assert set(bag(tags)).isdisjoint(first), "what was forgotten is asked for anew"
 
 
-def test_a_stage_may_be_declared_by_a_word_of_stage(session: Session) -> None:
+def test_stage_accepts_nondeterministic_option(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     tags = session.stage("tags", numbers.map(tagged, "n int, tag bigint"), nondeterministic=True)
     numbers.insert([(1,), (2,)])
@@ -66,7 +66,7 @@ def test_a_stage_may_be_declared_by_a_word_of_stage(session: Session) -> None:
     assert bag(tags) == {}
 
 
-def test_a_threshold_takes_back_what_it_gave(session: Session) -> None:
+def test_threshold_retracts_emitted_copies(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     define(session, some=numbers.threshold(lambda n: random.randrange(1, 1000)))
     numbers.insert([(1,), (1,), (1,)])
@@ -79,7 +79,7 @@ def test_a_threshold_takes_back_what_it_gave(session: Session) -> None:
 
 
 @pytest.mark.fault(36)
-def test_what_was_given_survives_a_restart(tmp_path: Path) -> None:
+def test_emitted_results_survive_restart(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "n int")
         define(session, tags=numbers.map(tagged, "n int, tag bigint"))
@@ -94,7 +94,7 @@ def test_what_was_given_survives_a_restart(tmp_path: Path) -> None:
 
 
 @given(st.data(), random_programs.programs(["a", "b"], depth=3))
-def test_kept_stages_equal_deterministic_ones(
+def test_memoised_stage_equals_deterministic_one(
     data: st.DataObject, program: random_programs.Program
 ) -> None:
     """A function that happens to be deterministic gives the same, kept or not."""
@@ -127,7 +127,7 @@ def test_kept_stages_equal_deterministic_ones(
                 assert found == wanted
 
 
-def test_functions_that_are_kept_stand_in_no_loop(session: Session) -> None:
+def test_memoised_functions_are_refused_in_loop(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     loop = numbers.iterate(lambda v: v.map(lambda row: (row.n,), "n int").distinct())
     with pytest.raises(StageError, match="inside a loop"):
@@ -151,9 +151,7 @@ def noisy(row: Any) -> tuple[Any, int]:
 
 @pytest.mark.fault(37)
 @pytest.mark.parametrize("counted", [False, True])
-def test_an_audit_demotes_a_stage_that_is_not_deterministic(
-    session: Session, counted: bool
-) -> None:
+def test_check_demotes_nondeterministic_stage(session: Session, counted: bool) -> None:
     numbers = session.input("numbers", "n int")
     tags = numbers.map(noisy, "n int, tag bigint")
     stage = session.stage("tags", tags.group_by("tag").count() if counted else tags)
@@ -173,9 +171,7 @@ def test_an_audit_demotes_a_stage_that_is_not_deterministic(
 
 
 @pytest.mark.fault(37)
-def test_an_audit_finds_a_function_that_changes_with_the_world(
-    session: Session, tmp_path: Path
-) -> None:
+def test_check_finds_function_of_changing_file(session: Session, tmp_path: Path) -> None:
     rate = tmp_path / "rate"
     rate.write_text("2")
     path = str(rate)
@@ -195,7 +191,7 @@ def test_an_audit_finds_a_function_that_changes_with_the_world(
     assert bag(session["prices"]) == {(2, 6): 1}
 
 
-def test_an_audit_is_content_with_a_deterministic_stage(session: Session) -> None:
+def test_check_accepts_deterministic_stage(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     session.stage("twice", numbers.flat_map(lambda row: [(row.n,), (row.n,)], "n int"))
     session.stage("odd", numbers.filter(lambda row: row.n % 2))
@@ -214,9 +210,7 @@ def rated(path: Path, rate: int) -> str:
 
 @pytest.mark.fault(37)
 @pytest.mark.parametrize("inner", [False, True], ids=["named", "below"])
-def test_an_audit_demotes_a_reducer_that_is_not_deterministic(
-    session: Session, inner: bool
-) -> None:
+def test_check_demotes_nondeterministic_reducer(session: Session, inner: bool) -> None:
     numbers = session.input("numbers", "k int, n int")
     made = numbers.group_by("k").reduce(lambda k, r: [(random.getrandbits(60),)], "tag bigint")
     stage = session.stage("tags", made.agg(n="count(*)", tag="max(tag)") if inner else made)
@@ -241,7 +235,7 @@ def test_an_audit_demotes_a_reducer_that_is_not_deterministic(
 
 @pytest.mark.fault(37)
 @pytest.mark.parametrize("below", [False, True], ids=["named", "below"])
-def test_an_audit_demotes_a_threshold_that_changes_with_the_world(
+def test_check_demotes_threshold_of_changing_file(
     session: Session, tmp_path: Path, below: bool
 ) -> None:
     path = rated(tmp_path / "rate", 2)
@@ -268,7 +262,7 @@ def test_an_audit_demotes_a_threshold_that_changes_with_the_world(
     assert bag(stage) == {(2,): 3}, "what was given is taken back, not what would be given now"
 
 
-def test_an_audit_demotes_a_threshold_of_chance_below_a_stage(session: Session) -> None:
+def test_check_demotes_random_threshold_below_stage(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     made = numbers.threshold(lambda n: random.randrange(1, 1 << 40))
     stage = session.stage("some", made.group_by("n").count())
@@ -296,7 +290,7 @@ LOOPS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", LOOPS)
-def test_an_audit_warns_of_functions_inside_a_loop(session: Session, what: str) -> None:
+def test_check_warns_of_functions_inside_loop(session: Session, what: str) -> None:
     numbers = session.input("numbers", "k int, n int")
     session.stage("looped", numbers.distinct().iterate(LOOPS[what]))
     numbers.insert([(k, k) for k in range(9)])
@@ -308,7 +302,7 @@ def test_an_audit_warns_of_functions_inside_a_loop(session: Session, what: str) 
     assert catalog_of(session)["looped"].version == 1
 
 
-def test_an_audit_that_cannot_demote_says_why(session: Session) -> None:
+def test_check_that_cannot_demote_reports_reason(session: Session) -> None:
     numbers = session.input("numbers", "n int, tag bigint")
     tags = numbers.map(noisy, "n int, tag bigint")
     body = tags.iterate(lambda v: v.map(lambda row: tuple(row), "n int, tag bigint").distinct())
@@ -321,7 +315,7 @@ def test_an_audit_that_cannot_demote_says_why(session: Session) -> None:
     assert catalog_of(session)["looped"].version == 1
 
 
-def test_an_audit_asks_nothing_of_a_large_group(
+def test_check_skips_large_groups(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(determinism_check, "GROUP_ROWS_MAX", 5)
@@ -344,7 +338,7 @@ def test_an_audit_asks_nothing_of_a_large_group(
 
 @pytest.mark.fault(37)
 @given(st.data(), random_programs.programs(["a", "b"], depth=4))
-def test_an_audit_is_content_with_any_deterministic_program(
+def test_check_accepts_any_deterministic_program(
     data: st.DataObject, program: random_programs.Program
 ) -> None:
     kinds = {"a": ("int", "int"), "b": ("int", "int")}

@@ -64,9 +64,7 @@ def when_appending(session: Session, act: Callable[[int, int], None]) -> Callabl
     return stop
 
 
-def test_a_reader_that_looks_between_the_frames_sees_the_new_past_afterwards(
-    session: Session,
-) -> None:
+def test_reader_sees_old_past_until_edit_is_logged(session: Session) -> None:
     old = contents(session)
     readers = [nosync_nb.open(session.path, mode="r")]
 
@@ -95,7 +93,7 @@ def test_a_reader_that_looks_between_the_frames_sees_the_new_past_afterwards(
 
 
 @pytest.mark.parametrize("error", [DurabilityError("the disk is full"), KeyboardInterrupt()])
-def test_an_edit_that_failed_at_any_frame_leaves_nothing_that_counts(
+def test_edit_that_fails_at_any_frame_changes_nothing(
     session: Session, error: BaseException
 ) -> None:
     """Its replayed epochs are in the log; those of the next try count, and no others."""
@@ -131,9 +129,7 @@ def test_an_edit_that_failed_at_any_frame_leaves_nothing_that_counts(
 
 
 @pytest.mark.parametrize("count", [-1, 1, 2**70, "all", None, True])
-def test_a_definition_with_replayed_epochs_that_are_not_there_is_told(
-    session: Session, count: Any
-) -> None:
+def test_definition_with_missing_replayed_epochs_is_corrupt(session: Session, count: Any) -> None:
     log = log_of(session)
     log.append(
         payloads.DEFINITION, payloads.encode_payload(session.now, 0.0, {"replays": count}, [])

@@ -90,7 +90,7 @@ def check(session: Session, build: Build) -> None:
 
 @pytest.mark.parametrize("name", FOLLOW)
 @pytest.mark.parametrize("again", [False, True], ids=["", "reopened"])
-def test_a_stage_that_does_not_use_what_is_gone_follows(
+def test_stage_that_does_not_use_lost_column_follows(
     session: Session, tmp_path: Path, name: str, again: bool
 ) -> None:
     build = FOLLOW[name]
@@ -110,7 +110,7 @@ def test_a_stage_that_does_not_use_what_is_gone_follows(
 
 
 @pytest.mark.parametrize("name", USE)
-def test_a_stage_that_uses_what_is_gone_is_stale_and_says_so(session: Session, name: str) -> None:
+def test_stage_that_uses_lost_column_is_stale_with_reason(session: Session, name: str) -> None:
     session.stage("reader", USE[name](session["grown"], session["calls"]))
     before = session["reader"].rows()
     lose_city(session)
@@ -120,7 +120,7 @@ def test_a_stage_that_uses_what_is_gone_is_stale_and_says_so(session: Session, n
     assert session["reader"].rows(at=1) == before
 
 
-def test_what_reads_a_follower_is_judged_by_what_it_has_left(session: Session) -> None:
+def test_reader_of_adapted_stage_depends_on_remaining_columns(session: Session) -> None:
     session.stage("adults", session["grown"].filter("age >= 18"))
     session.stage("ages", session["adults"].select("age").distinct())
     session.stage("cities", session["adults"].select("city").distinct())
@@ -145,9 +145,7 @@ def test_what_reads_a_follower_is_judged_by_what_it_has_left(session: Session) -
         ("threshold", False),
     ],
 )
-def test_a_column_of_another_type_is_not_passed_for_one_that_is_gone(
-    session: Session, name: str, follows: bool
-) -> None:
+def test_retyped_column_is_not_treated_as_lost(session: Session, name: str, follows: bool) -> None:
     session.stage("reader", FOLLOW[name](session["grown"], session["calls"]))
     people = session["people"].filter("age > 0")
     session.stage("grown", people.select("name", "age", "length(city) AS city"))
@@ -160,7 +158,7 @@ def test_a_column_of_another_type_is_not_passed_for_one_that_is_gone(
         assert reason == why
 
 
-def test_a_stage_all_of_whose_columns_are_gone_is_stale(session: Session) -> None:
+def test_stage_that_loses_all_columns_is_stale(session: Session) -> None:
     session.stage("reader", session["grown"].distinct())
     session.stage("grown", session["people"].select("age * 2 AS twice"))
     assert "column 'name'" in str(catalog_of(session)["reader"].reason)
@@ -182,7 +180,7 @@ EDITS: dict[str, list[dict[str, str]]] = {
 
 @pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
 @pytest.mark.parametrize("again", [False, True], ids=["", "reopened"])
-def test_a_stage_that_has_followed_uses_no_more_than_before(
+def test_adapted_stage_uses_no_more_columns_than_before(
     session: Session, tmp_path: Path, edits: list[dict[str, str]], again: bool
 ) -> None:
     counts(session, n="count(*)", young="min(age)")
@@ -208,9 +206,7 @@ def test_a_stage_that_has_followed_uses_no_more_than_before(
 
 
 @pytest.mark.parametrize("name", FOLLOW)
-def test_a_stage_follows_again_when_a_column_goes_that_it_does_not_use(
-    session: Session, name: str
-) -> None:
+def test_stage_adapts_to_added_then_lost_columns(session: Session, name: str) -> None:
     build = FOLLOW[name]
     session.stage("reader", build(session["grown"], session["calls"]))
     before = session["reader"].rows()
@@ -223,7 +219,7 @@ def test_a_stage_follows_again_when_a_column_goes_that_it_does_not_use(
     check(session, build)
 
 
-def test_what_a_follower_reads_is_its_own_again_when_the_columns_are(session: Session) -> None:
+def test_stage_is_unchanged_after_columns_return(session: Session) -> None:
     counts(session, n="count(*)")
     session.stage("many", session["counts"].filter("n > 1"))
     counts(session, young="min(age)", n="count(*)")
@@ -232,9 +228,7 @@ def test_what_a_follower_reads_is_its_own_again_when_the_columns_are(session: Se
     assert [r.status for r in session.define({"many": many})] == ["unchanged"]
 
 
-def test_a_select_of_the_user_uses_what_it_names_also_when_it_has_followed(
-    session: Session,
-) -> None:
+def test_select_of_user_uses_its_columns_after_adaptation(session: Session) -> None:
     counts(session, n="count(*)", young="min(age)")
     session.stage("few", session["counts"].select("name", "young"))
     counts(session, young="min(age)", n="count(*)")

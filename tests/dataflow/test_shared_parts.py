@@ -63,7 +63,7 @@ def parts(session: Session, kind: str) -> int:
 
 @pytest.mark.parametrize("whole", [False, True], ids=["goes on", "whole"])
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_a_stage_that_is_computed_again_leaves_who_shared_its_part_as_it_was(
+def test_recomputed_stage_leaves_sharing_stage_unchanged(
     session: Session,
     numbers: Collection,
     tmp_path: Path,
@@ -96,7 +96,7 @@ def test_a_stage_that_is_computed_again_leaves_who_shared_its_part_as_it_was(
     assert bag(session["b"]) == [("deux", 2 * prices["b"]), ("two", 2 * prices["b"])]
 
 
-def test_stages_that_are_computed_again_together_share_what_they_shared(
+def test_stages_recomputed_together_still_share_part(
     session: Session, numbers: Collection, tmp_path: Path
 ) -> None:
     rate = tmp_path / "rate"
@@ -110,7 +110,7 @@ def test_stages_that_are_computed_again_together_share_what_they_shared(
     assert bag(session["b"]) == [("one", 30), ("two", 60)]
 
 
-def test_what_reads_a_stage_that_is_computed_again_follows_and_no_other(
+def test_readers_follow_only_recomputed_stage(
     session: Session, numbers: Collection, tmp_path: Path
 ) -> None:
     """Two equal stages, one of them computed again: what is made of them is no longer equal."""
@@ -131,9 +131,7 @@ def test_what_reads_a_stage_that_is_computed_again_follows_and_no_other(
         session.commit()
 
 
-def test_a_stage_of_the_same_part_takes_nothing_from_one_that_gives_something_else_each_time(
-    session: Session, numbers: Collection
-) -> None:
+def test_stage_over_same_part_draws_own_values(session: Session, numbers: Collection) -> None:
     """Nobody has to remember what the first one gave, so the second one cannot be told it."""
     for name, order in {"a": 1, "b": -1}.items():
         aggregates = {"low": "min(tag)", "high": "max(tag)"}
@@ -150,7 +148,7 @@ def test_a_stage_of_the_same_part_takes_nothing_from_one_that_gives_something_el
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_equal_stages_that_hold_something_else_have_each_their_readers(
+def test_equal_nondeterministic_stages_have_own_readers(
     session: Session, numbers: Collection, tmp_path: Path, together: bool
 ) -> None:
     described = {name: tags(session["numbers"]) for name in "ab"}
@@ -165,7 +163,7 @@ def test_equal_stages_that_hold_something_else_have_each_their_readers(
         assert bag(session[f"of_{name}"]) == sorted((tag, 1) for _, tag in bag(session[name]))
 
 
-def test_stages_of_one_call_share_what_gives_something_else_each_time(
+def test_stages_of_one_definition_share_random_values(
     session: Session, numbers: Collection
 ) -> None:
     made = tags(session["numbers"])
@@ -177,7 +175,7 @@ def test_stages_of_one_call_share_what_gives_something_else_each_time(
     assert bag(session["high"]) == bag(session["low"])
 
 
-def test_what_was_computed_again_is_found_after_a_restart(tmp_path: Path) -> None:
+def test_recomputed_stage_is_restored_after_restart(tmp_path: Path) -> None:
     rate = tmp_path / "rate"
     rate.write_text("10")
     part = rated(str(rate))
@@ -242,7 +240,7 @@ def act(session: Session, rng: random.Random, cells: dict[str, Collection], step
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_computed_again_is_taken_back_as_it_was_given(
+def test_recomputed_values_are_retracted_as_emitted(
     session: Session, numbers: Collection, seed: int
 ) -> None:
     """With no row left nothing is left: what is not as it was given would be there, or negative."""

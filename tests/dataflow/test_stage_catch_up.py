@@ -123,7 +123,9 @@ def go_on_as_ever(session: Session) -> None:
         assert session[name].rows() == scratch.rows(), name
 
 
-def test_each_missed_epoch_is_run_for_itself(stopped: Session, expected: dict[Any, Any]) -> None:
+def test_each_missed_epoch_is_computed_separately(
+    stopped: Session, expected: dict[Any, Any]
+) -> None:
     stopped.stats.update(touched=0, executed=0)
     define(stopped)
     assert everything(stopped, range(5)) == expected
@@ -136,7 +138,7 @@ def test_each_missed_epoch_is_run_for_itself(stopped: Session, expected: dict[An
     go_on_as_ever(stopped)
 
 
-def test_many_missed_epochs_become_one_change_at_now(
+def test_many_missed_epochs_become_one_change(
     stopped: Session, expected: dict[Any, Any], kernels: Kernels
 ) -> None:
     stopped.replay_rows = 0
@@ -160,7 +162,7 @@ def test_many_missed_epochs_become_one_change_at_now(
     check(session)
 
 
-def test_what_reads_a_stage_with_a_gap_has_it_too(stopped: Session) -> None:
+def test_reader_of_stage_with_gap_has_same_gap(stopped: Session) -> None:
     stopped.replay_rows = 0
     define(stopped)
     stopped.replay_rows = 1_000_000
@@ -174,9 +176,7 @@ def test_what_reads_a_stage_with_a_gap_has_it_too(stopped: Session) -> None:
         stopped.define({"later": stopped["sums"].filter("n > 1")}, replay=2)
 
 
-def test_a_gap_is_filled_if_a_replay_is_asked_for(
-    stopped: Session, expected: dict[Any, Any]
-) -> None:
+def test_replay_fills_gap(stopped: Session, expected: dict[Any, Any]) -> None:
     stopped.replay_rows = 0
     define(stopped)
     reports = {r.name: r.status for r in stopped.define(stages(stopped), replay=2)}
@@ -186,7 +186,7 @@ def test_a_gap_is_filled_if_a_replay_is_asked_for(
 
 
 @pytest.mark.parametrize("when", ["never", "before", "while stopped", "after", "always"])
-def test_opening_where_functions_can_be_loaded_again_extends(
+def test_open_with_loadable_functions_extends_stages(
     kernels: Kernels, expected: dict[Any, Any], when: str
 ) -> None:
     def checkpoint(moment: str) -> None:
@@ -215,7 +215,7 @@ def test_opening_where_functions_can_be_loaded_again_extends(
     go_on_as_ever(session)
 
 
-def test_stages_that_stopped_at_different_epochs_are_extended_together(
+def test_stages_stopped_at_different_epochs_are_extended_together(
     kernels: Kernels, expected: dict[Any, Any]
 ) -> None:
     """`sums` comes back while `reader` and others still lack their functions."""
@@ -242,7 +242,7 @@ def test_stages_that_stopped_at_different_epochs_are_extended_together(
 
 
 @pytest.mark.fault(5)
-def test_a_crash_while_extending_leaves_the_stages_as_they_were(
+def test_crash_while_extending_changes_nothing(
     stopped: Session, expected: dict[Any, Any], kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is written is written after the epochs are computed, and at once."""
@@ -265,9 +265,7 @@ def test_a_crash_while_extending_leaves_the_stages_as_they_were(
     go_on_as_ever(session)
 
 
-def test_a_stage_whose_inputs_cannot_be_read_as_of_then_is_computed_anew(
-    kernels: Kernels,
-) -> None:
+def test_stage_over_unreadable_epoch_is_recomputed(kernels: Kernels) -> None:
     session = kernels.opened(known=True)
     numbers = session.input("numbers", "x int")
     for x in range(20):
@@ -295,7 +293,7 @@ def test_a_stage_whose_inputs_cannot_be_read_as_of_then_is_computed_anew(
     assert session.recovery.stages["doubled"] == "recompute"
 
 
-def test_a_new_stage_over_an_unnamed_part_that_others_use_sees_all_of_it(kernels: Kernels) -> None:
+def test_new_stage_over_shared_unnamed_part_sees_all_rows(kernels: Kernels) -> None:
     session = kernels.opened(known=True)
     session.replay_rows = 0
     third = session.input("numbers", "x int").select("x % 3 as y")
@@ -320,7 +318,7 @@ def test_a_new_stage_over_an_unnamed_part_that_others_use_sees_all_of_it(kernels
         session.commit()
 
 
-def test_a_stage_that_lost_a_column_and_has_it_back_counts_on(kernels: Kernels) -> None:
+def test_stage_with_restored_column_continues(kernels: Kernels) -> None:
     session = kernels.opened(known=True)
     people = session.input("people", "name string, city string")
     session.stage("grown", people.filter("name <> ''"))
@@ -337,9 +335,7 @@ def test_a_stage_that_lost_a_column_and_has_it_back_counts_on(kernels: Kernels) 
 
 @pytest.mark.filterwarnings("ignore:.*before the restart")
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_stops_and_comes_back_every_readable_epoch_is_right(
-    kernels: Kernels, seed: int
-) -> None:
+def test_every_readable_epoch_is_right_after_any_stops(kernels: Kernels, seed: int) -> None:
     chance = random.Random(seed)
     session = kernels.opened(known=True)
     define(session)
@@ -395,9 +391,7 @@ def computed(name: str, held: Counter[int]) -> list[Any]:
     }[name]
 
 
-def test_stages_come_back_beside_one_that_reads_the_same_input_by_another_key(
-    kernels: Kernels,
-) -> None:
+def test_stages_continue_beside_reader_by_other_key(kernels: Kernels) -> None:
     def made(session: Session) -> dict[str, nosync_nb.Collection]:
         pairs = session.input("pairs", "k int, x int")
         odd = pairs.map(lambda row: (row.k % 2, row.x), "odd int, x int")
@@ -429,7 +423,7 @@ def test_stages_come_back_beside_one_that_reads_the_same_input_by_another_key(
     assert session["met"].rows() == [(x, x) for x in range(10) if x not in (3, 4)]
 
 
-def test_stage_that_shares_memoised_results_is_not_extended_over_others(kernels: Kernels) -> None:
+def test_stage_with_shared_memoised_results_is_not_extended(kernels: Kernels) -> None:
     """One of two stages of a cell stops, and the part that both share memoises further results."""
 
     def define(session: Session) -> None:

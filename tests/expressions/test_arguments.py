@@ -80,18 +80,18 @@ def computed_here(sql: str) -> bool:
 
 
 @pytest.mark.parametrize("sql", FORMS.strip().splitlines())
-def test_each_form_of_a_call_is_computed_in_process(sql: str) -> None:
+def test_each_form_of_call_is_computed_in_process(sql: str) -> None:
     assert computed_here(sql)
 
 
 @pytest.mark.parametrize("sql", REFUSED.strip().splitlines())
-def test_a_call_that_spark_refuses_is_not_computed_in_process(sql: str) -> None:
+def test_call_refused_by_spark_is_not_computed_in_process(sql: str) -> None:
     assert not computed_here(sql)
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_spark_takes_each_call_that_is_computed_in_process(spark: Any) -> None:
+def test_spark_accepts_each_call_computed_in_process(spark: Any) -> None:
     asked, forms = Asked(spark), FORMS.strip().splitlines()
     taken = [sql for sql in dict.fromkeys((*calls(), *forms)) if computed_here(sql)]
     assert len(taken) > 1000

@@ -47,17 +47,8 @@ def both(sql: str, columns: list[Any], n: int) -> tuple[Any, Any, str]:
 
 
 @pytest.mark.parametrize("n", [1, 10, 64, 65, 9000])
-@pytest.mark.parametrize(
-    "sql",
-    [
-        CHARGE,
-        "p + d",
-        "p * -1",
-        "1.5 - p * d",
-        "p - d * 2 + 0.125",
-    ],
-)
-def test_what_is_computed_at_once_is_what_the_nodes_give(sql: str, n: int) -> None:
+@pytest.mark.parametrize("sql", [CHARGE, "p + d", "p * -1", "1.5 - p * d", "p - d * 2 + 0.125"])
+def test_fused_polynomial_equals_single_nodes(sql: str, n: int) -> None:
     columns = table(n, 10**6)
     once, expected, type_ = both(sql, columns, n)
     assert once is not None
@@ -65,7 +56,7 @@ def test_what_is_computed_at_once_is_what_the_nodes_give(sql: str, n: int) -> No
     assert [*map(str, rows.to_pylist(once, type_))] == [*map(str, rows.to_pylist(expected, type_))]
 
 
-def test_a_charge_is_what_pythons_decimals_give() -> None:
+def test_fused_product_equals_python_decimals() -> None:
     columns = table(9000, 10**6)
     once, _, type_ = both(CHARGE, columns, 9000)
     p, d, t = (rows.to_pylist(columns[i], SCHEMA.types[i]) for i in range(3))
@@ -77,7 +68,7 @@ def test_a_charge_is_what_pythons_decimals_give() -> None:
     assert expected == rows.to_pylist(once, type_)
 
 
-def test_few_rows_take_any_digits_and_many_leave_what_is_beyond_64_bits_to_the_nodes() -> None:
+def test_many_rows_over_64_bits_are_left_to_single_nodes() -> None:
     far = "p - 1234567890123456789012345678.25"
     for n, sql in product((9, 2000), (CHARGE, far)):
         columns = table(n, 10**12)
@@ -87,7 +78,7 @@ def test_few_rows_take_any_digits_and_many_leave_what_is_beyond_64_bits_to_the_n
             assert rows.equal(once, expected, type_).all()
 
 
-def test_a_zero_has_no_sign_and_all_its_places() -> None:
+def test_zero_has_no_sign_and_all_places() -> None:
     zero, less = rows.objects([Decimal("0.00")]), rows.objects([Decimal("-3.00")])
     once, _, type_ = both("p * d", [zero, less, zero, zero], 1)
     assert str(once[0]) == "0.0000"
@@ -97,7 +88,7 @@ def test_a_zero_has_no_sign_and_all_its_places() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 100])
-def test_nulls_and_sums_beyond_38_digits_are_left_to_the_nodes(n: int) -> None:
+def test_nulls_and_overflow_are_left_to_single_nodes(n: int) -> None:
     columns = table(n, 1000)
     holed = [None if i % 2 else Decimal("1.00") for i in range(n)]
     columns[1] = rows.from_arrow(
@@ -111,7 +102,7 @@ def test_nulls_and_sums_beyond_38_digits_are_left_to_the_nodes(n: int) -> None:
         far.evaluate(columns, n)
 
 
-def test_what_rounds_or_is_no_decimal_is_no_polynomial() -> None:
+def test_rounding_and_other_types_are_not_fused() -> None:
     for sql in ("p / d", "p % d", "p * d * t * p", "w + w + w", "p", "p > d", "-p"):
         node = Binder(SCHEMA, utc=True).bind(parse(sql).tree)
         assert (sql, compile_polynomial(node)) == (sql, None)

@@ -85,7 +85,7 @@ def row(edge: Edge, place: int) -> dict[str, Any]:
     }
 
 
-def test_every_function_of_the_table_has_answers_of_spark() -> None:
+def test_every_function_has_recorded_answers_of_spark() -> None:
     named = {edge.name for edge, _ in recorded()}
     assert {*FUNCTIONS, *OPERATORS} - OWN_WORLD - named == set(), (
         "run tests/support/sql_cases/edge_cases.py, which asks Spark"
@@ -93,11 +93,11 @@ def test_every_function_of_the_table_has_answers_of_spark() -> None:
     assert [edge.sql for edge, _ in recorded() if compiled(edge.sql) is None] == []
 
 
-def test_every_function_gives_the_answers_of_spark_at_the_edges() -> None:
+def test_every_function_gives_answers_of_spark_at_edges() -> None:
     assert differences(recorded(), here) == {}
 
 
-def test_few_rows_without_nulls_give_the_same_answers() -> None:
+def test_few_rows_without_nulls_give_same_answers() -> None:
     """They are computed by another form of the expression."""
     schema, columns = frame()
 
@@ -123,7 +123,7 @@ def test_few_rows_without_nulls_give_the_same_answers() -> None:
     assert differences(recorded()[:: tried(3, 1)], few) == {}
 
 
-def test_many_rows_give_the_same_answers() -> None:
+def test_many_rows_give_same_answers() -> None:
     """Text and nested values of many rows are kept in another form."""
     columns = frame()[1]
 
@@ -146,7 +146,7 @@ def test_many_rows_give_the_same_answers() -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_answers_are_those_of_this_spark(spark: Any) -> None:
+def test_recorded_answers_are_those_of_this_spark(spark: Any) -> None:
     some = recorded()
     if tried(1, 0):
         some = random.Random(1).sample(some, 40)

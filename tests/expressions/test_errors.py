@@ -52,7 +52,7 @@ def session(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         ("make_date(i, 13, 1)", "in the row i="),
     ],
 )
-def test_what_cannot_be_names_the_expression_and_leaves_nothing(
+def test_invalid_expression_is_named_and_changes_nothing(
     sql: str, why: str, session: Session
 ) -> None:
     before, names = session.now, list(session.stages)
@@ -65,7 +65,7 @@ def test_what_cannot_be_names_the_expression_and_leaves_nothing(
     assert sorted(session["good"].rows()) == [(1, "X"), (2, "7")]
 
 
-def test_a_row_that_cannot_be_cast_takes_its_epoch_back(session: Session) -> None:
+def test_failed_cast_rolls_epoch_back(session: Session) -> None:
     given = session.inputs["given"]
     fine = session.stage("fine", session["given"].filter("i > 5").select("cast(s as int) AS n"))
     given.insert([(6, "6", None), (7, "seven", None)])

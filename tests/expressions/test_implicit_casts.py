@@ -50,7 +50,7 @@ NEEDING_SPARK = 218
 """Variations that need Spark; the number may only fall."""
 
 
-def test_every_function_with_a_kernel_has_a_call() -> None:
+def test_every_function_with_kernel_has_call() -> None:
     text = " ".join(CALLS).lower()
     missing = {
         name
@@ -63,7 +63,7 @@ def test_every_function_with_a_kernel_has_a_call() -> None:
     assert {sign for sign in signs if sign not in plain} == set()
 
 
-def test_each_implicit_cast_gives_what_spark_gave_or_needs_spark_for_a_listed_reason() -> None:
+def test_implicit_casts_equal_recorded_answers_or_need_spark_for_reason() -> None:
     own, answers = frame(), recorded()
     needing: Counter[str] = Counter()
     unlisted, wrong = [], []
@@ -97,7 +97,7 @@ def test_each_implicit_cast_gives_what_spark_gave_or_needs_spark_for_a_listed_re
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_spark_gives_what_is_computed_for_implicit_casts(spark: Any) -> None:
+def test_implicit_casts_equal_spark(spark: Any) -> None:
     every = list(variations())
     step = tried(97, 1)
     asked = Asked(spark)
@@ -105,7 +105,7 @@ def test_spark_gives_what_is_computed_for_implicit_casts(spark: Any) -> None:
 
 
 @pytest.mark.parametrize("type_", ["bigint", "double", "string", "decimal(10,2)"])
-def test_make_date_takes_each_type_that_spark_casts_to_int(type_: str) -> None:
+def test_make_date_accepts_types_that_spark_casts_to_int(type_: str) -> None:
     schema = Schema.parse(f"year {type_}, month {type_}, day {type_}")
     e = compile_expression("make_date(year, month, day)", schema)
     texts = {"string": ["2013", "1", "31"]}.get(type_, [2013, 1, 31])
@@ -124,7 +124,7 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("sql", WRAPPED)
-def test_without_ansi_mode_a_bigint_that_is_no_int_wraps(sql: str) -> None:
+def test_bigint_argument_wraps_without_ansi_mode(sql: str) -> None:
     schema, settings = Schema.parse("x bigint"), SqlSettings("UTC", ansi=False)
     e = compile_expression(sql, schema, settings=settings)
     assert e.local
@@ -133,7 +133,7 @@ def test_without_ansi_mode_a_bigint_that_is_no_int_wraps(sql: str) -> None:
 
 
 @pytest.mark.spark
-def test_without_ansi_mode_spark_wraps_such_a_bigint(spark: Any) -> None:
+def test_spark_wraps_bigint_argument_without_ansi_mode(spark: Any) -> None:
     before = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", "false")
     try:
@@ -146,7 +146,7 @@ def test_without_ansi_mode_spark_wraps_such_a_bigint(spark: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_function_with_one_result_type_has_it_in_spark(spark: Any) -> None:
+def test_functions_of_one_result_type_have_it_in_spark(spark: Any) -> None:
     """Its documented examples have it, and calls of it with other types of arguments."""
     there = set(functions(spark))
     assert RESULTS.keys() <= there

@@ -53,7 +53,7 @@ def value(sql: str, *, ansi: bool = True) -> Any:
     ],
 )
 @pytest.mark.parametrize("ansi", [True, False])
-def test_an_interval_is_written_as_in_spark(sql: str, text: str, ansi: bool) -> None:
+def test_interval_is_written_as_in_spark(sql: str, text: str, ansi: bool) -> None:
     assert value(f"cast({sql} as string)", ansi=ansi) == text
 
 
@@ -72,9 +72,7 @@ def test_an_interval_is_written_as_in_spark(sql: str, text: str, ansi: bool) -> 
         ("hash(x) = hash(unix_micros(timestamp_micros(-108000000000)))", True),
     ],
 )
-def test_intervals_are_compared_added_and_taken_apart(
-    sql: str, expected: object, ansi: bool
-) -> None:
+def test_intervals_are_compared_added_and_extracted(sql: str, expected: object, ansi: bool) -> None:
     assert value(sql, ansi=ansi) == expected
 
 
@@ -88,7 +86,7 @@ def test_intervals_are_compared_added_and_taken_apart(
         ("make_dt_interval(i * 700000000)", "overflow"),
     ],
 )
-def test_what_leaves_an_interval_is_an_error_in_either_mode(sql: str, why: str, ansi: bool) -> None:
+def test_interval_overflow_is_error_in_either_mode(sql: str, why: str, ansi: bool) -> None:
     with pytest.raises(ExpressionError, match=f"{why} in the row"):
         value(sql, ansi=ansi)
 
@@ -96,12 +94,12 @@ def test_what_leaves_an_interval_is_an_error_in_either_mode(sql: str, why: str, 
 @pytest.mark.parametrize(
     "text", ["999999999 years", "999999999 weeks", "'-199999999-11' year to month"]
 )
-def test_a_literal_beyond_its_type_is_left_to_spark(text: str) -> None:
+def test_literal_out_of_range_is_left_to_spark(text: str) -> None:
     assert waits(f"interval {text}", SCHEMA) == "an interval beyond its type"
 
 
 @pytest.mark.parametrize("other", ["string", "boolean", "double", "date", "decimal(5,2)", "binary"])
-def test_what_is_no_interval_is_left_to_spark(other: str) -> None:
+def test_non_intervals_are_left_to_spark(other: str) -> None:
     schema = Schema.parse(f"o {other}, x interval day, m interval month")
     for sql in ("cast(o as interval day)", "x + m", "x = o", "coalesce(x, m)", "m / x", "-x / o"):
         if (sql, other) not in (("-x / o", "double"), ("-x / o", "decimal(5,2)")):
@@ -110,7 +108,7 @@ def test_what_is_no_interval_is_left_to_spark(other: str) -> None:
         assert waits(f"cast(x as {other})", schema)
 
 
-def test_rows_of_intervals_come_from_everywhere_and_stay_what_they_are() -> None:
+def test_intervals_are_loaded_from_every_source() -> None:
     given = [timedelta(days=-1, microseconds=1), None]
     for rows in (
         [{"x": each} for each in given],
@@ -136,13 +134,13 @@ def test_rows_of_intervals_come_from_everywhere_and_stay_what_they_are() -> None
         ("interval year to month", 2**31),
     ],
 )
-def test_what_an_interval_does_not_hold_exactly_is_refused(type_: str, given: Any) -> None:
+def test_inexact_interval_is_refused(type_: str, given: Any) -> None:
     rows = {"x": given if isinstance(given, pa.Array) else [given]}
     with pytest.raises(SchemaError, match="column 'x', row 0"):
         to_columns(rows, Schema([("x", type_)]), "x")
 
 
-def test_a_schema_of_arrow_says_which_intervals_it_holds() -> None:
+def test_arrow_schema_round_trips_interval_types() -> None:
     ddl = "a interval month, b interval day, c struct<d:array<interval year>>, e int"
     schema = Schema.parse(ddl)
     assert Schema.from_arrow(schema.arrow) == schema
@@ -151,9 +149,7 @@ def test_a_schema_of_arrow_says_which_intervals_it_holds() -> None:
             Schema.parse(f"x {text}")
 
 
-def test_a_stage_keeps_sums_and_takes_back_intervals(
-    opened: Callable[..., Session],
-) -> None:
+def test_stage_sums_and_retracts_intervals_across_restart(opened: Callable[..., Session]) -> None:
     session = opened()
     rides = session.input("rides", "who string, a timestamp, b timestamp, m int")
     spent = session.stage("spent", rides.select("who", "b - a AS t", "m * interval 1 month AS o"))
@@ -200,7 +196,7 @@ def test_a_stage_keeps_sums_and_takes_back_intervals(
         again.commit()
 
 
-def test_large_columns_of_intervals_are_those_of_small_ones(tmp_path: Path) -> None:
+def test_large_interval_columns_equal_small_ones(tmp_path: Path) -> None:
     n = 10_000
     micros = (np.arange(n) * 977_777_777 % (10**13) - 5 * 10**12).tolist()
     given = [None if k % 7 == 3 else timedelta(microseconds=each) for k, each in enumerate(micros)]

@@ -55,9 +55,7 @@ def of(sql: str, type_: str, *given: Any) -> list[Any]:
         ("make_date(2024, x, 1)", "int", 13, None),
     ],
 )
-def test_a_row_that_would_raise_gives_what_spark_gives(
-    sql: str, type_: str, given: Any, expected: Any
-) -> None:
+def test_overflow_gives_value_of_spark(sql: str, type_: str, given: Any, expected: Any) -> None:
     assert of(sql, type_, given, given) == [expected] * 2
     e = compiled(sql, Schema.parse(f"x {type_}"))
     many = rows.SMALL + 1
@@ -67,13 +65,13 @@ def test_a_row_that_would_raise_gives_what_spark_gives(
     assert not e.raises
 
 
-def test_a_day_beyond_timestamps_is_an_error_in_either_mode() -> None:
+def test_day_out_of_timestamp_range_is_error_in_either_mode() -> None:
     e = compiled("cast(x as timestamp)", Schema.parse("x date"))
     with pytest.raises(ExpressionError, match="overflow"):
         e.evaluate([column_of([2**31 - 1], "date")], 1)
 
 
-def test_what_a_divisor_of_zero_makes_null_is_not_looked_at() -> None:
+def test_zero_divisor_skips_evaluation_of_dividend() -> None:
     day = "unix_seconds(cast(date_from_unix_date(x) as timestamp))"
     for sql in (f"{day} / (x - x)", f"{day} div 0", f"pmod({day}, x - x)", f"{day} % (x - x)"):
         assert of(sql, "int", 2**31 - 1) == [None]
@@ -86,7 +84,7 @@ def test_what_a_divisor_of_zero_makes_null_is_not_looked_at() -> None:
 @pytest.mark.parametrize(
     "sql", ["cast(s as int)", "i + s", "i = s", "coalesce(i, s)", "cast(p as string)", "f + i"]
 )
-def test_types_that_meet_in_another_way_are_left_to_spark(sql: str) -> None:
+def test_types_with_other_coercion_are_left_to_spark(sql: str) -> None:
     schema = Schema.parse("s string, i int, p decimal(5,2), f float")
     assert compiled(sql, schema, SqlSettings("UTC", ansi=True)).local
     e = compiled(sql, schema)
@@ -96,7 +94,7 @@ def test_types_that_meet_in_another_way_are_left_to_spark(sql: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_without_ansi_mode_values_are_those_of_spark(second_spark_session: Any) -> None:
+def test_values_without_ansi_mode_equal_spark(second_spark_session: Any) -> None:
     session = second_spark_session
     session.conf.set("spark.sql.ansi.enabled", value=False)
     own = values()

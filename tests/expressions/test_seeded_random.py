@@ -21,7 +21,7 @@ def drawn(sql: str, n: int) -> Any:
     return e.evaluate([np.arange(n)], n)
 
 
-def test_a_seed_gives_the_same_values_each_time() -> None:
+def test_seed_gives_same_values_each_time() -> None:
     assert drawn("rand(42)", 2).tolist() == [0.619189370225301, 0.5096018842446481]
     assert drawn("random(0)", 1).tolist() == drawn("rand(null)", 1).tolist()
     assert drawn("rand(-1)", 5000).tolist() == drawn("rand(-1)", 5000).tolist()
@@ -31,7 +31,7 @@ def test_a_seed_gives_the_same_values_each_time() -> None:
         assert waits(left, SCHEMA)
 
 
-def test_what_a_seed_gave_is_taken_back(opened: Callable[..., Session]) -> None:
+def test_seeded_values_are_retracted_and_survive_restart(opened: Callable[..., Session]) -> None:
     session = opened()
     given = session.input("given", "k bigint")
     stage = session.stage("drawn", given.select("k", "rand(42) AS r"))
@@ -47,7 +47,7 @@ def test_what_a_seed_gave_is_taken_back(opened: Callable[..., Session]) -> None:
     assert dict(opened()["drawn"].rows()) == {k: before[k] for k in range(5)}
 
 
-def test_a_seed_inside_an_aggregate_is_refused(session: Session) -> None:
+def test_seed_inside_aggregate_is_refused(session: Session) -> None:
     given = session.input("given", "k bigint")
     with pytest.raises(ExpressionError, match="is not deterministic"):
         session.stage("sums", given.agg(s="sum(rand(1))"))
@@ -55,7 +55,7 @@ def test_a_seed_inside_an_aggregate_is_refused(session: Session) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", ["0", "42", "-1", "123456789012", "null"])
-def test_a_seed_gives_what_spark_gives(seed: str, spark: Any) -> None:
+def test_seeded_values_equal_spark(seed: str, spark: Any) -> None:
     frame = spark.range(0, 300, 1, 1).selectExpr(f"rand({seed}) AS u", f"randn({seed}) AS v")
     uniform, normal = (np.array(column) for column in zip(*frame.collect(), strict=True))
     assert (drawn(f"rand({seed})", 300) == uniform).all()

@@ -31,7 +31,7 @@ COLUMNS = Schema.parse(
         ("date_format(current_date(), 'w')", "'w' in a pattern of dates", "CURRENT_DATE()"),
     ],
 )
-def test_the_reason_and_the_nearest_that_would_not_wait(sql: str, why: str, near: str) -> None:
+def test_suggestion_has_reason_and_nearest_expression(sql: str, why: str, near: str) -> None:
     said = spark_suggestions(sql, SCHEMA)
     assert said.why == why
     assert said.nearest.lower() == near.lower()
@@ -40,17 +40,17 @@ def test_the_reason_and_the_nearest_that_would_not_wait(sql: str, why: str, near
 
 
 @pytest.mark.parametrize("sql", ["upper(s)", "i +", "nosuch", "sum(i)"])
-def test_what_does_not_wait_or_cannot_be_has_no_reason(sql: str) -> None:
+def test_supported_or_invalid_expression_has_no_suggestion(sql: str) -> None:
     assert spark_suggestions(sql, SCHEMA) == ("", "")
 
 
-def test_explain_is_silent_about_what_is_computed_here(session: Session) -> None:
+def test_explain_omits_expressions_computed_in_process(session: Session) -> None:
     rows = session.input("rows", "s string, i int")
     shown = rows.filter("i > 1").select("upper(s) AS t").explain()
     assert "waits for Spark" not in shown
 
 
-def test_an_operator_names_its_expressions_that_wait() -> None:
+def test_operator_lists_expressions_that_need_spark() -> None:
     part = SimpleNamespace(
         op="filter",
         params={"predicate": "xpath_int(s, 'a') > i"},
@@ -61,7 +61,7 @@ def test_an_operator_names_its_expressions_that_wait() -> None:
     assert registry.spark_expressions(part) == ["\"xpath_int(s, 'a') > i\" (function xpath_int)"]
 
 
-def test_ordinary_expressions_need_no_spark_unless_spark_refuses_them() -> None:
+def test_ordinary_expressions_need_no_spark() -> None:
     """Each that is computed in process spares a user the start of a JVM."""
     reasons = {}
     ordinary = ORDINARY.read_text().splitlines()

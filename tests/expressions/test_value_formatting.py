@@ -23,7 +23,7 @@ def evaluate(sql: str, type_: str, values: list[Any]) -> list[Any]:
     return rows.to_pylist(e.evaluate([column_of(values, type_)], len(values)), e.type)
 
 
-def test_a_double_as_text_is_that_double_in_the_fewest_digits() -> None:
+def test_double_text_is_shortest_exact_form() -> None:
     drawn = random.Random(5)
     for _ in range(2000):
         (value,) = struct.unpack("<d", drawn.randbytes(8))
@@ -36,7 +36,7 @@ def test_a_double_as_text_is_that_double_in_the_fewest_digits() -> None:
             )
 
 
-def test_a_float_as_text_is_that_float() -> None:
+def test_float_text_is_exact() -> None:
     drawn = np.random.default_rng(5).integers(0, 2**32, 2000, dtype=np.uint32).view(np.float32)
     for value in drawn[np.isfinite(drawn)].tolist():
         assert float(np.float32(float_text(value))) == value
@@ -57,14 +57,14 @@ def test_a_float_as_text_is_that_float() -> None:
         (-1234.5, "-1234.5"),
     ],
 )
-def test_doubles_are_written_as_java_writes_them(value: float, text: str) -> None:
+def test_doubles_are_written_as_in_java(value: float, text: str) -> None:
     assert double_text(value) == text
 
 
 @pytest.mark.parametrize(
     "text", ["10:30", "T10", "t10:30", " 10:30:00.5 ", "10:30:00 Europe/Berlin"]
 )
-def test_cast_refuses_a_time_without_a_day_and_try_cast_gives_null(text: str) -> None:
+def test_cast_refuses_time_without_day_and_try_cast_gives_null(text: str) -> None:
     texts, moment = ["2024-01-05", text], 1_704_412_800_000_000
     for tried in ("try_cast(x as timestamp)", "try_to_timestamp(x)"):
         assert evaluate(f"unix_micros({tried})", "string", texts) == [moment, None]
@@ -85,17 +85,17 @@ def test_cast_refuses_a_time_without_a_day_and_try_cast_gives_null(text: str) ->
 
 
 @pytest.mark.parametrize("call", ["cast", "try_cast"])
-def test_bytes_that_are_no_utf_8_are_no_text(call: str) -> None:
+def test_invalid_utf_8_is_no_text(call: str) -> None:
     with pytest.raises(ExpressionError, match="is not valid UTF-8"):
         evaluate(f"{call}(x as string)", "binary", [b"a", b"\xff"])
 
 
-def test_bytes_that_are_written_are_bytes() -> None:
+def test_binary_is_written_as_bytes() -> None:
     assert evaluate("hex(X'61') || hex(x'') || hex(X'123')", "int", [1]) == ["610123"]
     assert evaluate("x = X'00ff'", "binary", [b"\x00\xff", b""]) == [True, False]
 
 
-def test_what_is_nested_is_written_here_in_utc_alone() -> None:
+def test_nested_values_are_written_in_process_in_utc_only() -> None:
     schema = Schema.parse("x array<timestamp>, y array<timestamp_ntz>")
     berlin = SqlSettings("Europe/Berlin", True)
     told = compile_expression(
@@ -105,7 +105,7 @@ def test_what_is_nested_is_written_here_in_utc_alone() -> None:
     assert compile_expression("cast(y as string)", schema, settings=berlin).local
 
 
-def test_many_times_are_written_as_few_are() -> None:
+def test_many_times_are_written_like_few() -> None:
     days = [0, 1_357_016_767_890_000, 1_357_016_767_000_000, -1, None]
     wide = pa.array(days * 400, pa.timestamp("us"))
     e = compile_expression("cast(x as string)", Schema.parse("x timestamp_ntz"))

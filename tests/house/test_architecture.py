@@ -43,7 +43,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_says_what_it_promises_owns_and_imports(room: str) -> None:
+def test_each_room_states_promises_ownership_and_imports(room: str) -> None:
     said = import_module(f"nosync_nb.{room}").__doc__ or ""
     said = " ".join(said.split())
     assert "Promises: " in said
@@ -60,7 +60,7 @@ class AtRuntime(ast.NodeTransformer):
         return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
 
 
-def test_who_does_the_work_of_a_session_names_it_as_a_type_alone() -> None:
+def test_services_name_session_as_type_only() -> None:
     facade = ".".join((ENGINE.name, "session", "session"))
     users = set()
     for path in (ENGINE / "session").rglob("*.py"):
@@ -70,7 +70,7 @@ def test_who_does_the_work_of_a_session_names_it_as_a_type_alone() -> None:
     assert users == {"copy_log", "opening"}
 
 
-def test_no_module_of_ours_is_imported_by_a_name_that_no_tool_sees() -> None:
+def test_no_module_is_imported_dynamically() -> None:
     hidden = {
         (str(path.relative_to(ENGINE)), call)
         for path in ENGINE.rglob("*.py")
@@ -81,7 +81,7 @@ def test_no_module_of_ours_is_imported_by_a_name_that_no_tool_sees() -> None:
     assert {(path, call) for path, call in hidden if "nosync" in call} == {("__init__.py", lazy)}
 
 
-def test_the_page_has_the_nine_rooms_in_the_order_of_their_imports() -> None:
+def test_page_lists_rooms_in_order_of_imports() -> None:
     promised = re.findall(r"^\| `([a-z]+)` \|", PAGE, flags=re.M)
     assert sorted(promised) == [room for room in ROOMS if room != "files"]
     settings = tomllib.loads((TOP / "pyproject.toml").read_text())
@@ -92,20 +92,20 @@ def test_the_page_has_the_nine_rooms_in_the_order_of_their_imports() -> None:
     assert promised == [room for room in order if room in promised]
 
 
-def test_the_picture_has_a_box_for_each_room_of_the_page() -> None:
+def test_picture_has_box_for_each_room() -> None:
     picture = (TOP / "docs" / "architecture" / "rooms.svg").read_text()
     boxes = re.findall(r"<title>([a-z]+)</title>\n<path", picture)
     assert sorted(boxes) == sorted({*ROOMS, "notebook"} - {"files"})
 
 
-def test_every_file_and_folder_that_the_page_names_exists() -> None:
+def test_files_named_on_page_exist() -> None:
     named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+(?:\.py)?|[a-z_]+\.py)`", PAGE)
     assert len(named) > 30
     missing = [name for name in named if not any((base / name).exists() for base in (ENGINE, TOP))]
     assert missing == []
 
 
-def test_the_top_of_the_engine_is_its_rooms_and_three_foundations() -> None:
+def test_engine_consists_of_rooms_and_three_foundations() -> None:
     entries = {p.name for p in ENGINE.iterdir() if p.name != "__pycache__"}
     starters = {f"{name}.py" for name in STARTERS}
     doors = {f"{name}.py" for name in DOORS}
@@ -115,7 +115,7 @@ def test_the_top_of_the_engine_is_its_rooms_and_three_foundations() -> None:
     assert len(ROOMS) == 10  # nine, and the files
 
 
-def test_front_ends_may_import_the_engine_through_its_public_modules_alone() -> None:
+def test_front_ends_import_public_modules_of_engine_only() -> None:
     """The contract lists every other module of the engine, a new one too, and ignores nothing."""
     contracts = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["importlinter"]
     (contract,) = [
@@ -129,7 +129,7 @@ def test_front_ends_may_import_the_engine_through_its_public_modules_alone() -> 
     assert sorted(contract["forbidden_modules"]) == sorted(f"nosync_nb.{name}" for name in others)
 
 
-def test_only_the_session_and_one_module_of_tests_get_the_services_of_a_session() -> None:
+def test_services_of_session_are_used_by_session_and_test_internals_only() -> None:
     door = TOP / "tests" / "support" / "internals.py"
     folders = [
         TOP / name for name in ("nosync_nb", "magics", "widgets", "tests", "bench", "scripts")

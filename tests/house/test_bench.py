@@ -28,9 +28,7 @@ SMALL = ("--edges", 500, "--epochs", 20)
     ],
     ids=" ".join,
 )
-def test_a_measurement_gives_the_right_rows_and_a_figure_for_each_epoch(
-    part: tuple[str, ...],
-) -> None:
+def test_measurement_has_right_rows_and_figure_per_epoch(part: tuple[str, ...]) -> None:
     found = run(*part, *SMALL)
     assert len(found["latencies_ms"]) == 20
     if "bench.snapshots" in part:
@@ -38,13 +36,13 @@ def test_a_measurement_gives_the_right_rows_and_a_figure_for_each_epoch(
         assert found["bytes"] > 0
 
 
-def test_ten_expressions_are_measured_at_each_epoch() -> None:
+def test_ten_expressions_are_measured_per_epoch() -> None:
     found = run("-m", "bench.expressions", "epochs", "--epochs", 12)
     assert len(found["latencies_ms"]) == 12
     assert min(found["latencies_ms"]) > 0
 
 
-def test_pages_and_epochs_beside_an_open_grid_are_measured() -> None:
+def test_pages_and_epochs_beside_open_grid_are_measured() -> None:
     pages = run("-m", "bench.views", "pages", "--rows", 9000)["views"]
     assert len(pages) == 11
     assert min(first for first, _ in pages.values()) > 0
@@ -53,7 +51,7 @@ def test_pages_and_epochs_beside_an_open_grid_are_measured() -> None:
     assert [len(blocks[kind]) for kind in ("open", "closed")] == [2, 2]
 
 
-def test_what_a_person_at_a_notebook_waits_for_is_measured() -> None:
+def test_notebook_waits_are_measured() -> None:
     steps = run("-m", "bench.notebook", "steps", "--rows", 5000)["notebook"]
     assert [sent for _, _, sent in steps.values()] == [104, 200, 20, 20]
     restarts = run("-m", "bench.notebook", "restarts", "--runs", 1)["notebook"]
@@ -63,14 +61,14 @@ def test_what_a_person_at_a_notebook_waits_for_is_measured() -> None:
 SMALLEST = argparse.Namespace(kind="folder", quick=True, pairs=1, edges=500, epochs=20)
 
 
-def test_who_writes_first_waits_for_a_late_replica_once_for_each_stage() -> None:
+def test_first_write_waits_for_late_replica_once_per_stage() -> None:
     command = ("-m", "bench.r1", "--edges", 500, "--epochs", 5, "--write-first", 2)
     found = pairs.copied("server", pairs.TROUBLES[1], command)
     assert found.epochs["p50"] > 2 * 2 * 1000 * pairs.LATE_S  # there and back, for each stage
     assert found.keeper > 0
 
 
-def test_a_session_that_ends_before_it_commits_is_noticed_at_once(tmp_path: Path) -> None:
+def test_session_that_ends_before_commit_is_noticed(tmp_path: Path) -> None:
     said = tmp_path / "epochs"
     said.write_text("0.5 1.5 .\n")
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as process:
@@ -80,7 +78,7 @@ def test_a_session_that_ends_before_it_commits_is_noticed_at_once(tmp_path: Path
 
 
 @pytest.mark.parametrize("section", [pairs.pairs, persist.persist, kills.kills, faults.lost])
-def test_a_section_of_replicas_shows_its_table(
+def test_replica_section_shows_its_table(
     section: Callable[[argparse.Namespace, Goals], None],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -98,7 +96,7 @@ def test_a_section_of_replicas_shows_its_table(
     assert "|" in capsys.readouterr().out
 
 
-def test_a_kill_beside_replicas_is_followed_by_the_rows_and_by_a_fence(
+def test_kill_beside_replicas_is_followed_by_rows_and_fence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fencing, "TRIES", 1)
@@ -107,7 +105,7 @@ def test_a_kill_beside_replicas_is_followed_by_the_rows_and_by_a_fence(
     assert 0 < found["seconds"] < found["fence_seconds"]
 
 
-def test_queries_of_tpch_give_the_same_with_decimals_at_a_ratio_for_each_size(
+def test_tpch_with_decimals_has_same_rows_and_ratio_per_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tables(tmp_path, 2200)
@@ -118,7 +116,7 @@ def test_queries_of_tpch_give_the_same_with_decimals_at_a_ratio_for_each_size(
     assert all(ratio > 0 for _, ratio, _ in goals.kept)
 
 
-def test_queries_of_tpch_give_what_duckdb_gives_after_each_refresh(tmp_path: Path) -> None:
+def test_tpch_equals_duckdb_after_each_refresh(tmp_path: Path) -> None:
     write_tables(tmp_path, 2200)
     results, flags = tmp_path / "results.json", ("--epochs", 2, "--folder", tmp_path)
     ours = run("-m", "bench.tpch.epochs", *flags, "--results", results)

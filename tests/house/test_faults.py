@@ -18,7 +18,7 @@ NOT_YET = {40}
 FAULTS = (TESTS / "FAULTS.md").read_text()
 
 
-def test_each_row_names_the_tests_that_hold_it_and_no_others() -> None:
+def test_each_fault_row_lists_its_tests_exactly() -> None:
     said, marks = written(FAULTS), held()
     assert list(said) == list(ROWS)
     assert said == {row: marks.get(row, set()) for row in ROWS}
@@ -28,14 +28,14 @@ def test_each_row_names_the_tests_that_hold_it_and_no_others() -> None:
     assert len(now) == len(lists)
 
 
-def test_marks_are_found_in_the_syntax() -> None:
+def test_marks_are_found_in_syntax() -> None:
     source = "@pytest.mark.fault(3, 4)\n@pytest.mark.slow\ndef test_a() -> None: ...\n"
     assert marked(source) == {"test_a": {3, 4}}
     assert marked("@pytest.mark.slow\ndef test_a() -> None: ...\n") == {}
     assert written("# x\n\n## 3. It fails\nText.\n- `a.py::test_a`\n") == {3: {"a.py::test_a"}}
 
 
-def test_what_the_machine_forbids_is_counted_under_its_reason() -> None:
+def test_forbidden_tests_are_counted_by_reason() -> None:
     def report(why: str) -> pytest.TestReport:
         skipped = ("file", 1, f"Skipped: {why}")
         return pytest.TestReport("x", ("", 0, ""), {}, "skipped", skipped, "call")

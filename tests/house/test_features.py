@@ -16,22 +16,22 @@ FEATURES = features()
 
 
 @pytest.mark.parametrize("path", FEATURES)
-def test_a_test_module_names_its_feature_in_its_first_line(path: str) -> None:
+def test_module_names_its_feature_in_first_line(path: str) -> None:
     name, promise = FEATURES[path]
     assert 3 < len(name) <= 90, "write `Feature: what holds.` as the first line of the docstring"
     assert promise or "," in name or " " in name
 
 
-def test_a_feature_has_one_test_module() -> None:
+def test_feature_has_one_test_module() -> None:
     names = Counter(name.lower() for name, _ in FEATURES.values())
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_the_index_of_features_is_current() -> None:
+def test_feature_index_is_current() -> None:
     assert PAGE.read_text() == page(), "run `python tests/support/feature_index.py`"
 
 
-def test_sizes_are_reported_by_folder_and_bound_nothing() -> None:
+def test_sizes_are_reported_by_folder() -> None:
     report = sizes.report()
     assert "nosync_nb/session" in report
     assert report.splitlines()[-1].startswith("tests")

@@ -55,12 +55,12 @@ def tracked(*patterns: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_has_a_docstring(path: Path) -> None:
+def test_module_has_docstring(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
 @pytest.mark.parametrize("package", SOURCES)
-def test_a_package_exports_sorted_names_that_are_documented(package: str) -> None:
+def test_package_exports_are_sorted_and_documented(package: str) -> None:
     module = import_module(package)
     assert (SOURCES[package] / "py.typed").exists()
     assert sorted(module.__all__) == module.__all__
@@ -108,7 +108,7 @@ def reaches_disk(node: ast.AST) -> bool:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_only_one_module_touches_the_disk(path: Path) -> None:
+def test_only_one_module_accesses_disk(path: Path) -> None:
     """Else what it promises (plain names, no links, nothing that hangs, private) is not kept."""
     found = [ast.unparse(n) for n in ast.walk(ast.parse(path.read_text())) if reaches_disk(n)]
     if name_of(path) not in DISK_OWNERS:
@@ -131,11 +131,11 @@ def test_only_one_module_touches_the_disk(path: Path) -> None:
         "pa.memory_map(path)",
     ],
 )
-def test_a_way_round_the_one_module_is_seen(text: str) -> None:
+def test_indirect_disk_access_is_detected(text: str) -> None:
     assert any(map(reaches_disk, ast.walk(ast.parse(text))))
 
 
-def test_every_error_is_told_apart_by_its_kind_and_survives_pickle() -> None:
+def test_error_kinds_are_distinct_and_survive_pickle() -> None:
     import pickle
 
     errors: Any = import_module("nosync_nb.errors")
@@ -152,7 +152,7 @@ def test_every_error_is_told_apart_by_its_kind_and_survives_pickle() -> None:
         assert copy.__notes__ == ["Hint: do this"]
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_resolve() -> None:
     pages = [*TOP.glob("*.md"), *(TOP / "docs").glob("*.md")]
     links = [
         (page, link)
@@ -164,7 +164,7 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert [(p.name, link) for p, link in links if not (p.parent / link).exists()] == []
 
 
-def test_the_version_is_in_the_changelog() -> None:
+def test_version_is_in_changelog() -> None:
     version = import_module("nosync").__version__
     assert f"## [{version}]" in (TOP / "CHANGELOG.md").read_text()
 
@@ -173,7 +173,7 @@ def test_notebooks_are_committed_without_outputs() -> None:
     assert [p.name for p in tracked("*.ipynb") if '"output_type"' in p.read_text()] == []
 
 
-def test_no_file_names_a_place_of_one_machine() -> None:
+def test_no_file_contains_path_of_one_machine() -> None:
     place = re.compile(r"/(root|home/[a-z]+|Users/[A-Za-z]+)/")
     own = Path(__file__)
     named = [

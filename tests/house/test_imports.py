@@ -41,9 +41,7 @@ def load(module: str, folder: Path) -> tuple[set[str], int]:
         ("nosync", SPARK | ENGINE | {"ipywidgets", "anywidget"}),
     ],
 )
-def test_an_import_loads_only_what_is_below_it(
-    module: str, forbidden: set[str], tmp_path: Path
-) -> None:
+def test_import_loads_only_lower_layers(module: str, forbidden: set[str], tmp_path: Path) -> None:
     loaded, _ = load(module, tmp_path)
     assert loaded & forbidden == set()
 
@@ -74,7 +72,7 @@ assert "pandas" not in sys.modules
 """
 
 
-def test_epochs_in_process_do_without_pandas(tmp_path: Path) -> None:
+def test_epochs_in_process_need_no_pandas(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", EPOCHS], capture_output=True, text=True, cwd=tmp_path, check=False
     )
@@ -82,13 +80,13 @@ def test_epochs_in_process_do_without_pandas(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["nosync_nb", "nosync_widgets", "nosync"])
-def test_an_import_has_no_effect(module: str, tmp_path: Path) -> None:
+def test_import_has_no_side_effect(module: str, tmp_path: Path) -> None:
     _, threads = load(module, tmp_path)
     assert threads == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nosync_has_the_names_of_the_engine_as_the_same_objects() -> None:
+def test_nosync_reexports_objects_of_engine() -> None:
     """But for `open`, which takes notebooks as well."""
     import nosync
     import nosync_nb
@@ -99,7 +97,7 @@ def test_nosync_has_the_names_of_the_engine_as_the_same_objects() -> None:
     assert inspect.signature(nosync.open) == inspect.signature(nosync_nb.open)
 
 
-def test_graphs_are_loaded_when_they_are_named(tmp_path: Path) -> None:
+def test_graphs_are_imported_on_demand(tmp_path: Path) -> None:
     code = """
 import sys, nosync_nb
 assert "nosync_nb.collections.library.graphs" not in sys.modules

@@ -63,7 +63,7 @@ CHANGES = {
 }
 
 
-def test_every_kind_of_change_is_made_where_it_is_said_and_nothing_else() -> None:
+def test_each_mutation_changes_its_place_only() -> None:
     found = mutants.of_source(SOURCE, "nosync_nb/store/x.py")
     swapped = [m for m in found if m.kind == "arguments"]
     assert [m.span[0] for m in swapped] == [10, 12]
@@ -80,13 +80,13 @@ def test_every_kind_of_change_is_made_where_it_is_said_and_nothing_else() -> Non
         assert all(lines[n - 1] == SOURCE.splitlines()[n - 1] for n in same)
 
 
-def test_lines_with_signs_beyond_ascii_are_changed_in_the_right_place() -> None:
+def test_lines_with_non_ascii_signs_are_mutated_at_right_column() -> None:
     (one, two) = mutants.of_source("x = '−…' if a < b else 'ß'\n", "nosync_nb/x.py")
     assert one.apply("x = '−…' if a < b else 'ß'\n") == "x = '−…' if a >= b else 'ß'\n"
     assert two.apply("x = '−…' if a < b else 'ß'\n") == "x = '−…' if a <= b else 'ß'\n"
 
 
-def test_a_draw_has_as_many_of_each_kind_and_a_longer_one_begins_alike(tmp_path: Path) -> None:
+def test_sample_is_balanced_and_extends_deterministically(tmp_path: Path) -> None:
     (tmp_path / "nosync_nb").mkdir()
     (tmp_path / "nosync_nb" / "x.py").write_text(SOURCE)
     every = mutants.mutants(tmp_path)
@@ -98,14 +98,14 @@ def test_a_draw_has_as_many_of_each_kind_and_a_longer_one_begins_alike(tmp_path:
     assert len(mutants.draw(tmp_path, every, 1000, 1)) == len(every)
 
 
-def test_the_rooms_are_those_of_the_engine() -> None:
+def test_rooms_are_those_of_engine() -> None:
     top = Path(__file__).resolve().parents[2] / "nosync_nb"
     assert {path.name for path in top.iterdir() if (path / "__init__.py").exists()} == set(
         mutants.ROOMS
     )
 
 
-def test_a_change_elsewhere_draws_no_others(tmp_path: Path) -> None:
+def test_unrelated_change_leaves_sample(tmp_path: Path) -> None:
     (tmp_path / "nosync_nb").mkdir()
     (tmp_path / "nosync_nb" / "x.py").write_text(SOURCE)
     before = mutants.draw(tmp_path, mutants.mutants(tmp_path), 7, 3)
@@ -147,7 +147,7 @@ def test_that_fails_as_it_is() -> None:
 )
 
 
-def test_a_survivor_is_tried_again_when_a_test_of_any_room_changes(
+def test_survivor_is_retried_when_any_test_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mutate, "TOP", tmp_path)
@@ -172,7 +172,7 @@ def test_a_survivor_is_tried_again_when_a_test_of_any_room_changes(
     mutate.text_of.cache_clear()
 
 
-def test_files_that_name_what_is_changed_are_asked_first() -> None:
+def test_files_that_name_mutated_code_run_first() -> None:
     texts = {
         Path("tests/rows/test_lines.py"): "import nosync_nb",
         Path("tests/store/test_late.py"): "from nosync_nb import Session",
@@ -207,7 +207,7 @@ def copy(few: tuple[Path, Copies]) -> Iterator[Copy]:
         yield copy
 
 
-def test_every_mutant_that_is_called_equivalent_exists() -> None:
+def test_every_equivalent_mutant_exists() -> None:
     known = json.loads(mutate.EQUIVALENT.read_text())
     listed = {(e["function"], e["line"], e["before"], e["after"]) for e in known}
     functions = {function for function, *_ in listed}
@@ -219,12 +219,12 @@ def test_every_mutant_that_is_called_equivalent_exists() -> None:
     assert listed - made == set()
 
 
-def test_every_file_of_tests_that_is_left_out_exists() -> None:
+def test_every_excluded_test_file_exists() -> None:
     stems = {path.stem for path in (mutate.TOP / "tests").rglob("test_*.py")}
     assert stems >= mutate.LEFT_OUT
 
 
-def test_a_module_is_changed_in_a_copy_for_a_while(copy: Copy) -> None:
+def test_module_is_mutated_in_copy_temporarily(copy: Copy) -> None:
     tests = ["test_it.py::test_f", "test_it.py::test_g"]
     assert copy.ask(tests, 60) == 0
     with copy.changed(MUTANT):  # within one second
@@ -234,7 +234,7 @@ def test_a_module_is_changed_in_a_copy_for_a_while(copy: Copy) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes under /proc")
-def test_a_run_ends_with_all_that_its_tests_have_started(copy: Copy) -> None:
+def test_run_kills_processes_of_its_tests(copy: Copy) -> None:
     (copy.path / "test_run.py").write_text(
         "import subprocess\n\n\ndef test_leaves_a_process() -> None:\n"
         "    left = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
@@ -244,15 +244,13 @@ def test_a_run_ends_with_all_that_its_tests_have_started(copy: Copy) -> None:
     assert not Path("/proc", (copy.path / "left").read_text()).exists()
 
 
-def test_a_run_that_takes_too_much_of_the_processor_is_given_up(
-    copy: Copy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_with_too_much_cpu_time_is_stopped(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "START_S", 1)
     (copy.path / "test_run.py").write_text("def test_never_ends() -> None:\n    while True: pass\n")
     assert copy.ask(["test_run.py"], 0) is None
 
 
-def test_coverage_tells_which_test_runs_a_line_and_is_kept(few: tuple[Path, Copies]) -> None:
+def test_coverage_maps_lines_to_tests_and_is_cached(few: tuple[Path, Copies]) -> None:
     top, copies = few
     tests = [top / "test_it.py"]
     for _ in range(2):
@@ -263,7 +261,7 @@ def test_coverage_tells_which_test_runs_a_line_and_is_kept(few: tuple[Path, Copi
             (copy.path / "test_it.py").write_text("raise RuntimeError('looked at again')\n")
 
 
-def test_test_files_of_one_name_are_looked_at_apart() -> None:
+def test_files_of_equal_name_are_distinct() -> None:
     top = Path(__file__).resolve().parents[1]
     files = sorted(top.rglob("test_*.py"))
     assert len({covering.result_of(top, file) for file in files}) == len(files)

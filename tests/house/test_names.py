@@ -25,7 +25,7 @@ def texts(tree: ast.Module) -> set[str]:
     return {c.value for c in constants if isinstance(c.value, str) and id(c) not in prose}
 
 
-def test_messages_name_the_package_that_users_import() -> None:
+def test_messages_name_public_package() -> None:
     top = ENGINE.parent
     files = [p for room in ("nosync_nb", "magics", "widgets") for p in (top / room).rglob("*.py")]
     sources = {path: path.read_text() for path in sorted(files)}
@@ -40,7 +40,7 @@ def test_messages_name_the_package_that_users_import() -> None:
     assert named == []
 
 
-def test_no_class_name_stands_for_two_classes() -> None:
+def test_class_names_are_unique() -> None:
     names = Counter(
         node.name for tree in trees() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
     )

@@ -80,7 +80,7 @@ def is_name(node: ast.AST) -> bool:
     return isinstance(node, ast.Name | ast.Attribute)
 
 
-def test_every_word_that_collections_and_plans_write_has_a_spec() -> None:
+def test_every_operator_word_has_spec() -> None:
     written = {
         word
         for room in ("collections", "dataflow")
@@ -92,7 +92,7 @@ def test_every_word_that_collections_and_plans_write_has_a_spec() -> None:
 
 
 @pytest.mark.parametrize("op", SPECS)
-def test_a_spec_is_complete(op: str) -> None:
+def test_spec_is_complete(op: str) -> None:
     spec = SPECS[op]
     assert spec.op == op
     assert (spec.build is None) != (spec.piece is None)
@@ -101,7 +101,7 @@ def test_a_spec_is_complete(op: str) -> None:
         assert len(inspect.signature(call).parameters) == count
 
 
-def test_no_other_room_asks_which_class_an_operator_is() -> None:
+def test_no_other_room_tests_class_of_operator() -> None:
     asked = classes()
     assert {"Join", "Aggregate", "Linear", "Filter", "Loop", "MemoizedMap"} <= asked
     counts = {
@@ -124,5 +124,5 @@ def test_no_other_room_asks_which_class_an_operator_is() -> None:
         ("Join(left, right)", 0),
     ],
 )
-def test_questions_are_counted(text: str, count: int) -> None:
+def test_class_tests_are_counted(text: str, count: int) -> None:
     assert questions(ast.parse(text), classes()) == count

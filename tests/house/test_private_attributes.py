@@ -208,7 +208,7 @@ def assignments(text: str) -> int:
     return len(assigned(text))
 
 
-def test_one_module_looks_into_pyspark_and_no_further_than_is_listed() -> None:
+def test_one_module_uses_listed_pyspark_internals() -> None:
     tree = ast.parse((ENGINE / "spark" / "launch.py").read_text())
     assert {node.attr for node in foreign(tree) if is_private(node.attr)} == PYSPARKS.keys()
 
@@ -224,7 +224,7 @@ def takers(tree: ast.Module) -> list[str]:
     ]
 
 
-def test_nothing_below_the_session_is_given_one() -> None:
+def test_nothing_below_session_receives_one() -> None:
     paths = [p for p in ENGINE.rglob("*.py") if (ENGINE / "session") not in p.parents]
     assert [(p.name, name) for p in paths for name in takers(ast.parse(p.read_text()))] == []
     assert takers(ast.parse("def read(a: int, *, session: Session | None): ...")) == ["read"]
@@ -247,9 +247,7 @@ def modules(*folders: Path) -> list[Path]:
     [((ENGINE,), USES_MAX), (NOTEBOOK, NOTEBOOK_USES_MAX)],
     ids=["engine", "notebook"],
 )
-def test_no_more_of_what_others_keep_to_themselves_is_used(
-    folders: tuple[Path, ...], most: int
-) -> None:
+def test_private_attributes_in_use_do_not_grow(folders: tuple[Path, ...], most: int) -> None:
     counted = Counter({str(p.relative_to(TOP)): uses(p.read_text()) for p in modules(*folders)})
     assert counted.total() <= most, worst(counted)
 
@@ -259,15 +257,13 @@ def test_no_more_of_what_others_keep_to_themselves_is_used(
     [((ENGINE,), ASSIGNED), (NOTEBOOK, NOTEBOOK_ASSIGNED)],
     ids=["engine", "notebook"],
 )
-def test_what_is_assigned_of_others_is_listed(
-    folders: tuple[Path, ...], listed: dict[str, str]
-) -> None:
+def test_foreign_assignments_are_listed(folders: tuple[Path, ...], listed: dict[str, str]) -> None:
     found = {p.relative_to(TOP): assigned(p.read_text()) for p in modules(*folders)}
     assert {path: some for path, each in found.items() if (some := [*set(each) - {*listed}])} == {}
     assert {what for each in found.values() for what in each} == {*listed}, "not needed any more"
 
 
-def test_tests_and_the_bench_reach_in_through_one_door() -> None:
+def test_tests_and_bench_use_internals_module_only() -> None:
     paths = {path for folder in ("tests", "bench") for path in (TOP / folder).rglob("*.py")}
     found = {
         (str(path.relative_to(TOP)), node.lineno, ast.unparse(node)): node.attr
@@ -310,5 +306,5 @@ def test_tests_and_the_bench_reach_in_through_one_door() -> None:
         ("vars(layer)['claimed'] + layer.__dict__['claimed']", 0, 0),
     ],
 )
-def test_what_is_foreign_is_counted(text: str, used: int, assigned: int) -> None:
+def test_foreign_uses_are_counted(text: str, used: int, assigned: int) -> None:
     assert (uses(text), assignments(text)) == (used, assigned)

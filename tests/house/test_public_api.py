@@ -34,16 +34,14 @@ NOT_BUILT: set[str] = set()
 """Promised, and not there yet."""
 
 
-def test_a_session_shows_what_is_promised_and_no_more_beyond_than_is_listed(
-    session: Session,
-) -> None:
+def test_session_shows_promised_and_listed_names(session: Session) -> None:
     shown = {name for name in {*dir(Session), *vars(session)} if not name.startswith("_")}
     assert sorted(shown - PROMISED) == sorted(BEYOND)
     assert PROMISED - shown == set()
     assert shown & NOT_BUILT == set(), "what is built moves to PROMISED"
 
 
-def test_nothing_that_users_rely_on_has_changed() -> None:
+def test_public_api_is_unchanged() -> None:
     """Names and signatures, commands and options, settings, kinds of errors, JSON keys of logs."""
     assert public_api.broken(public_api.recorded(), SURFACE) == []
 
@@ -52,7 +50,7 @@ def test_additions_and_summaries_are_recorded() -> None:
     assert public_api.recorded() == SURFACE, "run tests/support/public_api.py"
 
 
-def test_a_changed_signature_and_a_dropped_option_are_reported() -> None:
+def test_changed_signature_and_dropped_option_are_reported() -> None:
     now = {kind: dict(listed) for kind, listed in SURFACE.items()}
     now["names"]["open"] = "(path)"
     del now["commands"]["%dd logs"]

@@ -36,7 +36,7 @@ TAKEN_OUT = [
 ]
 
 
-def test_safeguards_are_found_in_the_syntax_and_taken_out_one_at_a_time() -> None:
+def test_safeguards_are_found_in_syntax_and_removed_one_by_one() -> None:
     found = mutate_faults.safeguards(SOURCE, "nosync_nb/store/log/x.py")
     assert [(m.kind, m.span[0], m.after) for m in found] == TAKEN_OUT
     for each in found:
@@ -44,7 +44,7 @@ def test_safeguards_are_found_in_the_syntax_and_taken_out_one_at_a_time() -> Non
         assert each.apply(SOURCE) != SOURCE
 
 
-def test_each_part_of_the_storage_has_safeguards_and_a_seed_draws_some() -> None:
+def test_storage_has_safeguards_and_seed_draws_some() -> None:
     every = mutate_faults.everything()
     assert {m.kind for m in every} == {"sync", "check", "test", "order"}
     assert all(any(m.file.startswith(place) for m in every) for place in mutate_faults.PLACES)
@@ -54,7 +54,7 @@ def test_each_part_of_the_storage_has_safeguards_and_a_seed_draws_some() -> None
     assert mutate_faults.drawn(every, 5, 1)[:3] == few != mutate_faults.drawn(every, 3, 2)
 
 
-def test_each_that_nobody_can_miss_is_there_and_says_why() -> None:
+def test_dispensable_safeguards_exist_with_reason() -> None:
     every, known = mutate_faults.names(mutate_faults.everything()), mutate_faults.known()
     assert all(list(each) in (["missed by"], ["equivalent"]) for each in known.values())
     equivalent = {n: each["equivalent"] for n, each in known.items() if "equivalent" in each}
@@ -63,7 +63,7 @@ def test_each_that_nobody_can_miss_is_there_and_says_why() -> None:
     assert len(equivalent) < len(every) / 20
 
 
-def test_all_fault_tests_are_asked_but_those_that_are_left_out() -> None:
+def test_all_fault_tests_run_except_listed_ones() -> None:
     named = re.findall(r"^- `(\S+\.py)::", FAULTS.read_text(), re.MULTILINE)
     rooms = tuple(f"{room}/" for room in mutate_faults.ASKED)
     wanted = {name for name in named if name.startswith(rooms)}
@@ -74,7 +74,7 @@ def test_all_fault_tests_are_asked_but_those_that_are_left_out() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # one that nobody knows a test for asks many
-def test_some_that_are_taken_out_and_all_new_ones_are_missed(tmp_path: Path) -> None:
+def test_removed_safeguards_are_missed_by_tests(tmp_path: Path) -> None:
     every, known = mutate_faults.names(mutate_faults.everything()), mutate_faults.known()
     few = mutate_faults.drawn(list(every.values()), SAMPLE, 1)
     chosen = {

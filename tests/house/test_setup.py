@@ -36,7 +36,7 @@ def fake_java(home: Path, version: str, *, status: int = 0) -> Path:
         ("Error: could not find libjava.so", None),
     ],
 )
-def test_the_version_of_java_is_read_in_all_its_spellings(text: str, version: int | None) -> None:
+def test_java_version_is_parsed_in_all_forms(text: str, version: int | None) -> None:
     assert system.java_version(text) == version
 
 
@@ -50,7 +50,7 @@ def test_the_version_of_java_is_read_in_all_its_spellings(text: str, version: in
         ([("old", "11.0.2", 0)], None),
     ],
 )
-def test_a_java_counts_if_it_runs_and_is_recent(
+def test_java_must_run_and_be_recent(
     homes: list[tuple[str, str, int]],
     chosen: str | None,
     tmp_path: Path,
@@ -61,13 +61,13 @@ def test_a_java_counts_if_it_runs_and_is_recent(
     assert system.find_java() == (None if chosen is None else str(tmp_path / chosen))
 
 
-def test_java_home_is_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = fake_java(tmp_path / "own", "17.0.9")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "own"))
     assert system.java_candidates()[0] == str(java)
 
 
-def test_links_of_an_unpacked_package_lead_to_its_own_files(tmp_path: Path) -> None:
+def test_links_of_unpacked_package_point_to_its_files(tmp_path: Path) -> None:
     (tmp_path / "etc" / "java").mkdir(parents=True)
     (tmp_path / "etc" / "java" / "jvm.cfg").write_text("-server KNOWN\n")
     (tmp_path / "usr" / "lib").mkdir(parents=True)
@@ -80,7 +80,7 @@ def test_links_of_an_unpacked_package_lead_to_its_own_files(tmp_path: Path) -> N
     assert os.readlink(tmp_path / "usr" / "lib" / "absent") == "/nowhere/at/all"
 
 
-def test_a_step_that_fails_shows_the_end_of_its_output(
+def test_failed_step_shows_end_of_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(steps, "LOG", steps.TOP / ".tools" / "test.log")
@@ -111,7 +111,7 @@ def pinned(name: str) -> dict[str, list[str]]:
     return found
 
 
-def test_all_that_make_installs_is_locked_as_the_project_asks() -> None:
+def test_installed_packages_are_locked_as_required() -> None:
     project = tomllib.loads((LOCKED.parent.parent / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     locked = pinned("dev")
@@ -122,7 +122,7 @@ def test_all_that_make_installs_is_locked_as_the_project_asks() -> None:
         assert all(asked.specifier.contains(version) for version in versions), text
 
 
-def test_the_files_of_locked_versions_agree() -> None:
+def test_lock_files_agree() -> None:
     dev = pinned("dev")
     for name in ("build", "spark"):
         for package, versions in pinned(name).items():

@@ -55,7 +55,7 @@ class Loads(HTMLParser):
             self.addresses.append(named.get("href", ""))
 
 
-def test_no_page_and_no_style_names_a_file_of_another_host(site: Path) -> None:
+def test_no_page_or_style_loads_from_another_host(site: Path) -> None:
     foreign = []
     pages = sorted(site.rglob("*.html"))
     for page in pages:
@@ -74,7 +74,7 @@ def test_no_page_and_no_style_names_a_file_of_another_host(site: Path) -> None:
 
 
 @pytest.mark.browser
-def test_reading_every_page_asks_no_other_host(site: Path, chromium: str) -> None:
+def test_reading_pages_requests_no_other_host(site: Path, chromium: str) -> None:
     handler = functools.partial(QuietHandler, directory=str(site))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -109,7 +109,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def test_the_reference_has_every_public_name(site: Path) -> None:
+def test_reference_has_every_public_name(site: Path) -> None:
     with (site / "objects.inv").open("rb") as file:
         listed = {*Inventory.parse_sphinx(file)}
     packages = ("nosync", "nosync_nb", "nosync_nb.collections.library")
@@ -144,7 +144,7 @@ def arguments(parser: argparse.ArgumentParser) -> list[str]:
     return written
 
 
-def test_the_page_of_the_notebook_has_every_command_option_and_setting() -> None:
+def test_notebook_page_has_every_command_option_and_setting() -> None:
     from nosync.commands.dispatch import COMMANDS, parser_of
     from nosync.magic import NoSync
 

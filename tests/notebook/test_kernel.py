@@ -120,9 +120,7 @@ def test_commit_error_is_cell_error(shared: Kernel) -> None:
 
 
 @pytest.mark.fault(5)
-def test_safe_mode_follows_two_recoveries_that_end_kernel(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_safe_mode_follows_two_recoveries_that_end_kernel(kernel: Kernel, tmp_path: Path) -> None:
     kernel.kill()
     memo = tmp_path / ".nosync" / "flights" / "notebook.json"
     known = json.loads(memo.read_text())
@@ -157,9 +155,7 @@ def test_displayed_stage_is_one_grid_with_static_rows(shared: Kernel) -> None:
 
 
 @pytest.mark.fault(23)
-def test_second_kernel_of_notebook_is_refused_with_remedy(
-    shared: Kernel, folder: Path
-) -> None:
+def test_second_kernel_of_notebook_is_refused_with_remedy(shared: Kernel, folder: Path) -> None:
     second = Kernel(folder)
     try:
         reply = second.run("1 + 1")

@@ -1103,8 +1103,6 @@ def test_status_mentions_replicas_only_if_log_has_some(notebook: Notebook, tmp_p
     assert "on replicas" in notebook.ok("%dd status")
 
 
-
-
 def test_remove_of_missing_row_warns_with_line_of_cell(notebook: Notebook) -> None:
     notebook.ok('keyed = nosync.input("keyed", "n bigint", key="n")')
     with pytest.warns(UserWarning, match="does not exist: nothing was removed for it") as caught:

@@ -102,9 +102,7 @@ def follow(
     ],
     ids=lambda page: page.stem,
 )
-def test_code_of_page_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.stem not in NEED_SPARK:
         monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))  # so that no JVM can be started
     ran = 0

@@ -95,9 +95,7 @@ def _all(shown: Shown) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("source", LOOKS)
-def test_display_of_stale_stage_shows_last_rows_and_mark(
-    stale: Notebook, source: str
-) -> None:
+def test_display_of_stale_stage_shows_last_rows_and_mark(stale: Notebook, source: str) -> None:
     lines = source.splitlines() if "%config" in source else [source]
     for line in lines:
         shown = stale.ok(line)
@@ -227,9 +225,7 @@ def test_open_views_show_mark_while_stage_is_stale(
         view.close()
 
 
-def test_stale_stage_of_another_session_has_mark(
-    notebook: Notebook, tmp_path: Path
-) -> None:
+def test_stale_stage_of_another_session_has_mark(notebook: Notebook, tmp_path: Path) -> None:
     notebook.ok('other = nosync.open("other")\nf = other.input("f", "id int, n int")')
     notebook.ok('f.insert([(1, 2)])\nother.commit()\nbig = other.stage("big", f.filter("n > 0"))')
     notebook.ok('mine = other.stage("mine", big.filter("n > 1"))')

@@ -133,9 +133,7 @@ def test_stage_of_another_session_is_not_restored_as_local_one(
         again.close()
 
 
-def test_stage_of_another_session_is_no_alias(
-    plain: Notebook, other: Path
-) -> None:
+def test_stage_of_another_session_is_no_alias(plain: Notebook, other: Path) -> None:
     plain.ok("%load_ext nosync")
     plain.ok("nosync.session()" + OTHER)
     shown = plain.fails('%%dd\nmore = src["daily"]')

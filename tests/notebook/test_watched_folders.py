@@ -66,9 +66,7 @@ def test_file_refused_between_cells_is_shown_once_in_next_cell(
     assert "bad.csv" not in notebook.ok("x = 2")
 
 
-def test_file_refused_by_thread_is_shown_in_next_cell(
-    empty: Notebook, folder: Path
-) -> None:
+def test_file_refused_by_thread_is_shown_in_next_cell(empty: Notebook, folder: Path) -> None:
     """The thread's own look, which no cell waits for."""
     heard = threading.Event()
     empty.names["heard"] = heard

@@ -29,7 +29,7 @@ from nosync_nb.trace.batch import Updates
 
 @pytest.mark.usefixtures("no_disk")
 @given(st.data(), all_types)
-def test_explode_gives_a_row_for_each_element(data: st.DataObject, of: str) -> None:
+def test_explode_equals_model(data: st.DataObject, of: str) -> None:
     run(
         data,
         {"a": (of, "array<int>")},
@@ -38,8 +38,7 @@ def test_explode_gives_a_row_for_each_element(data: st.DataObject, of: str) -> N
         ),
         lambda a: model.concat(
             model.flat_mapped(
-                a,
-                lambda r: [(v, None if r[1] is None else len(r[1])) for v in (r[0], r[0])],
+                a, lambda r: [(v, None if r[1] is None else len(r[1])) for v in (r[0], r[0])]
             ),
             model.flat_mapped(a, lambda r: [(r[0], i) for i, v in enumerate(r[1] or ()) if v == 1]),
         ),
@@ -48,7 +47,7 @@ def test_explode_gives_a_row_for_each_element(data: st.DataObject, of: str) -> N
 
 @pytest.mark.usefixtures("no_disk")
 @given(st.data())
-def test_explode_outer_gives_a_row_of_nulls_for_none(data: st.DataObject) -> None:
+def test_explode_outer_equals_model(data: st.DataObject) -> None:
     def made(row: Row) -> list[Row]:
         return [(v, row[1]) for v in row[0]] if row[0] else [(None, row[1])]
 
@@ -65,9 +64,7 @@ ITEMS: list[Any] = [[1, None, 3], None, [], [4]]
 
 @pytest.mark.parametrize("outer", [False, True])
 @pytest.mark.parametrize("copies", [1, rows.SMALL])
-def test_whatever_stands_below_a_null_or_beside_a_slice_is_no_element(
-    outer: bool, copies: int
-) -> None:
+def test_elements_below_nulls_and_outside_slices_are_ignored(outer: bool, copies: int) -> None:
     whole = pa.ListArray.from_arrays(
         pa.array([0, 1, 4, 6, 6, 7], pa.int32()),
         pa.array([9, 1, None, 3, 8, 8, 4], pa.int32()),
@@ -124,7 +121,7 @@ def shown(table: pa.Table) -> tuple[Any, ...]:
 
 
 @pytest.mark.spark
-def test_what_is_exploded_is_what_spark_makes(session: Session, spark: Any) -> None:
+def test_explode_equals_spark(session: Session, spark: Any) -> None:
     given_ = session.input("given", TABLE)
     given_.insert(VALUES)
     session.commit()
@@ -134,7 +131,7 @@ def test_what_is_exploded_is_what_spark_makes(session: Session, spark: Any) -> N
         assert (sqls, *shown(ours)) == (sqls, *shown(theirs))
 
 
-def test_no_call_waits_for_spark_and_each_takes_back_what_it_gave(session: Session) -> None:
+def test_explode_needs_no_spark_and_is_retracted(session: Session) -> None:
     given_ = session.input("given", TABLE)
     stages = {f"s{i}": given_.select(*sqls) for i, sqls in enumerate(CALLS)}
     for name, stage in stages.items():
@@ -148,7 +145,7 @@ def test_no_call_waits_for_spark_and_each_takes_back_what_it_gave(session: Sessi
     assert [session[name].count() for name in stages] == [0] * len(CALLS)
 
 
-def test_what_was_drawn_for_a_row_goes_with_it(session: Session) -> None:
+def test_random_values_are_retracted_with_their_row(session: Session) -> None:
     given_ = session.input("given", "id int")
     drawn = session.stage("drawn", given_.select("id", "explode(array(rand(), rand())) AS r"))
     given_.insert([(1,), (2,)])
@@ -160,7 +157,7 @@ def test_what_was_drawn_for_a_row_goes_with_it(session: Session) -> None:
     assert {row.r for row in drawn.rows()} == first
 
 
-def test_flat_map_of_sql_keeps_the_columns_beside_it(session: Session) -> None:
+def test_flat_map_of_sql_retains_columns(session: Session) -> None:
     given_ = session.input("given", TABLE)
     made = given_.flat_map("posexplode(a) AS (i, word)")
     assert made.schema.names == ("id", "a", "m", "s", "d", "i", "word")
@@ -183,13 +180,13 @@ def test_flat_map_of_sql_keeps_the_columns_beside_it(session: Session) -> None:
         (("stack(2, 1, 2) AS x",), "stack generates several rows"),
     ],
 )
-def test_what_cannot_be_exploded_is_told(sqls: Any, said: str, session: Session) -> None:
+def test_invalid_explodes_are_refused(sqls: Any, said: str, session: Session) -> None:
     given_ = session.input("given", TABLE)
     with pytest.raises(ExpressionError, match=said):
         given_.select(*sqls)
 
 
-def test_names_that_meet_and_places_where_none_can_stand(session: Session) -> None:
+def test_name_clashes_and_misplaced_explodes_are_refused(session: Session) -> None:
     given_ = session.input("given", TABLE)
     with pytest.raises(SchemaError, match="two columns would be named 'id'"):
         given_.select("id", "explode(a) AS id")
@@ -203,7 +200,7 @@ def test_names_that_meet_and_places_where_none_can_stand(session: Session) -> No
             refused()
 
 
-def test_an_element_on_which_it_raises_leaves_nothing(session: Session) -> None:
+def test_raising_element_changes_nothing(session: Session) -> None:
     given_ = session.input("given", "id int, a array<int>")
     made = session.stage("made", given_.select("id", "explode(transform(a, x -> 6 div x)) AS x"))
     given_.insert([(1, [1, 2])])
@@ -215,7 +212,7 @@ def test_an_element_on_which_it_raises_leaves_nothing(session: Session) -> None:
     assert sorted(map(tuple, made.rows())) == [(1, 3), (1, 6)]
 
 
-def test_only_what_is_read_is_carried_past_it(tmp_path: Path) -> None:
+def test_only_columns_that_are_read_pass_explode(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         given_ = session.input("given", TABLE)
         asked = given_.flat_map("posexplode(a) AS (i, x)").group_by("x").agg(n="count(*)")
@@ -230,7 +227,7 @@ def test_only_what_is_read_is_carried_past_it(tmp_path: Path) -> None:
         )
 
 
-def test_it_passes_on_what_is_left_of_the_columns(session: Session) -> None:
+def test_explode_adapts_to_lost_columns(session: Session) -> None:
     given_ = session.input("given", TABLE)
     part = definition_of("test", given_.select("id", "posexplode(a) AS (i, x)", "d"))
     gone = LostColumn("gone", retyped=False)

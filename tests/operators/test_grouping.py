@@ -34,7 +34,7 @@ def check(found: Groups, columns: list[Any], kinds: tuple[str, ...], n: int) -> 
 
 
 @given(st.data(), BUCKETS)
-def test_groups_hold_the_rows_of_one_key_each(data: st.DataObject, buckets: int | None) -> None:
+def test_groups_have_rows_of_one_key_each(data: st.DataObject, buckets: int | None) -> None:
     kinds = data.draw(layouts()).types
     updates = data.draw(updates_of(kinds, data.draw(pools(kinds)), max_size=20))
     n = len(updates.diff)
@@ -45,7 +45,7 @@ def test_groups_hold_the_rows_of_one_key_each(data: st.DataObject, buckets: int 
 
 
 @given(st.data())
-def test_few_rows_are_grouped_without_hashes(data: st.DataObject) -> None:
+def test_scalar_groups_equal_rows_by_key(data: st.DataObject) -> None:
     kinds = data.draw(layouts()).types
     updates = data.draw(updates_of(kinds, data.draw(pools(kinds)), max_size=20))
     n = len(updates.diff)
@@ -61,11 +61,8 @@ def test_few_rows_are_grouped_without_hashes(data: st.DataObject) -> None:
 
 
 @given(st.data(), st.integers(1, 3), BUCKETS, st.booleans())
-def test_texts_with_codes_are_grouped_by_these(
-    data: st.DataObject,
-    width: int,
-    buckets: int | None,
-    nulls: bool,
+def test_dictionary_codes_group_like_hashes(
+    data: st.DataObject, width: int, buckets: int | None, nulls: bool
 ) -> None:
     """As by their hashes, also where two codes are of one text or the hashes of two are equal."""
     n, kinds = data.draw(st.integers(1, 30)), ("string",) * width
@@ -88,18 +85,18 @@ def test_texts_with_codes_are_grouped_by_these(
         assert found.order.tolist() == expected.order.tolist()
 
 
-def test_what_python_compares_otherwise_than_spark_is_hashed() -> None:
+def test_nan_is_grouped_by_hash() -> None:
     nans = np.array([math.nan, math.nan])
     assert group_few([nans], ("double",), 2) is None
     assert len(group_rows([nans], ("double",), 2)) == 1
 
 
 @pytest.mark.parametrize(("n", "few"), [(FEW, True), (FEW + 1, False)])
-def test_many_rows_are_hashed(n: int, few: bool) -> None:
+def test_scalar_grouping_is_bounded(n: int, few: bool) -> None:
     assert (group_few([np.arange(n)], ("bigint",), n) is not None) == few
 
 
-def test_a_group_by_nothing_is_one_group() -> None:
+def test_group_by_nothing_is_one_group() -> None:
     found = group_rows([], (), 3)
     assert found.starts.tolist() == [0]
     assert sorted(found.order.tolist()) == [0, 1, 2]
@@ -131,10 +128,10 @@ def test_many_rows_of_few_keys_are_grouped_without_hashes(
     assert found.khash.tolist() == sorted(found.khash.tolist())
 
 
-def test_many_keys_behind_few_are_hashed() -> None:
+def test_many_keys_after_few_are_hashed() -> None:
     column = np.concatenate((np.zeros(FEW, np.int64), np.arange(2 * FEW)))
     assert group_few([column], ("bigint",), len(column)) is None
 
 
-def test_no_rows_make_no_groups() -> None:
+def test_no_rows_have_no_groups() -> None:
     assert group_rows([np.zeros(0, np.int64)], ("bigint",), 0).starts.tolist() == []

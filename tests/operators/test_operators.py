@@ -32,7 +32,7 @@ def compares(row: Row, test: Callable[[Any, Any], bool], one: int, other: Any) -
 
 
 @given(st.data())
-def test_inputs_hold_what_was_inserted_and_not_removed(data: st.DataObject) -> None:
+def test_inputs_have_inserted_rows_less_removed_ones(data: st.DataObject) -> None:
     of = data.draw(schemas(all_types))
     run(data, {"a": of}, lambda a: a.filter("true"), lambda a: a)
 
@@ -52,7 +52,7 @@ def test_filter_keeps_rows_whose_predicate_is_true(data: st.DataObject, of: str)
 
 
 @given(st.data(), compared)
-def test_filter_by_null_safe_equality_and_by_functions(data: st.DataObject, of: str) -> None:
+def test_filter_accepts_null_safe_equality_and_functions(data: st.DataObject, of: str) -> None:
     run(
         data,
         {"a": (of, of)},
@@ -87,14 +87,13 @@ def test_select_computes_and_rows_may_become_equal(data: st.DataObject) -> None:
         {"a": ("int", "smallint")},
         lambda a: a.select("cast(c1 as bigint) * 2 AS x", "c0 > 0 AS y"),
         lambda a: model.mapped(
-            a,
-            lambda r: (None if r[1] is None else r[1] * 2, None if r[0] is None else r[0] > 0),
+            a, lambda r: (None if r[1] is None else r[1] * 2, None if r[0] is None else r[0] > 0)
         ),
     )
 
 
 @given(st.data(), all_types)
-def test_map_and_flat_map_call_the_function_on_each_row(data: st.DataObject, of: str) -> None:
+def test_map_and_flat_map_call_function_per_row(data: st.DataObject, of: str) -> None:
     run(
         data,
         {"a": (of, "int")},
@@ -109,7 +108,7 @@ def test_map_and_flat_map_call_the_function_on_each_row(data: st.DataObject, of:
 
 
 @given(st.data(), schemas(all_types, 1, 2))
-def test_concat_adds_and_negate_takes_away(data: st.DataObject, of: tuple[str, ...]) -> None:
+def test_concat_adds_and_negate_subtracts(data: st.DataObject, of: tuple[str, ...]) -> None:
     run(
         data,
         {"a": of, "b": of},
@@ -126,14 +125,12 @@ def test_concat_adds_and_negate_takes_away(data: st.DataObject, of: tuple[str, .
 
 
 @given(st.data(), schemas(all_types, 1, 2))
-def test_distinct_keeps_each_row_once(data: st.DataObject, of: tuple[str, ...]) -> None:
+def test_distinct_has_each_row_once(data: st.DataObject, of: tuple[str, ...]) -> None:
     run(data, {"a": of}, lambda a: a.distinct(), model.distinct)
 
 
 @given(st.data(), schemas(all_types, 1, 2))
-def test_distinct_knows_no_row_with_a_count_below_0(
-    data: st.DataObject, of: tuple[str, ...]
-) -> None:
+def test_distinct_omits_rows_with_negative_count(data: st.DataObject, of: tuple[str, ...]) -> None:
     run(
         data,
         {"a": of, "b": of},
@@ -143,7 +140,7 @@ def test_distinct_knows_no_row_with_a_count_below_0(
 
 
 @given(st.data(), schemas(all_types, 1, 2))
-def test_multiplicity_adds_the_count(data: st.DataObject, of: tuple[str, ...]) -> None:
+def test_multiplicity_adds_count(data: st.DataObject, of: tuple[str, ...]) -> None:
     run(data, {"a": of}, lambda a: a.multiplicity(), model.multiplicity)
 
 
@@ -153,9 +150,7 @@ def test_except_all_subtracts_counts(data: st.DataObject, of: tuple[str, ...]) -
 
 
 @given(st.data(), schemas(all_types, 1, 2))
-def test_subtract_keeps_rows_the_other_does_not_have(
-    data: st.DataObject, of: tuple[str, ...]
-) -> None:
+def test_subtract_omits_rows_of_right_side(data: st.DataObject, of: tuple[str, ...]) -> None:
     run(data, {"a": of, "b": of}, lambda a, b: a.subtract(b), model.subtract)
 
 
@@ -188,7 +183,7 @@ def test_joins_by_several_columns(how: str, data: st.DataObject, of: tuple[str, 
 
 @pytest.mark.parametrize("how", HOW)
 @given(data=st.data(), of=types)
-def test_a_collection_joins_itself(how: str, data: st.DataObject, of: str) -> None:
+def test_collection_joins_itself(how: str, data: st.DataObject, of: str) -> None:
     run(
         data,
         {"a": (of, of)},
@@ -265,7 +260,7 @@ def test_reduce_sees_groups_in_canonical_order(data: st.DataObject, of: str, oth
 
 
 @given(st.data())
-def test_operators_work_on_one_another(data: st.DataObject) -> None:
+def test_operators_compose(data: st.DataObject) -> None:
     def build(a: Collection, b: Collection) -> Collection:
         counts = a.group_by("c0").agg(n="count(*)", most="max(c1)")
         late = counts.join(b, on={"c0": "d0"}, how="left").filter("n > 1 or d1 is null")
@@ -282,7 +277,7 @@ def test_operators_work_on_one_another(data: st.DataObject) -> None:
 
 
 @given(st.data(), schemas(all_types, 1, 2), st.sampled_from(["subtract", "except_all"]))
-def test_a_right_side_below_0_takes_nothing_away(
+def test_negative_right_side_removes_nothing(
     data: st.DataObject, of: tuple[str, ...], which: str
 ) -> None:
     run(

@@ -50,7 +50,7 @@ WRONG: dict[str, tuple[Callable[[Any, list[Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_function_that_does_wrong_is_named_with_its_group_and_nothing_is_applied(
+def test_failing_function_is_named_with_group_and_changes_nothing(
     name: str, tmp_path: Path
 ) -> None:
     function, said = WRONG[name]
@@ -77,7 +77,7 @@ def test_a_function_that_does_wrong_is_named_with_its_group_and_nothing_is_appli
         assert stage.rows() == [("a", 2), ("b", 1)]
 
 
-def test_a_function_may_return_nothing_dicts_or_generators(tmp_path: Path) -> None:
+def test_function_may_return_none_dicts_or_generators(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
         given = session.input("given", "k int, x int")
         given.insert([(k, k) for k in range(4)])
@@ -102,9 +102,7 @@ def ends(key: Any, rows: list[Any]) -> list[tuple[Any, int]]:
 
 
 @given(st.data(), all_types, all_types)
-def test_a_negative_count_is_no_presence_in_a_group(
-    data: st.DataObject, of: str, other: str
-) -> None:
+def test_negative_count_is_no_row_of_group(data: st.DataObject, of: str, other: str) -> None:
     run(
         data,
         {"a": (of, other), "b": (of, other)},
@@ -114,7 +112,7 @@ def test_a_negative_count_is_no_presence_in_a_group(
 
 
 @given(st.data())
-def test_a_negative_count_is_no_presence_in_a_group_of_a_loop(data: st.DataObject) -> None:
+def test_negative_count_is_no_row_of_group_in_loop(data: st.DataObject) -> None:
     def smaller(key: Any, rows: list[Any]) -> list[tuple[int]]:
         return [(max(row[1] or 0 for row in rows) // 2,)]
 
@@ -136,9 +134,7 @@ def test_a_negative_count_is_no_presence_in_a_group_of_a_loop(data: st.DataObjec
     run(data, {"a": ("int", "int"), "b": ("int", "int")}, build, oracle)
 
 
-def test_what_is_removed_before_it_is_there_neither_stops_windows_nor_joins(
-    tmp_path: Path,
-) -> None:
+def test_early_removal_stops_neither_reduce_nor_asof_join(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
         calls = session.input("calls", "k string, t int")
         prices = session.input("prices", "k string, t int, price int")

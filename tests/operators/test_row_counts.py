@@ -48,7 +48,7 @@ def counted(held: Trace, asked: Batch) -> tuple[list[int], int]:
 
 @pytest.mark.parametrize("collide", [False, True])
 @given(parts=BATCHES, probes=st.lists(VALUES, min_size=1, max_size=12, unique=True))
-def test_few_rows_are_counted_as_many_are(
+def test_scalar_row_counts_equal_vectorised_ones(
     collide: bool, parts: list[Any], probes: list[Any]
 ) -> None:
     layers = [batch(pairs, collide=collide) for pairs in parts]
@@ -67,7 +67,7 @@ def test_few_rows_are_counted_as_many_are(
     assert found[0] == [sums.get(values, 0) for values in each]
 
 
-def test_a_count_beyond_64_bits_is_an_error_for_few_rows_too() -> None:
+def test_row_count_over_64_bits_is_error() -> None:
     asked = batch([((1, "a"), 1)], collide=False)
     most = Batch(LAYOUT, asked.columns, asked.khash, asked.rhash, np.array([2**63 - 1]))
     once = Trace(LAYOUT, (Layer(0, 1, (most,)),))

@@ -62,7 +62,7 @@ rows = st.tuples(
 
 
 @given(st.data())
-def test_a_negative_count_is_no_presence_in_a_session(data: st.DataObject) -> None:
+def test_negative_count_is_no_row_of_session(data: st.DataObject) -> None:
     run(
         data,
         {"a": SIDE, "b": SIDE},
@@ -73,7 +73,7 @@ def test_a_negative_count_is_no_presence_in_a_session(data: st.DataObject) -> No
 
 
 @given(st.data())
-def test_sessions_of_keys_whose_hashes_collide_are_told_apart(data: st.DataObject) -> None:
+def test_sessions_of_keys_with_equal_hashes_stay_apart(data: st.DataObject) -> None:
     with weak_hashes():
         run(
             data,
@@ -84,7 +84,7 @@ def test_sessions_of_keys_whose_hashes_collide_are_told_apart(data: st.DataObjec
         )
 
 
-def test_a_tick_touches_its_sessions_however_many_rows_its_key_has(tmp_path: Path) -> None:
+def test_change_touches_its_sessions_only(tmp_path: Path) -> None:
     touched = []
     for size in (1_000, 30_000):
         with nosync_nb.open(tmp_path / str(size), spark_rows=10**9) as session:
@@ -106,7 +106,7 @@ def test_a_tick_touches_its_sessions_however_many_rows_its_key_has(tmp_path: Pat
     assert max(touched[1]) < 400
 
 
-def test_a_session_that_ends_beyond_all_times_is_an_error_of_the_stage(tmp_path: Path) -> None:
+def test_session_that_ends_after_year_9999_is_stage_error(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         visits = session.input("visits", "at timestamp")
         visits.insert([(START,)])

@@ -84,7 +84,7 @@ def ranked(held: Bag, keys: Sequence[int], k: int, by: Order_, offset: int = 0) 
     return model.bag(found)
 
 
-def test_the_two_models_of_top_agree() -> None:
+def test_models_of_top_agree() -> None:
     bag = model.bag([("a", 1), ("a", 3), ("a", 3), ("b", 2), ("b", None)])
     for k, offset in ((1, 0), (2, 0), (2, 1)):
         for descending in (False, True):
@@ -109,7 +109,7 @@ def text(by: Order_) -> str | None:
 
 
 @given(st.data(), schemas(all_types, 3, 3), orders, st.integers(1, 4), st.integers(0, 2))
-def test_top_keeps_the_first_copies_of_each_group(
+def test_top_keeps_first_copies_of_each_group(
     data: st.DataObject, of: tuple[str, ...], by: Order_, k: int, offset: int
 ) -> None:
     run(
@@ -121,7 +121,7 @@ def test_top_keeps_the_first_copies_of_each_group(
 
 
 @given(st.data(), schemas(types, 3, 3), orders, st.integers(1, 4))
-def test_top_of_all_rows_and_of_groups_by_several_columns(
+def test_top_of_all_rows_and_of_several_keys(
     data: st.DataObject, of: tuple[str, ...], by: Order_, k: int
 ) -> None:
     run(
@@ -133,7 +133,7 @@ def test_top_of_all_rows_and_of_groups_by_several_columns(
 
 
 @given(st.data(), schemas(types, 3, 3), orders.filter(bool), st.integers(1, 4), st.integers(0, 2))
-def test_rank_is_shared_by_ties_and_moves_as_rows_enter_and_leave(
+def test_rank_is_shared_by_ties_and_follows_changes(
     data: st.DataObject, of: tuple[str, ...], by: Order_, k: int, offset: int
 ) -> None:
     run(
@@ -161,7 +161,7 @@ def test_top_orders_by_expressions(data: st.DataObject) -> None:
 
 
 @given(st.data(), schemas(types, 2, 2))
-def test_a_negative_count_is_no_presence_in_a_top(data: st.DataObject, of: tuple[str, ...]) -> None:
+def test_negative_count_is_no_row_of_top(data: st.DataObject, of: tuple[str, ...]) -> None:
     run(
         data,
         {"a": of, "b": of},
@@ -171,7 +171,7 @@ def test_a_negative_count_is_no_presence_in_a_top(data: st.DataObject, of: tuple
 
 
 @given(st.data(), schemas(all_types, 1, 2), st.integers(1, 3))
-def test_threshold_gives_as_many_copies_as_the_function_says(
+def test_threshold_gives_copies_of_function(
     data: st.DataObject, of: tuple[str, ...], least: int
 ) -> None:
     def function(n: int) -> int:
@@ -192,7 +192,7 @@ def test_threshold_gives_as_many_copies_as_the_function_says(
 
 
 @given(st.data(), orders)
-def test_groups_whose_hashes_collide_are_told_apart(data: st.DataObject, by: Order_) -> None:
+def test_groups_with_equal_hashes_stay_apart(data: st.DataObject, by: Order_) -> None:
     of = ("string", "int", "boolean")
     with weak_hashes():
         run(
@@ -214,7 +214,7 @@ def test_groups_whose_hashes_collide_are_told_apart(data: st.DataObject, by: Ord
 
 
 @given(st.data())
-def test_top_and_threshold_work_inside_a_loop(data: st.DataObject) -> None:
+def test_top_and_threshold_work_inside_loop(data: st.DataObject) -> None:
     """The shortest ways to each place, and the places that can be reached."""
 
     def build(starts: Collection, edges: Collection) -> Collection:
@@ -254,7 +254,7 @@ def test_top_and_threshold_work_inside_a_loop(data: st.DataObject) -> None:
 
 
 @given(st.data(), schemas(all_types, 1, 3))
-def test_order_codes_never_contradict_the_order(data: st.DataObject, of: tuple[str, ...]) -> None:
+def test_order_codes_follow_order(data: st.DataObject, of: tuple[str, ...]) -> None:
     schema = Schema([(f"c{i}", t) for i, t in enumerate(of)])
     given_ = data.draw(st.lists(st.tuples(*map(values, of)), min_size=1, max_size=8))
     columns, _ = rows.to_columns(given_, schema, "")
@@ -270,7 +270,7 @@ def test_order_codes_never_contradict_the_order(data: st.DataObject, of: tuple[s
     assert [bag[i] for i in at] == sorted_rows(bag, [tuple(b) for b in by])
 
 
-def test_order_codes_tell_narrow_columns_apart_to_the_last_bit() -> None:
+def test_order_codes_of_narrow_columns_are_unique() -> None:
     of = ("boolean", "tinyint", "date", "smallint")
     schema = Schema([(f"c{i}", t) for i, t in enumerate(of)])
     days = POOLS["date"]
@@ -286,7 +286,7 @@ def test_order_codes_tell_narrow_columns_apart_to_the_last_bit() -> None:
 
 
 @pytest.mark.parametrize("by", ["n desc", "day, n desc", "n % 1000, n", "text desc"])
-def test_a_change_of_a_large_group_touches_few_rows(tmp_path: Path, by: str) -> None:
+def test_change_of_large_group_touches_few_rows(tmp_path: Path, by: str) -> None:
     touched = []
     for size in (1_000, 100_000):
         with nosync_nb.open(tmp_path / str(size), spark_rows=10**9) as session:
@@ -304,7 +304,7 @@ def test_a_change_of_a_large_group_touches_few_rows(tmp_path: Path, by: str) -> 
     assert touched[1] < 400
 
 
-def test_what_changes_behind_a_head_is_not_looked_for(session: Session) -> None:
+def test_change_behind_top_rows_is_not_looked_up(session: Session) -> None:
     a = session.input("a", "k int, n int")
     a.insert([(k, n) for k in range(2) for n in range(500)])
     first = session.stage("first", a.group_by("k").top(3, by="n"))
@@ -331,7 +331,7 @@ def test_what_changes_behind_a_head_is_not_looked_for(session: Session) -> None:
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_heads_stay_right_over_many_small_changes_of_large_groups(
+def test_top_rows_are_right_over_many_changes_of_large_groups(
     session: Session, *, keyed: bool
 ) -> None:
     rng = random.Random(8)
@@ -363,7 +363,7 @@ def test_heads_stay_right_over_many_small_changes_of_large_groups(
             settle_background(session)
 
 
-def test_rows_of_one_code_are_told_apart_wherever_they_lie(session: Session) -> None:
+def test_rows_with_equal_codes_are_distinguished_across_layers(session: Session) -> None:
     a = session.input("a", "k int, name string")
     first = session.stage("first", a.group_by("k").top(2, by="name"))
     last = session.stage("last", a.group_by("k").top(2, by="name desc"))
@@ -379,7 +379,7 @@ def test_rows_of_one_code_are_told_apart_wherever_they_lie(session: Session) -> 
     assert [row.name for row in last.rows()] == names[57:59]
 
 
-def test_a_top_goes_on_after_merges_and_a_restart_from_files(tmp_path: Path) -> None:
+def test_top_continues_after_merges_and_restart_from_files(tmp_path: Path) -> None:
     rng = random.Random(4)
     held: list[Row] = [(rng.randrange(3), rng.random(), str(n)) for n in range(12_000)]
     by = [(1, True, False)]
@@ -408,7 +408,7 @@ def test_a_top_goes_on_after_merges_and_a_restart_from_files(tmp_path: Path) -> 
         change(session, 1000)
 
 
-def test_ranking_after_all_rows_of_a_group_are_gone_resurrects_nothing(session: Session) -> None:
+def test_rank_of_removed_groups_stays_empty(session: Session) -> None:
     a = session.input("a", "k string, n bigint")
     best = session.stage("best", a.group_by("k").rank("n", 1))
     for n in range(40):
@@ -422,7 +422,7 @@ def test_ranking_after_all_rows_of_a_group_are_gone_resurrects_nothing(session: 
 # -- errors ------------------------------------------------------------------------------------
 
 
-def test_limits_and_orders_that_are_none_are_refused(session: Session) -> None:
+def test_invalid_limits_and_orders_are_refused(session: Session) -> None:
     a = session.input("a", "k int, m map<string,int>, rank int")
     group = a.group_by("k")
     for arguments, said in (
@@ -448,7 +448,7 @@ def test_limits_and_orders_that_are_none_are_refused(session: Session) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, "two", None, "raises"])
-def test_a_threshold_that_fails_is_named_with_its_row(session: Session, value: Any) -> None:
+def test_failing_threshold_is_named_with_row(session: Session, value: Any) -> None:
     def function(n: int) -> Any:
         return (1 // 0 if value == "raises" else value) if n == 2 else 1
 

@@ -15,12 +15,7 @@ from models.batch_model import check, count, counted
 
 import nosync_nb
 from nosync_nb import rows
-from nosync_nb.errors import (
-    ExpressionError,
-    NegativeMultiplicityError,
-    NosyncError,
-    SchemaError,
-)
+from nosync_nb.errors import ExpressionError, NegativeMultiplicityError, NosyncError, SchemaError
 from nosync_nb.expressions import compile_expression
 from nosync_nb.rows import Schema
 from nosync_nb.spark import fallback, workers
@@ -57,7 +52,7 @@ SCHEMA = Schema.parse(", ".join(EVERY))
 ODD_NAMES = "`größe` int, `a.b` int, `back``tick` int, `*` int, `s t` struct<`größe`:int,`a.b`:int>"
 
 
-def test_columns_may_have_any_names(spark: Any, tmp_path: Path) -> None:
+def test_columns_may_have_any_name(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         odd = session.input("odd", ODD_NAMES)
         odd.insert([(1, 2, 3, 4, (5, 6))])
@@ -70,14 +65,14 @@ def test_columns_may_have_any_names(spark: Any, tmp_path: Path) -> None:
         assert odd.count() == 2
 
 
-def test_nothing_is_a_frame_with_its_columns(spark: Any, tmp_path: Path) -> None:
+def test_empty_stage_is_empty_frame_with_its_columns(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         empty = session.input("empty", SCHEMA.ddl)
         assert empty.to_spark().collect() == []
         assert schema_of(empty.to_spark()) == SCHEMA
 
 
-def test_a_frame_of_rows_that_are_not_there_names_the_stage(spark: Any, tmp_path: Path) -> None:
+def test_frame_of_negative_count_names_stage(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "x int")
         numbers.remove([(3,)])
@@ -135,7 +130,7 @@ def test_ingest_matches_names_widens_and_removes(spark: Any, tmp_path: Path) -> 
     assert opened(refs, layout, tmp_path) == count(wanted, schema.types)
 
 
-def test_ingest_executes_the_frame_once(spark: Any, tmp_path: Path) -> None:
+def test_ingest_executes_frame_once(spark: Any, tmp_path: Path) -> None:
     seen = spark.sparkContext.accumulator(0)
 
     def counting(records: Any) -> Any:
@@ -152,7 +147,7 @@ def test_ingest_executes_the_frame_once(spark: Any, tmp_path: Path) -> None:
     assert none.outputs == [[]]
 
 
-def test_a_small_frame_is_written_by_a_task_a_slot(spark: Any, tmp_path: Path) -> None:
+def test_small_frame_is_written_by_one_task_per_slot(spark: Any, tmp_path: Path) -> None:
     schema = Schema.parse("id bigint")
     slots = workers.check_workers(spark).slots
     for frame, ranges in ((spark.range(1000), slots), (of_unknown_size(spark), 2 * slots)):
@@ -178,7 +173,7 @@ def of_unknown_size(spark: Any) -> Any:
         ("select 1 k, 'a' s, 2 K", "column 'k' occurs twice"),
     ],
 )
-def test_another_schema_is_refused_quoting_both(
+def test_other_schema_is_refused_quoting_both(
     sql: str, message: str, spark: Any, tmp_path: Path
 ) -> None:
     schema = Schema.parse("k int, s string")
@@ -195,14 +190,14 @@ def test_another_schema_is_refused_quoting_both(
     assert "expected (k int, s string)" in str(caught.value)
 
 
-def test_a_frame_that_fails_says_why(spark: Any, tmp_path: Path) -> None:
+def test_failing_frame_reports_reason(spark: Any, tmp_path: Path) -> None:
     schema = Schema.parse("x int")
     frame = spark.range(10).selectExpr("cast(8 div (id - 3) as int) x")
     with pytest.raises(NosyncError, match="stage 'input': DIVIDE_BY_ZERO"):
         ingest(spark, frame, schema, [Layout(schema.types)], StagingService(str(tmp_path)))
 
 
-def test_types_are_what_spark_says(spark: Any) -> None:
+def test_types_are_those_of_spark(spark: Any) -> None:
     schema = Schema.parse("a int, s string")
     found = types_of(spark)(["soundex(s) as x", "a + 1L", "map(s, array(a))"], schema)
     assert found == ["string", "bigint", "map<string,array<int>>"]
@@ -212,7 +207,7 @@ def test_types_are_what_spark_says(spark: Any) -> None:
         fallback.analysed(spark, "make_interval(a)", schema)
 
 
-def test_values_come_in_the_order_of_the_rows(spark: Any) -> None:
+def test_values_are_in_order_of_rows(spark: Any) -> None:
     schema = Schema.parse("a int, `odd name` string, _row double")
     n = 5000
     columns = [
@@ -233,7 +228,7 @@ def test_values_come_in_the_order_of_the_rows(spark: Any) -> None:
     assert [len(c) for c in fallback.evaluate_in_spark(spark, asked, schema, empty, 0)] == [0, 0, 0]
 
 
-def test_every_type_passes_through_an_expression(spark: Any) -> None:
+def test_every_type_passes_through_spark_expression(spark: Any) -> None:
     given = every()
     names = [f"`{name}`" for name in SCHEMA.names]
     sqls = [f"nvl2(mask('a'), {name}, {name})" for name in names]
@@ -243,7 +238,7 @@ def test_every_type_passes_through_an_expression(spark: Any) -> None:
     assert count(Updates(found, given.diff), SCHEMA.types) == count(given, SCHEMA.types)
 
 
-def test_an_expression_that_fails_names_itself_and_the_row(spark: Any) -> None:
+def test_failing_expression_names_itself_and_row(spark: Any) -> None:
     schema = Schema.parse("a int, b int")
     sql = "length(mask(string(a))) + a div b"
     asked = [compile_expression(s, schema, types=types_of(spark)) for s in ("mask(string(b))", sql)]

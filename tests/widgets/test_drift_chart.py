@@ -12,7 +12,7 @@ TITLES = ("late", "<b>& co</b>")
 COUNTS = [DifferenceCounts(1, 0, 4, 0), DifferenceCounts(5, 2, 4, 1), DifferenceCounts(9, 3, 0, 1)]
 
 
-def test_a_chart_is_whole_markup_and_shows_names_as_text() -> None:
+def test_chart_is_well_formed_and_escapes_names() -> None:
     html = counts_chart(COUNTS, TITLES)
     page = ElementTree.fromstring(f"<div>{html}</div>")
     assert "<b>" not in html
@@ -20,7 +20,7 @@ def test_a_chart_is_whole_markup_and_shows_names_as_text() -> None:
     assert "only in <b>& co</b>" in "".join(page.itertext())
 
 
-def test_who_cannot_see_it_is_told_the_same() -> None:
+def test_chart_has_text_alternatives() -> None:
     page = ElementTree.fromstring(f"<div>{counts_chart(COUNTS, TITLES)}</div>")
     picture = page.find("figure/svg")
     assert picture is not None
@@ -31,7 +31,7 @@ def test_who_cannot_see_it_is_told_the_same() -> None:
     assert cells == [[str(each) for each in counts] for counts in COUNTS]
 
 
-def test_lines_are_told_apart_without_colour() -> None:
+def test_lines_differ_without_colour() -> None:
     page = ElementTree.fromstring(f"<div>{counts_chart(COUNTS, TITLES)}</div>")
     lines = page.findall("figure/svg/path[@stroke-width]")
     assert len({line.get("stroke-dasharray") for line in lines}) == len(lines) == 3
@@ -41,7 +41,7 @@ def test_lines_are_told_apart_without_colour() -> None:
     assert len({x for x, _ in ends}) == 1
 
 
-def test_without_a_past_there_is_no_chart() -> None:
+def test_chart_needs_two_epochs() -> None:
     assert counts_chart(COUNTS[:1], TITLES) == ""
     assert counts_chart([], TITLES) == ""
     table = ChartedTable("c", ["x"], [["1"]], chart="<p>chart</p>")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from playwright._impl._driver import compute_driver_executable
 
 import nosync_widgets
 from nosync_nb import RecoveryReport
@@ -39,11 +36,11 @@ STATIC = Path(nosync_widgets.__file__).parent / "static"
         ("x" * 200, "x" * 119 + "…"),
     ],
 )
-def test_values_are_shown_shortly(item: object, expected: str | None) -> None:
+def test_values_are_short(item: object, expected: str | None) -> None:
     assert expected == formats.value(item)
 
 
-def test_moments_that_are_all_midnights_are_shown_by_their_dates() -> None:
+def test_midnights_are_shown_as_dates() -> None:
     days = [datetime(2024, 2, 8, tzinfo=UTC), datetime(2024, 2, 9, tzinfo=UTC)]
     noon = datetime(2024, 2, 9, 12, 30, tzinfo=UTC)
     show = formats.like([(days[0], days[0], 1), (days[1], noon, None), (None, None, None)])
@@ -53,13 +50,13 @@ def test_moments_that_are_all_midnights_are_shown_by_their_dates() -> None:
     assert formats.like([(abroad,)])((abroad,)) == [str(abroad)]
 
 
-def test_what_to_do_if_a_view_is_gone_is_read_without_opening_what_stands_above_it() -> None:
+def test_folded_view_says_how_to_open_it_again() -> None:
     summary = formats.folded("rows of <b>", "<table></table>").partition("</summary>")[0]
     assert "rows of &lt;b&gt;" in summary
     assert "run this cell again" in summary
 
 
-def test_a_time_is_the_readers_and_names_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_local_and_names_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "Asia/Tokyo")
         time.tzset()
@@ -81,7 +78,7 @@ def test_figures_carry_their_units() -> None:
     assert formats.moment(datetime(2025, 1, 1, tzinfo=UTC))[0] == "2"
 
 
-def test_a_table_escapes_every_cell() -> None:
+def test_table_escapes_every_cell() -> None:
     table = Table("<b>", ["<i>"], [["<script>alert(1)</script>"], [None]], types=["string"])
     assert "<script>" not in table.html()
     assert "&lt;script&gt;" in table.html()
@@ -89,13 +86,13 @@ def test_a_table_escapes_every_cell() -> None:
     assert 'scope="col"' in table.html()
 
 
-def test_null_is_not_the_text_null() -> None:
+def test_null_differs_from_text_null() -> None:
     html = Table("", ["x"], [[None], ["null"]]).html()
     assert html.count("null</em>") == 1
     assert html.count("null") == 2
 
 
-def test_a_table_of_many_rows_scrolls_and_what_is_said_of_it_does_not() -> None:
+def test_table_of_many_rows_scrolls_without_its_notes() -> None:
     def drawn(rows: int) -> str:
         return Table("t", ["n"], [["1"]] * rows, notes=["the first of them"]).html()
 
@@ -104,12 +101,12 @@ def test_a_table_of_many_rows_scrolls_and_what_is_said_of_it_does_not() -> None:
     assert drawn(41).endswith("</table></div><div>the first of them</div></div>")
 
 
-def test_numbers_stand_right() -> None:
+def test_numbers_are_right_aligned() -> None:
     text = Table("t", ["n", "s"], [["1", "a"], ["100", "b"]], types=["int", "string"]).text()
     assert text.splitlines() == ["t", "  n  s", "  1  a", "100  b"]
 
 
-def test_a_timeline_has_no_gaps_between_positions() -> None:
+def test_timeline_has_no_gaps_between_positions() -> None:
     timeline = Timeline([(0, 0), (16, 16), (32, 32), range(40, 41), (43, 46), range(5, 5)])
     assert list(timeline) == [0, 16, 32, 40, 43, 44, 45, 46]
     assert [timeline.before(e) for e in timeline] == [None, 0, 16, 32, 40, 43, 44, 45]
@@ -119,14 +116,14 @@ def test_a_timeline_has_no_gaps_between_positions() -> None:
         timeline[8]
 
 
-def test_a_timeline_of_many_epochs_is_small() -> None:
+def test_timeline_of_many_epochs_is_small() -> None:
     assert len(Timeline([(0, 100_000)])) == 100_001
     assert len(Timeline((e, e) for e in range(0, 1600, 16)).steps) == 1
     assert Timeline([]).latest is None
     assert Timeline([]).nearest(3) is None
 
 
-def test_a_graph_is_drawn_or_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_is_drawn_or_written(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = GraphPicture({"a:b": (), "<c>": ("a:b",)}, inputs=["a:b"], details={"<c>": "2 rows"})
     assert picture.text().splitlines() == ["a:b", "<c> <- a:b   (2 rows)"]
     if shutil.which("dot"):
@@ -137,26 +134,7 @@ def test_a_graph_is_drawn_or_written(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"text/plain"} == set(picture._repr_mimebundle_())
 
 
-def test_the_script_of_the_view() -> None:
-    node, _ = compute_driver_executable()  # Playwright brings one
-    done = subprocess.run(
-        [node, "--test", str(SCRIPT)],
-        env={**os.environ, "TRAVEL_JS": str(STATIC / "travel.js")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout
-
-
-def test_the_script_is_plain_and_offline() -> None:
-    script = (STATIC / "travel.js").read_text() + (STATIC / "travel.css").read_text()
-    assert "innerHTML" not in script
-    assert "http" not in script
-    assert "import " not in script
-
-
-def test_a_recovery_report_is_a_table_of_text() -> None:
+def test_recovery_report_is_table_of_text() -> None:
     report = RecoveryReport(fresh=False, resumed_at=1, not_restored={"<x>": "In[3] <x> = 1"})
     assert "recovered at epoch 1" in report_html(report)
     assert "&lt;x&gt;" in report_html(report)

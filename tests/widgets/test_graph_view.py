@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any
 
 import pytest
 from internals import asked, drain_background
-from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
 from nosync_widgets.live import overview_poller
@@ -59,9 +56,7 @@ def node(view: FrontierView, name: str) -> dict[str, Any]:
     return found
 
 
-def test_each_stage_is_shown_with_columns_rows_where_it_ran_and_how_far_it_is(
-    view: FrontierView, session: Any
-) -> None:
+def test_node_shows_columns_rows_executor_and_progress(view: FrontierView, session: Any) -> None:
     assert [each["name"] for each in view.state["nodes"]] == ["flights", "late", "counts"]
     flights, late = node(view, "flights"), node(view, "late")
     assert (flights["kind"], flights["reads"], flights["ran"]) == ("input", [], "changed by you")
@@ -74,9 +69,7 @@ def test_each_stage_is_shown_with_columns_rows_where_it_ran_and_how_far_it_is(
     assert view.title() == "graph of epoch 2: 1 input, 2 stages"
 
 
-def test_what_a_failure_would_cost_now_is_said_in_words(
-    view: FrontierView, session: Any, tmp_path: Path
-) -> None:
+def test_costs_of_failures_are_in_words(view: FrontierView, session: Any, tmp_path: Path) -> None:
     told = {each["what"]: each["text"] for each in view.state["costs"]}
     assert told["the kernel dies"] == "nothing would be lost"
     assert told["the disk is lost"].startswith("back to epoch 0: all 2 epochs would be lost, since")
@@ -94,7 +87,7 @@ def test_what_a_failure_would_cost_now_is_said_in_words(
         assert {each["text"] for each in costs[:3]} == {"nothing would be lost"}
 
 
-def test_a_single_epoch_that_would_be_lost_is_not_called_all_of_them(tmp_path: Path) -> None:
+def test_single_lost_epoch_is_not_called_all(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "one") as session:
         session.input("numbers", "x int").insert([(1,)])
         session.commit()
@@ -104,7 +97,7 @@ def test_a_single_epoch_that_would_be_lost_is_not_called_all_of_them(tmp_path: P
         view.close()
 
 
-def test_selecting_a_stage_shows_its_rows_of_now(
+def test_selected_stage_shows_its_current_rows(
     view: FrontierView, pulse: OverviewPoller, session: Any
 ) -> None:
     assert view.page == {}
@@ -123,7 +116,7 @@ def test_selecting_a_stage_shows_its_rows_of_now(
     assert view.page == {}
 
 
-def test_rows_are_few_and_read_again_for_another_epoch_alone(
+def test_rows_are_few_and_read_once_per_epoch(
     view: FrontierView, pulse: OverviewPoller, session: Any
 ) -> None:
     session["flights"].insert([(f"{number:05}", number) for number in range(1000)])
@@ -137,7 +130,7 @@ def test_rows_are_few_and_read_again_for_another_epoch_alone(
     drain_background(session)
 
 
-def test_after_a_rewind_the_rows_are_those_that_the_epoch_has_now(
+def test_rows_after_rewind_are_those_of_new_epoch(
     view: FrontierView, pulse: OverviewPoller, session: Any
 ) -> None:
     view.select("late")
@@ -149,9 +142,7 @@ def test_after_a_rewind_the_rows_are_those_that_the_epoch_has_now(
     assert (view.page["epoch"], view.page["rows"]) == (2, [["DL", "70"], ["UA", "5"]])
 
 
-def test_rows_are_dated_with_the_epoch_that_they_are_of(
-    view: FrontierView, pulse: OverviewPoller, session: Any
-) -> None:
+def test_rows_carry_their_epoch(view: FrontierView, pulse: OverviewPoller, session: Any) -> None:
     """Also where it moves on between two looks, as it does while a cell commits."""
     view.select("late")
     session["flights"].insert([("DL", 70)])
@@ -161,7 +152,7 @@ def test_rows_are_dated_with_the_epoch_that_they_are_of(
     assert view.page["rows"] == [["DL", "70"], ["UA", "5"], ["UA", "9"]]
 
 
-def test_a_stage_that_has_stopped_says_why_and_its_last_rows(
+def test_stopped_stage_shows_reason_and_last_rows(
     view: FrontierView, pulse: OverviewPoller, session: Any
 ) -> None:
     session.stage("late", session["flights"].filter("delay > 4").select("delay"))
@@ -174,7 +165,7 @@ def test_a_stage_that_has_stopped_says_why_and_its_last_rows(
     assert node(view, "late")["version"] == 2
 
 
-def test_a_stage_that_is_dropped_is_selected_no_more(
+def test_dropped_stage_is_deselected(
     view: FrontierView, pulse: OverviewPoller, session: Any
 ) -> None:
     view.select("counts")
@@ -186,9 +177,7 @@ def test_a_stage_that_is_dropped_is_selected_no_more(
     assert view.selected == ""
 
 
-def test_the_graph_follows_into_a_branch(
-    view: FrontierView, pulse: OverviewPoller, session: Any
-) -> None:
+def test_graph_follows_into_branch(view: FrontierView, pulse: OverviewPoller, session: Any) -> None:
     view.select("late")
     with session.branch("what_if", at=1) as branch:
         pulse.move(branch, "what_if")
@@ -217,20 +206,20 @@ def test_names_and_values_are_text(tmp_path: Path) -> None:
         view.close()
 
 
-def test_the_fallback_is_lines_of_text_and_a_table(view: FrontierView) -> None:
+def test_static_graph_is_lines_and_table(view: FrontierView) -> None:
     data, _ = view._repr_mimebundle_()
     assert "counts <- late   (1 row" in data["text/plain"]
     assert "inputs and stages at epoch 2" in data["text/html"]
     assert "if the kernel dies: nothing would be lost" in data["text/html"]
 
 
-def test_the_table_says_what_the_view_says(session: Any) -> None:
+def test_static_table_has_schema_and_state(session: Any) -> None:
     text = overview_table(session.info.overview()).text()
     assert "carrier string, delay int" in text
     assert "live" in text
 
 
-def test_closing_frees_the_view(view: FrontierView, pulse: OverviewPoller, session: Any) -> None:
+def test_close_frees_view(view: FrontierView, pulse: OverviewPoller, session: Any) -> None:
     view.select("late")
     view.close()
     view.close()
@@ -238,19 +227,3 @@ def test_closing_frees_the_view(view: FrontierView, pulse: OverviewPoller, sessi
     session.commit()
     pulse.refresh()
     assert view.page["epoch"] == 2
-
-
-def test_the_script_of_the_graph() -> None:
-    node_, _ = compute_driver_executable()  # Playwright brings one
-    done = subprocess.run(
-        [node_, "--test", str(SCRIPT)],
-        env={**os.environ, "VIEW_JS": str(STATIC / "frontier.js")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout
-    source = (STATIC / "frontier.js").read_text()
-    assert len(source.splitlines()) <= 400
-    assert "innerHTML" not in source
-    assert "import " not in source

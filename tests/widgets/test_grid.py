@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import sys
 import threading
@@ -20,7 +19,6 @@ import pyarrow.parquet
 import pytest
 from internals import asked, services_of
 from nbconvert import HTMLExporter
-from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
 from nosync.open_views import OpenViews
@@ -86,7 +84,7 @@ def sent(grid: GridView, monkeypatch: pytest.MonkeyPatch, kind: str) -> Any:
 # -- pages -----------------------------------------------------------------------------------------
 
 
-def test_a_grid_opens_on_the_first_page_dated(grid: GridView) -> None:
+def test_grid_opens_on_first_page_with_epoch(grid: GridView) -> None:
     page = grid.page
     assert page["rows"] == [[None, "65"], ["AA", "70"]]
     assert (page["epoch"], page["total"], page["offset"], grid.latest) == (1, 5, 0, 1)
@@ -94,14 +92,14 @@ def test_a_grid_opens_on_the_first_page_dated(grid: GridView) -> None:
     assert grid.title() == "late at epoch 1: rows 1 to 2 of 5"
 
 
-def test_pages_are_turned_and_the_last_one_is_where_it_ends(grid: GridView) -> None:
+def test_pages_turn_and_end_at_last_row(grid: GridView) -> None:
     assert show(grid, offset=2)["rows"] == [["B6", "61"], ["B6", "61"]]
     assert show(grid, offset=4)["rows"] == [["UA", "90"]]
     assert (show(grid, offset=400)["rows"], grid.page["offset"]) == ([["UA", "90"]], 4)
     assert show(grid, offset=-3)["offset"] == 0
 
 
-def test_rows_are_sorted_by_columns_and_null_comes_first_or_last(grid: GridView) -> None:
+def test_rows_are_sorted_with_null_first_or_last(grid: GridView) -> None:
     assert show(grid, order=[[1, True]], limit=3)["rows"] == [
         ["UA", "90"],
         ["AA", "70"],
@@ -113,7 +111,7 @@ def test_rows_are_sorted_by_columns_and_null_comes_first_or_last(grid: GridView)
     assert "by delay, carrier desc" in grid.title()
 
 
-def test_rows_are_filtered_by_sql_and_a_mistake_leaves_what_is_shown(grid: GridView) -> None:
+def test_rows_are_filtered_by_sql_and_error_leaves_page(grid: GridView) -> None:
     assert show(grid, where="carrier = 'B6'")["rows"] == [["B6", "61"]] * 2
     assert (grid.page["total"], grid.page["where"]) == (2, "carrier = 'B6'")
     page = show(grid, where="carier = 'B6'")
@@ -124,21 +122,21 @@ def test_rows_are_filtered_by_sql_and_a_mistake_leaves_what_is_shown(grid: GridV
     assert page["rows"][0] == ["UA", "90"]
 
 
-def test_a_page_never_has_more_than_200_rows(grid: GridView, session: Any) -> None:
+def test_page_has_at_most_200_rows(grid: GridView, session: Any) -> None:
     fly(session, *((f"{n:04}", 100 + n) for n in range(1000)))
     grid.refresh()
     assert len(show(grid, limit=100_000)["rows"]) == 200
     assert len(show(grid, limit=-1)["rows"]) == 1
 
 
-def test_a_message_that_makes_no_sense_harms_nothing(grid: GridView) -> None:
+def test_malformed_message_changes_nothing(grid: GridView) -> None:
     assert show(grid, order=[[99, True], [-1, True]])["order"] == []
     asked(grid, {"kind": "nothing"})
     asked(grid, {"kind": "download", "format": "exe"})
     assert len(grid.page["rows"]) == 2
 
 
-def test_a_top_is_shown_in_its_own_order(session: Any) -> None:
+def test_top_is_shown_in_its_order(session: Any) -> None:
     worst = session["flights"].group_by("carrier").top(2, by="delay desc")
     session.stage("worst", worst)
     grid = GridView(session, "worst")
@@ -147,7 +145,7 @@ def test_a_top_is_shown_in_its_own_order(session: Any) -> None:
     grid.close()
 
 
-def test_values_are_text_and_nothing_else(session: Any) -> None:
+def test_values_are_escaped(session: Any) -> None:
     fly(session, ("<img src=x onerror=alert(1)>", 99), ("\u202eevil", 98))
     grid = GridView(session, "late")
     assert ["\\u202eevil", "98"] in grid.page["rows"]
@@ -158,7 +156,7 @@ def test_values_are_text_and_nothing_else(session: Any) -> None:
 # -- following -------------------------------------------------------------------------------------
 
 
-def test_a_grid_follows_commits_on_its_page_in_its_order(grid: GridView, session: Any) -> None:
+def test_grid_follows_commits_on_its_page_in_its_order(grid: GridView, session: Any) -> None:
     show(grid, order=[[1, True]], where="carrier <> 'AA'")
     fly(session, ("DL", 99), ("AA", 999))
     grid.refresh()
@@ -177,7 +175,7 @@ def test_many_commits_are_one_page(grid: GridView, session: Any) -> None:
     assert not grid.pace.waits
 
 
-def test_an_epoch_that_changes_nothing_here_reads_nothing(grid: GridView, session: Any) -> None:
+def test_epoch_without_changes_reads_nothing(grid: GridView, session: Any) -> None:
     grid.summing.run()
     summing = grid.summing.acted
     fly(session, ("UA", 1))
@@ -187,7 +185,7 @@ def test_an_epoch_that_changes_nothing_here_reads_nothing(grid: GridView, sessio
     assert grid.summing.acted == summing
 
 
-def test_a_frozen_grid_stays_and_counts_how_far_it_is_behind(grid: GridView, session: Any) -> None:
+def test_frozen_grid_stays_and_counts_newer_epochs(grid: GridView, session: Any) -> None:
     asked(grid, {"kind": "freeze", "on": True})
     for delay in (91, 92, 93):
         fly(session, ("AA", delay))
@@ -198,9 +196,7 @@ def test_a_frozen_grid_stays_and_counts_how_far_it_is_behind(grid: GridView, ses
     assert (grid.page["epoch"], grid.page["rows"][0]) == (4, ["AA", "93"])
 
 
-def test_after_a_rewind_and_a_new_version_it_shows_what_is_there(
-    grid: GridView, session: Any
-) -> None:
+def test_grid_after_rewind_and_new_version_shows_contents(grid: GridView, session: Any) -> None:
     fly(session, ("AA", 99))
     session.rewind(to=1)
     grid.refresh()
@@ -212,9 +208,7 @@ def test_after_a_rewind_and_a_new_version_it_shows_what_is_there(
     assert (grid.page["rows"], grid.page["order"], grid.page["where"]) == ([["90"]], [], "")
 
 
-def test_a_stage_that_is_gone_is_an_error_beside_its_last_rows(
-    grid: GridView, session: Any
-) -> None:
+def test_dropped_stage_is_error_beside_last_rows(grid: GridView, session: Any) -> None:
     session.drop("late")
     grid.refresh()
     assert "there is no stage or input 'late'" in grid.page["error"]
@@ -222,7 +216,7 @@ def test_a_stage_that_is_gone_is_an_error_beside_its_last_rows(
     assert "late" in grid.static()[0]
 
 
-def test_a_grid_moves_to_a_branch_and_back(grid: GridView, session: Any) -> None:
+def test_grid_moves_to_branch_and_back(grid: GridView, session: Any) -> None:
     with session.branch("what_if") as branch:
         grid.move(branch, "what_if")
         branch["flights"].insert([("ZZ", 999)])
@@ -235,7 +229,7 @@ def test_a_grid_moves_to_a_branch_and_back(grid: GridView, session: Any) -> None
         assert (grid.page["name"], grid.page["total"]) == ("late", 5)
 
 
-def test_threads_may_ask_while_epochs_commit(grid: GridView, session: Any) -> None:
+def test_threads_may_read_while_epochs_commit(grid: GridView, session: Any) -> None:
     failures: list[BaseException] = []
 
     def ask() -> None:
@@ -258,7 +252,7 @@ def test_threads_may_ask_while_epochs_commit(grid: GridView, session: Any) -> No
     assert (grid.page["total"], grid.page["epoch"]) == (25, 21)
 
 
-def test_a_closed_grid_hears_of_no_commit(session: Any) -> None:
+def test_closed_grid_receives_no_commit(session: Any) -> None:
     before = services_of(session).listeners.subscribers
     grid = GridView(session, "late")
     layout = grid.layout
@@ -273,7 +267,7 @@ def test_a_closed_grid_hears_of_no_commit(session: Any) -> None:
 # -- summaries, files, fallback --------------------------------------------------------------------
 
 
-def test_summaries_are_made_in_the_background_and_dated(grid: GridView, session: Any) -> None:
+def test_summaries_are_computed_in_background_with_epoch(grid: GridView, session: Any) -> None:
     assert grid.summary == {}
     assert grid.summing.waits
     grid.summing.run()
@@ -290,7 +284,7 @@ def test_summaries_are_made_in_the_background_and_dated(grid: GridView, session:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_download_has_all_rows_of_the_filter_in_the_order_shown(
+def test_download_has_all_filtered_rows_in_order(
     grid: GridView, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     show(grid, order=[[1, True]], where="carrier is not null")
@@ -303,7 +297,7 @@ def test_a_download_has_all_rows_of_the_filter_in_the_order_shown(
     }
 
 
-def test_nested_values_are_json_in_a_csv(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_values_are_json_in_csv(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = session.input("odd", "tags array<string>, raw binary")
     odd.insert([(["a", "é"], b"\x01"), (None, None)])
     session.commit()
@@ -314,14 +308,14 @@ def test_nested_values_are_json_in_a_csv(session: Any, monkeypatch: pytest.Monke
     grid.close()
 
 
-def test_what_is_too_large_is_not_sent(
+def test_download_over_limit_is_refused(
     grid: GridView, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.collect_rows = 3
     assert "5 rows are more than session.collect_rows = 3" in sent(grid, monkeypatch, "csv")[0]
 
 
-def test_the_fallback_is_a_table_with_its_epoch(grid: GridView) -> None:
+def test_static_grid_is_table_with_epoch(grid: GridView) -> None:
     show(grid, order=[[1, True]])
     data = grid.bundle()
     assert "application/vnd.jupyter.widget-view+json" in data
@@ -329,7 +323,7 @@ def test_the_fallback_is_a_table_with_its_epoch(grid: GridView) -> None:
     assert data["text/plain"].splitlines()[2:] == ["UA          90", "AA          70"]
 
 
-def test_a_notebook_converted_to_html_has_the_table(grid: GridView) -> None:
+def test_notebook_converted_to_html_has_table(grid: GridView) -> None:
     output = nbformat.v4.new_output("execute_result", data=grid.bundle(), execution_count=1)
     cell = nbformat.v4.new_code_cell("late", outputs=[output])
     page, _ = HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
@@ -338,7 +332,7 @@ def test_a_notebook_converted_to_html_has_the_table(grid: GridView) -> None:
     assert "widget-view" not in page
 
 
-def test_a_pace_acts_once_for_all_who_asked_and_once_more_for_who_asked_meanwhile() -> None:
+def test_throttle_acts_once_per_burst() -> None:
     begun, go_on, twice = (threading.Event() for _ in range(3))
 
     def act() -> None:
@@ -360,7 +354,7 @@ def test_a_pace_acts_once_for_all_who_asked_and_once_more_for_who_asked_meanwhil
     assert not pace.waits
 
 
-def test_paces_rest_so_long_that_all_of_a_budget_stay_within_it() -> None:
+def test_throttles_share_budget() -> None:
     budget = ThreadBudget(0.03)
     every = [Throttle(lambda: sum(range(1000)), budget) for _ in range(3)]
     assert budget.rest_s(0.4) == pytest.approx(0.4 * 3 / 0.03)
@@ -374,9 +368,7 @@ def test_paces_rest_so_long_that_all_of_a_budget_stay_within_it() -> None:
     every[0].close()
 
 
-def test_a_pace_rests_longer_while_others_have_the_processor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_throttle_rests_longer_while_process_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two seconds of rest are due: the process worked for half of them, for all, or was idle."""
     now = {"thread": 0.0, "process": 0.0, "clock": 0.0}
     rests: list[float] = []
@@ -423,7 +415,7 @@ def test_a_pace_rests_longer_while_others_have_the_processor(
     pace.close()
 
 
-def test_open_views_of_a_notebook_share_one_budget(session: Any) -> None:
+def test_open_views_share_one_budget(session: Any) -> None:
     views = OpenViews()
     for name in ("flights", "late"):
         views.grid(session, name, 20, None)
@@ -435,7 +427,7 @@ def test_open_views_of_a_notebook_share_one_budget(session: Any) -> None:
     assert budget.sharing == 0
 
 
-def test_a_summary_adds_no_layers_up_and_loads_no_pandas() -> None:
+def test_summary_merges_no_layers_and_loads_no_pandas() -> None:
     """Adding up a million rows takes longer than counting; loading pandas takes half a second."""
     script = """
 import sys, tempfile, nosync_nb
@@ -453,23 +445,3 @@ with tempfile.TemporaryDirectory() as folder, nosync_nb.open(folder + "/log") as
     assert "pandas" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_the_script_of_the_grid() -> None:
-    node, _ = compute_driver_executable()  # Playwright brings one
-    done = subprocess.run(
-        [node, "--test", str(SCRIPTS / "grid.test.mjs")],
-        env={**os.environ, "VIEW_JS": str(STATIC / "grid.js")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.parametrize("name", ["grid.js", "grid.css"])
-def test_what_the_browser_gets_is_plain_and_offline(name: str) -> None:
-    source = (STATIC / name).read_text()
-    for word in ("innerHTML", "http", "import "):
-        assert word not in source
-    assert len(source.splitlines()) <= 400

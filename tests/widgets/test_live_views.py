@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from typing import Any, cast
 
 import pytest
 from internals import asked, drain_background, services_of
-from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
 from nosync_widgets.live import overview_poller
@@ -64,16 +62,14 @@ def fly(session: Any, *rows: tuple[str, int]) -> int:
     return int(session.commit())
 
 
-def test_who_commits_does_not_know_that_it_is_watched(view: LayersView, session: Any) -> None:
+def test_view_adds_no_listener_to_commits(view: LayersView, session: Any) -> None:
     assert services_of(session).listeners.subscribers == 0
     assert not services_of(session).listeners.has_listeners
     fly(session, ("DL", 1))
     assert view.state["epoch"] == 2
 
 
-def test_many_commits_are_told_once_and_nothing_new_is_not_told(
-    pulse: OverviewPoller, session: Any
-) -> None:
+def test_many_commits_are_published_once(pulse: OverviewPoller, session: Any) -> None:
     told = []
     pulse.subscribe(lambda: told.append(pulse.overview.epoch))
     for delay in range(20):
@@ -85,7 +81,7 @@ def test_many_commits_are_told_once_and_nothing_new_is_not_told(
     assert told == [22]
 
 
-def test_a_pulse_looks_by_itself_while_somebody_watches(session: Any) -> None:
+def test_poller_polls_while_subscribed(session: Any) -> None:
     pulse, told = OverviewPoller(session), threading.Event()
     leave = pulse.subscribe(lambda: told.set() if pulse.overview.epoch == 3 else None)
     fly(session, ("DL", 1))
@@ -113,7 +109,7 @@ def test_layers_are_shown_with_their_places(view: LayersView) -> None:
     assert view.title() == "layers of flights at epoch 2: 1 layer"
 
 
-def test_a_replica_is_a_place_that_gets_there(tmp_path: Path) -> None:
+def test_replica_is_shown_as_place_with_its_epoch(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/copy"
     with nosync_nb.open(tmp_path / "log", replicas=[url]) as session:
         flights = session.input("flights", "carrier string, delay int")
@@ -135,7 +131,7 @@ def test_a_replica_is_a_place_that_gets_there(tmp_path: Path) -> None:
         view.close()
 
 
-def test_a_merge_is_seen_while_it_goes_on_and_when_it_is_done(
+def test_merge_is_shown_while_it_runs_and_after(
     view: LayersView, pulse: OverviewPoller, session: Any
 ) -> None:
     def load(number: int) -> None:
@@ -160,7 +156,7 @@ def test_a_merge_is_seen_while_it_goes_on_and_when_it_is_done(
     assert view.state["layers"][-1]["upper"] == 7
 
 
-def test_the_front_end_asks_for_another_stage_by_message(view: LayersView) -> None:
+def test_front_end_selects_stage_by_message(view: LayersView) -> None:
     asked(view, {"stage": "worst"})
     assert view.stage == view.state["stage"] == "worst"
     asked(view, {"stage": "nobody"})
@@ -170,16 +166,14 @@ def test_the_front_end_asks_for_another_stage_by_message(view: LayersView) -> No
     assert view.static()[0]
 
 
-def test_without_any_stage_a_view_says_so(tmp_path: Path) -> None:
+def test_view_of_empty_session_reports_it(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         view = LayersView(OverviewPoller(session))
         assert view.state["why"] == "no inputs and no stages yet"
         view.close()
 
 
-def test_a_stage_that_is_dropped_is_said_to_be_gone(
-    view: LayersView, pulse: OverviewPoller, session: Any
-) -> None:
+def test_dropped_stage_is_reported(view: LayersView, pulse: OverviewPoller, session: Any) -> None:
     view.choose("worst")
     session.drop("worst")
     pulse.refresh()
@@ -187,7 +181,7 @@ def test_a_stage_that_is_dropped_is_said_to_be_gone(
     assert [name for name, _ in view.state["stages"]] == ["flights"]
 
 
-def test_views_follow_into_a_branch_and_name_it(
+def test_views_follow_into_branch_and_name_it(
     view: LayersView, pulse: OverviewPoller, session: Any
 ) -> None:
     with session.branch("what_if", at=1) as branch:
@@ -201,7 +195,7 @@ def test_views_follow_into_a_branch_and_name_it(
         assert (view.state["name"], view.state["epoch"]) == ("flights", 3)
 
 
-def test_what_fails_is_a_line_in_the_view_and_goes_when_it_is_over(
+def test_error_is_shown_in_view_until_it_is_over(
     view: LayersView, pulse: OverviewPoller, session: Any
 ) -> None:
     reader = nosync_nb.open(session.path, mode="r")
@@ -216,7 +210,7 @@ def test_what_fails_is_a_line_in_the_view_and_goes_when_it_is_over(
 
 
 @pytest.mark.parametrize("opens", [LayersView, FrontierView, ListView, Panel])
-def test_of_a_session_that_has_ended_views_say_what_to_do(
+def test_views_of_closed_session_name_remedy(
     opens: Any, pulse: OverviewPoller, session: Any
 ) -> None:
     again = "run %dd panel" if opens is Panel else "run this cell again"
@@ -236,7 +230,7 @@ def test_of_a_session_that_has_ended_views_say_what_to_do(
     view.close()
 
 
-def test_of_a_log_that_was_taken_over_views_say_what_to_do(
+def test_views_of_log_taken_over_name_remedy(
     view: LayersView, pulse: OverviewPoller, session: Any
 ) -> None:
     taken = "import nosync_nb, sys; nosync_nb.open(sys.argv[1], takeover=True).close()"
@@ -250,7 +244,7 @@ def test_of_a_log_that_was_taken_over_views_say_what_to_do(
     assert view.state["layers"]
 
 
-def test_what_fails_once_is_looked_at_again(
+def test_failed_poll_is_repeated(
     view: LayersView, pulse: OverviewPoller, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -266,7 +260,7 @@ def _raises(_pulse: OverviewPoller) -> Any:
     raise MemoryError("none")
 
 
-def test_the_fallback_is_a_dated_table(view: LayersView) -> None:
+def test_static_view_is_table_with_epoch(view: LayersView) -> None:
     data, _ = view._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
     assert "<table>" in data["text/html"]
@@ -274,9 +268,7 @@ def test_the_fallback_is_a_dated_table(view: LayersView) -> None:
     assert "memory+disk" in data["text/plain"]
 
 
-def test_closing_frees_the_view_and_its_layout(
-    pulse: OverviewPoller, session: Any, view: LayersView
-) -> None:
+def test_close_frees_view_and_layout(pulse: OverviewPoller, session: Any, view: LayersView) -> None:
     layout = view.layout
     view.close()
     view.close()
@@ -288,7 +280,7 @@ def test_closing_frees_the_view_and_its_layout(
     assert view.state["epoch"] == 2
 
 
-def test_threads_may_look_and_ask_while_epochs_commit(
+def test_threads_may_poll_and_select_while_epochs_commit(
     view: LayersView, pulse: OverviewPoller, session: Any
 ) -> None:
     failures: list[BaseException] = []
@@ -313,27 +305,6 @@ def test_threads_may_look_and_ask_while_epochs_commit(
     assert (view.state["epoch"], view.state["error"]) == (22, "")
 
 
-@pytest.mark.parametrize("name", ["layers", "parts"])
-def test_the_script_of_a_view(name: str) -> None:
-    node, _ = compute_driver_executable()  # Playwright brings one
-    done = subprocess.run(
-        [node, "--test", str(SCRIPTS / f"{name}.test.mjs")],
-        env={**os.environ, "VIEW_JS": str(STATIC / f"{name}.js")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.parametrize("name", ["layers.js", "parts.js", "live.css"])
-def test_what_the_browser_gets_is_plain_and_offline(name: str) -> None:
-    source = (STATIC / name).read_text()
-    for word in ("innerHTML", "http", "import "):
-        assert word not in source
-    assert len(source.splitlines()) <= 400
-
-
 def contrast(one: str, other: str) -> float:
     """How well two colours of a style sheet are told apart, by WCAG 2."""
 
@@ -346,7 +317,7 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_what_is_written_on_a_layer_can_be_read_in_light_and_dark() -> None:
+def test_text_on_layers_is_readable_in_light_and_dark() -> None:
     colours = re.findall(r"--nosync-(\w+): (#[0-9a-f]{6});", (STATIC / "live.css").read_text())
     for kind in ("memory", "disk", "some", "copied"):
         own, label = ([c for name, c in colours if name == each] for each in (kind, "label"))
@@ -354,7 +325,7 @@ def test_what_is_written_on_a_layer_can_be_read_in_light_and_dark() -> None:
         assert all(contrast(*pair) >= 4.5 for pair in zip(own, label, strict=True)), kind
 
 
-def test_what_is_told_is_told_where_the_front_end_was_answered_last(
+def test_update_is_sent_in_context_of_last_message(
     view: LayersView, pulse: OverviewPoller, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else its next message waits for the cell that runs."""

@@ -38,14 +38,14 @@ def view(session: Any) -> Iterator[TravelView]:
     view.close()
 
 
-def test_a_view_opens_at_the_latest_epoch(view: TravelView) -> None:
+def test_slider_opens_at_latest_epoch(view: TravelView) -> None:
     assert view.epoch == 3
     assert view.page["rows"] == [["AA", "1"], ["B6", None], ["UA", "9"]]
     assert view.page["changes"] == [[1, ["B6", None]]]
     assert view.page["label"] == "day 3"
 
 
-def test_moving_reads_that_epoch_and_what_it_changed(view: TravelView) -> None:
+def test_travel_reads_epoch_and_its_changes(view: TravelView) -> None:
     view.travel(2)
     assert view.page["rows"] == [["AA", "1"], ["UA", "9"]]
     assert view.page["by"] == ["carrier"]
@@ -55,13 +55,13 @@ def test_moving_reads_that_epoch_and_what_it_changed(view: TravelView) -> None:
     assert view.title() == "worst at epoch 2 (day 2): +1 −1 since epoch 1"
 
 
-def test_the_front_end_asks_by_message(view: TravelView) -> None:
+def test_front_end_travels_by_message(view: TravelView) -> None:
     asked(view, {"epoch": 1})
     assert view.epoch == view.page["asked"] == 1
     assert view.page["rows"] == [["AA", "1"], ["UA", "5"]]
 
 
-def test_every_question_is_answered_by_a_new_page(view: TravelView) -> None:
+def test_every_message_is_answered_by_new_page(view: TravelView) -> None:
     before = view.page
     asked(view, {"epoch": 3})
     assert view.page != before
@@ -69,7 +69,7 @@ def test_every_question_is_answered_by_a_new_page(view: TravelView) -> None:
     assert (view.epoch, view.page["asked"]) == (3, 99)
 
 
-def test_new_epochs_do_not_move_the_reader(view: TravelView, session: Any) -> None:
+def test_new_epochs_do_not_move_slider(view: TravelView, session: Any) -> None:
     view.travel(1)
     session["flights"].insert([("DL", 7)])
     session.commit()
@@ -80,7 +80,7 @@ def test_new_epochs_do_not_move_the_reader(view: TravelView, session: Any) -> No
     assert ["DL", "7"] in view.page["rows"]
 
 
-def test_a_commit_asks_open_views_to_refresh(
+def test_commit_asks_open_views_to_refresh(
     view: TravelView, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(throttle, "REST_S", 3600)
@@ -94,22 +94,20 @@ def test_a_commit_asks_open_views_to_refresh(
     assert not view.pace.waits
 
 
-def test_a_view_that_is_reloaded_shows_another_version(view: TravelView, session: Any) -> None:
+def test_reloaded_view_shows_new_version(view: TravelView, session: Any) -> None:
     session.stage("worst", session["flights"].filter("false"))
     view.refresh(reload=True)
     assert view.page["rows"] == []
 
 
-def test_an_error_is_shown_in_the_view(view: TravelView, session: Any) -> None:
+def test_error_is_shown_in_view(view: TravelView, session: Any) -> None:
     session.drop("worst")
     view.travel(1)
     assert "worst" in view.page["error"]
     assert "worst" in view.static()[0]
 
 
-def test_after_a_rewind_the_view_shows_the_rows_that_an_epoch_has_now(
-    view: TravelView, session: Any
-) -> None:
+def test_view_after_rewind_shows_rows_of_new_epochs(view: TravelView, session: Any) -> None:
     view.travel(3)
     session.rewind(to=1)
     session["flights"].insert([("DL", 70)])
@@ -125,7 +123,7 @@ def test_after_a_rewind_the_view_shows_the_rows_that_an_epoch_has_now(
     assert view.page["rows"] == [["AA", "1"], ["DL", "70"], ["UA", "5"]]
 
 
-def test_a_view_that_moves_to_a_branch_hears_of_its_commits_and_names_it(
+def test_view_on_branch_follows_its_commits_and_names_it(
     view: TravelView, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(throttle, "REST_S", 3600)
@@ -148,14 +146,14 @@ def test_a_view_that_moves_to_a_branch_hears_of_its_commits_and_names_it(
         assert view.page["name"] == "worst"
 
 
-def test_the_fallback_is_a_table(view: TravelView) -> None:
+def test_static_slider_is_table(view: TravelView) -> None:
     data, _ = view._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
     assert "<table>" in data["text/html"]
     assert "+  B6        null" in data["text/plain"]
 
 
-def test_rows_of_a_top_stand_in_its_order_at_each_epoch(session: Any) -> None:
+def test_top_is_in_its_order_at_each_epoch(session: Any) -> None:
     """In the view and in what is left of it without one."""
     session.stage("most", session["flights"].group_by().top(2, by="delay desc"))
     each = session["flights"].group_by("carrier").top(1, by="delay desc")
@@ -176,7 +174,7 @@ def test_rows_of_a_top_stand_in_its_order_at_each_epoch(session: Any) -> None:
     view.close()
 
 
-def test_what_is_left_of_a_view_tells_of_a_past_that_is_missing(session: Any) -> None:
+def test_static_view_names_missing_past(session: Any) -> None:
     session.stage("late", session["flights"].filter("delay > 3"))
     session.define({"old": session["flights"].filter("delay > 3")}, replay=0)
     for stage, beside in (("late", "old"), ("old", "late")):
@@ -188,20 +186,7 @@ def test_what_is_left_of_a_view_tells_of_a_past_that_is_missing(session: Any) ->
         view.close()
 
 
-def test_closing_frees_the_view_and_its_layout(session: Any) -> None:
-    view = TravelView(session, "worst")
-    layout = view.layout
-    assert view.comm is not None
-    view.close()
-    view.close()
-    assert view.comm is None
-    assert layout.comm is None
-    session["flights"].insert([("DL", 7)])
-    session.commit()
-    assert view.epoch == 3
-
-
-def test_threads_may_move_while_epochs_commit(view: TravelView, session: Any) -> None:
+def test_threads_may_travel_while_epochs_commit(view: TravelView, session: Any) -> None:
     failures: list[BaseException] = []
 
     def move() -> None:
@@ -224,7 +209,7 @@ def test_threads_may_move_while_epochs_commit(view: TravelView, session: Any) ->
     assert view.page["rows"]
 
 
-def test_a_page_is_bounded(session: Any) -> None:
+def test_page_is_bounded(session: Any) -> None:
     session["flights"].insert([(f"{number:05}", number) for number in range(1000)])
     session.commit()
     view = TravelView(session, "flights", limit=50)
@@ -235,7 +220,7 @@ def test_a_page_is_bounded(session: Any) -> None:
     view.close()
 
 
-def test_a_closed_view_hears_of_no_commit(session: Any) -> None:
+def test_closed_views_receive_no_commit_and_free_layout(session: Any) -> None:
     before = services_of(session).listeners.subscribers
     views = [TravelView(session, "worst") for _ in range(3)]
     assert services_of(session).listeners.subscribers == before + 3
@@ -249,9 +234,7 @@ def test_a_closed_view_hears_of_no_commit(session: Any) -> None:
 
 
 @pytest.mark.parametrize(("limit", "said"), [(2, True), (3, False), (4, False)])
-def test_what_is_shown_whole_is_not_called_the_first_rows(
-    session: Any, limit: int, said: bool
-) -> None:
+def test_rows_shown_completely_are_not_called_first(session: Any, limit: int, said: bool) -> None:
     view = TravelView(session, "worst", at=3, limit=limit)
     assert view.page["more"] is said
     assert len(view.page["rows"]) == min(limit, 3)
@@ -261,7 +244,7 @@ def test_what_is_shown_whole_is_not_called_the_first_rows(
 
 
 @pytest.mark.parametrize(("limit", "said"), [(1, True), (2, False), (3, False)])
-def test_changes_that_are_shown_whole_are_not_called_the_first(
+def test_changes_shown_completely_are_not_called_first(
     session: Any, limit: int, said: bool
 ) -> None:
     view = TravelView(session, "worst", at=1, limit=limit)
@@ -269,7 +252,7 @@ def test_changes_that_are_shown_whole_are_not_called_the_first(
     view.close()
 
 
-def test_who_stands_at_the_latest_follows_commits(view: TravelView, session: Any) -> None:
+def test_slider_at_latest_epoch_follows_commits(view: TravelView, session: Any) -> None:
     session["flights"].insert([("AA", 70)])
     session.commit()
     view.refresh()
@@ -282,7 +265,7 @@ def test_who_stands_at_the_latest_follows_commits(view: TravelView, session: Any
     assert view.epoch == 3
 
 
-def test_rows_without_a_key_come_and_go_with_their_copies(session: Any) -> None:
+def test_rows_without_key_are_added_and_removed_by_copies(session: Any) -> None:
     flights = session["flights"]
     with session.epoch():
         flights.insert([("DL", 7)] * 3)
@@ -294,7 +277,7 @@ def test_rows_without_a_key_come_and_go_with_their_copies(session: Any) -> None:
     view.close()
 
 
-def test_what_is_new_is_marked_in_a_large_load_and_in_rows_with_lists(session: Any) -> None:
+def test_new_rows_are_marked_in_large_load_and_rows_with_lists(session: Any) -> None:
     wide = session.input("wide", "number int, tags array<string>")
     wide.insert([(number, ["a"]) for number in range(0, 4000, 2)])
     session.commit()
@@ -307,7 +290,7 @@ def test_what_is_new_is_marked_in_a_large_load_and_in_rows_with_lists(session: A
     view.close()
 
 
-def test_a_large_update_shows_its_first_pairs(session: Any) -> None:
+def test_large_update_shows_first_pairs(session: Any) -> None:
     stock = session.input("stock", "item int, left int", key="item")
     stock.upsert([(item, item) for item in range(30_000)])
     session.commit()
@@ -321,7 +304,7 @@ def test_a_large_update_shows_its_first_pairs(session: Any) -> None:
     view.close()
 
 
-def test_the_line_counts_the_rows_at_each_epoch(view: TravelView, session: Any) -> None:
+def test_course_counts_rows_at_each_epoch(view: TravelView, session: Any) -> None:
     assert view.course == {}, "nobody asked for it"
     asked(view, {"course": -1})
     worst = session["worst"]
@@ -336,7 +319,7 @@ def test_the_line_counts_the_rows_at_each_epoch(view: TravelView, session: Any) 
     assert "version 1 of worst ended" in view.course["marks"][1][1]
 
 
-def test_a_long_past_is_counted_coarsely_and_each_epoch_once(session: Any) -> None:
+def test_long_course_is_coarse_and_counts_each_epoch_once(session: Any) -> None:
     flights, course = session["flights"], RowCountSeries()
     for number in range(450):
         flights.insert([("AA", number)])
@@ -353,7 +336,7 @@ def test_a_long_past_is_counted_coarsely_and_each_epoch_once(session: Any) -> No
     assert course.points(flights, timeline) == counted
 
 
-def test_a_stage_that_was_defined_late_says_how_to_compute_its_past(session: Any) -> None:
+def test_stage_defined_late_names_command_for_its_past(session: Any) -> None:
     session.stage("late", session["flights"].filter("delay > 3"))
     view = TravelView(session, "late")
     asked(view, {"course": -1})
@@ -365,7 +348,7 @@ def test_a_stage_that_was_defined_late_says_how_to_compute_its_past(session: Any
     view.close()
 
 
-def test_a_stage_that_has_no_past_to_compute_is_offered_none(session: Any) -> None:
+def test_stage_without_missing_past_is_offered_no_command(session: Any) -> None:
     assert session.now == 3
     seats = session.input("seats", "n int")
     for n in range(3):
@@ -383,7 +366,7 @@ def test_a_stage_that_has_no_past_to_compute_is_offered_none(session: Any) -> No
     assert past_of(session, "joined") == "", "from where all that it reads begins"
 
 
-def test_the_line_adds_a_column_up_at_each_epoch(view: TravelView, session: Any) -> None:
+def test_course_sums_column_at_each_epoch(view: TravelView, session: Any) -> None:
     with session.epoch():
         session["flights"].remove([("AA", 1), ("UA", 9)])
     view.refresh()
@@ -407,7 +390,7 @@ def test_the_line_adds_a_column_up_at_each_epoch(view: TravelView, session: Any)
         ("decimal(10,2)", [Decimal("1.25"), Decimal("-3.50")], -2.25),
     ],
 )
-def test_sums_leave_out_what_is_none_and_are_those_of_large_numbers_too(
+def test_sums_skip_null_and_nan_and_fit_large_numbers(
     session: Any, kind: str, values: list[Any], total: float
 ) -> None:
     numbers = session.input("numbers", f"name string, value {kind}")
@@ -419,7 +402,7 @@ def test_sums_leave_out_what_is_none_and_are_those_of_large_numbers_too(
     view.close()
 
 
-def test_several_stages_move_under_one_slider(session: Any) -> None:
+def test_slider_moves_several_stages(session: Any) -> None:
     session.stage("late", session["flights"].filter("delay > 5"))
     view = TravelView(session, "worst", beside=["flights", "late", "gone"], limit=40)
     view.travel(2)

@@ -157,7 +157,7 @@ print(json.dumps({f"{name} {source}": function_fingerprint(define(text, source=s
 """
 
 
-def test_fingerprints_are_equal_in_every_process_and_tell_functions_apart() -> None:
+def test_fingerprints_are_equal_in_every_process_and_differ_by_function() -> None:
     one = in_process(SOME, "1")
     two = in_process(SOME, "2", "reversed")
     assert one == two
@@ -181,7 +181,7 @@ print(json.dumps([before, function_fingerprint(f).fingerprint]))
 """
 
 
-def test_a_notebook_cell_is_recognised_where_it_stands_and_after_it_has_run() -> None:
+def test_notebook_cell_has_one_fingerprint_wherever_it_runs() -> None:
     cells = ["k = 3", "def h(x):\n    return x * k", "f = (lambda r: h(r)); g = lambda r: r"]
     moved = ["import os", cells[1] + "  # a comment", "%time k = 3\n1", "\n\n" + cells[2]]
     one = in_process(SHELL, "1", json.dumps(cells))
@@ -203,13 +203,13 @@ def test_a_notebook_cell_is_recognised_where_it_stands_and_after_it_has_run() ->
         "def f(r) -> 'int':\n    return helper(r, 1)\n",
     ],
 )
-def test_comments_docstrings_formatting_names_and_moved_lines_do_not_matter(other: str) -> None:
+def test_formatting_comments_and_names_do_not_change_fingerprint(other: str) -> None:
     text = "def f(r):\n    return helper(r, 1)\n"
     helper = "def helper(r, n):\n    return r + n\n"
     assert identify(helper + text) == identify(other + helper)
 
 
-def test_branches_on_one_line_or_many_are_one_function() -> None:
+def test_one_line_branch_equals_block() -> None:
     head = "def f(r):\n  for x in r:\n"
     one = head + "    if x and r: y = 1\n    else: y = 2\n  return y\n"
     two = head + "    if (x\n     and r):\n      y = 1\n    else:\n      y = 2\n  return y\n"
@@ -244,7 +244,7 @@ def test_moved_lines_and_docstrings_do_not_matter_without_source() -> None:
     ],
 )
 @pytest.mark.parametrize("source", [True, False])
-def test_changed_values_globals_and_helpers_change_the_fingerprint(
+def test_changed_values_globals_and_helpers_change_fingerprint(
     old: str, new: str, source: bool
 ) -> None:
     text = (
@@ -261,14 +261,14 @@ def test_changed_values_globals_and_helpers_change_the_fingerprint(
     assert identify(text, source=source) != identify(text.replace(old, new), source=source)
 
 
-def test_lambdas_of_one_line_are_told_apart() -> None:
+def test_lambdas_of_one_line_differ() -> None:
     texts = ["lambda r: r.a", "lambda r: r.b", "lambda r: (lambda s: r.a + s)(1)"]
     line = f"fs = [{', '.join(texts)}]"
     for i, text in enumerate(texts):
         assert identify(f"{line}\nf = fs[{i}]\n") == identify(f"f = {text}\n")
 
 
-def test_the_body_of_a_cell_magic_is_understood() -> None:
+def test_body_of_cell_magic_is_parsed() -> None:
     name, text = "<cell of dd>", "f = lambda r: (\n  r.a)\n"
     header = "%%dd --on local\n"
     linecache.cache[name] = (0, None, (header + text).splitlines(True), name)
@@ -277,14 +277,12 @@ def test_the_body_of_a_cell_magic_is_understood() -> None:
     assert function_fingerprint(space["f"]).fingerprint == identify("f = lambda r: r.a\n")
 
 
-def test_a_chain_over_several_lines_is_understood() -> None:
+def test_multiline_chain_is_parsed() -> None:
     text = "f = (\n  [1,\n   (lambda r:\n     r.a), # first\n   lambda r: r.b][1]\n)\n"
     assert identify(text) == identify("f = lambda r: r.a\n")
 
 
-def test_text_that_is_not_the_running_code_is_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stale_source_text_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     file = tmp_path / "clean_rows_one.py"
     file.write_text("def clean(r):\n    return r + 1\n")
@@ -300,7 +298,7 @@ def test_text_that_is_not_the_running_code_is_not_believed(
     assert "clean_rows_one" in before.modules
 
 
-def test_only_what_is_used_of_a_users_module_matters() -> None:
+def test_only_used_names_of_user_module_count() -> None:
     helpers = types.ModuleType("helpers")
     named = vars(helpers)
     named.update(used=1, other=1)
@@ -317,7 +315,7 @@ def test_only_what_is_used_of_a_users_module_matters() -> None:
 
 
 @pytest.mark.parametrize("statement", ["from .rates import STEP", "from . import rates"])
-def test_what_a_function_imports_from_its_own_package_counts(
+def test_relative_imports_of_function_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
     package = tmp_path / "prices_of_mine"
@@ -363,7 +361,7 @@ def test_installed_packages_count_by_version(monkeypatch: pytest.MonkeyPatch) ->
         (type("Text", (str,), {})("a"), "Text"),
     ],
 )
-def test_values_outside_the_list_have_no_fingerprint_and_a_reason(value: Any, says: str) -> None:
+def test_unsupported_values_have_reason_instead_of_fingerprint(value: Any, says: str) -> None:
     identity = function_fingerprint(define("f = lambda r: captured\n", captured=value))
     assert identity.fingerprint is None
     assert identity.reason is not None
@@ -378,19 +376,16 @@ def test_values_outside_the_list_have_no_fingerprint_and_a_reason(value: Any, sa
         ("f = lambda r: eval('r')\n", "'eval' looks up names"),
         ("n = 0\ndef f(r):\n    global n\n    n += 1\n    return n\n", "it assigns the global 'n'"),
         ("v = []\nv.append(v)\nf = lambda r: v\n", "'v' is a container that contains itself"),
-        (
-            "class M(type): pass\nclass A(metaclass=M): pass\nf = lambda r: A\n",
-            "metaclass is 'M'",
-        ),
+        ("class M(type): pass\nclass A(metaclass=M): pass\nf = lambda r: A\n", "metaclass is 'M'"),
     ],
 )
-def test_code_that_cannot_be_known_has_no_fingerprint(text: str, says: str) -> None:
+def test_unknowable_code_has_reason_instead_of_fingerprint(text: str, says: str) -> None:
     identity = function_fingerprint(define(text))
     assert identity == FunctionIdentity(None, identity.reason)
     assert says in str(identity.reason)
 
 
-def test_a_warm_function_keeps_its_fingerprint() -> None:
+def test_fingerprint_is_independent_of_execution() -> None:
     f = define("def f(r):\n    return sum(x * 2 for x in range(r)) + len(str(r))\n")
     before = function_fingerprint(f)
     for _ in range(500):
@@ -398,7 +393,7 @@ def test_a_warm_function_keeps_its_fingerprint() -> None:
     assert before == function_fingerprint(f)
 
 
-def test_a_user_function_and_its_partial_differ() -> None:
+def test_function_and_its_partial_differ() -> None:
     f = define("def f(r, n=1):\n    return r + n\n")
     prints = [function_fingerprint(g).fingerprint for g in (f, functools.partial(f, n=1))]
     assert len(set(prints)) == 2
@@ -438,7 +433,7 @@ def test_captured_values_are_identified_by_type_and_value(one: Any, two: Any) ->
     assert (identify(text, v=one) == identify(text, v=two)) == same
 
 
-def test_definitions_are_identified_whatever_the_order_of_keys() -> None:
+def test_definitions_do_not_depend_on_order_of_keys() -> None:
     one = definition_fingerprint({"op": "filter", "args": [1, "é", None, 1.5]})
     assert one == definition_fingerprint({"args": [1, "é", None, 1.5], "op": "filter"})
     assert one != definition_fingerprint({"args": [1, "é", None, 1.0], "op": "filter"})
@@ -460,9 +455,7 @@ VALUES = ["1", "'1'", "1.0", "True", "None", "b'1'", "1j", "...", "(1,)", "[1]",
 @pytest.mark.parametrize(
     "where", ["constant", "captured", "global", "default", "field", "in a set"]
 )
-def test_values_that_read_alike_are_told_apart_wherever_they_stand(
-    where: str, source: bool
-) -> None:
+def test_values_with_equal_text_differ_everywhere(where: str, source: bool) -> None:
     text = {
         "constant": "def f(r):\n    return r.x == {}\n",
         "captured": "def make(v):\n    def f(r):\n        return r.x == v\n    return f\n"
@@ -483,7 +476,7 @@ def test_values_that_read_alike_are_told_apart_wherever_they_stand(
 
 
 @pytest.mark.parametrize("kind", ["typing", "collections"])
-def test_another_default_of_a_named_tuple_is_another_function(kind: str) -> None:
+def test_default_of_named_tuple_counts(kind: str) -> None:
     made = {
         "typing": "from typing import NamedTuple\n"
         "class T(NamedTuple):\n    a: int\n    b: int = {}\n",

@@ -115,14 +115,14 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Library:
     return made
 
 
-def test_a_library_that_moved_computes_the_same(tmp_path: Path, moved: Library) -> None:
+def test_moved_library_has_equal_fingerprints(tmp_path: Path, moved: Library) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         expected = _prints(session, LIBRARY)
         assert len(expected) == 2 * 7 + 8
         assert expected == _prints(session, moved)
 
 
-def test_no_fingerprint_holds_a_module_a_path_or_a_line_of_the_library(
+def test_fingerprints_contain_no_module_path_or_line_of_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[bytes] = []
@@ -151,7 +151,7 @@ def test_no_fingerprint_holds_a_module_a_path_or_a_line_of_the_library(
         (lambda row: nosync_nb, b"the package"),
     ],
 )
-def test_what_a_function_uses_of_the_library_has_the_name_that_it_is_offered_by(
+def test_library_objects_are_named_by_public_name(
     monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], written: bytes
 ) -> None:
     seen: list[bytes] = []
@@ -160,13 +160,13 @@ def test_what_a_function_uses_of_the_library_has_the_name_that_it_is_offered_by(
     assert b"own:%d:%s;" % (len(written), written) in seen[0]
 
 
-def test_what_the_library_does_not_offer_is_known_in_this_kernel_only() -> None:
+def test_private_library_objects_have_no_fingerprint() -> None:
     found = function_fingerprint(lambda row: event_time.ToMicros)
     assert found.fingerprint is None
     assert "not part of the public API" in str(found.reason)
 
 
-def test_our_own_functions_differ_by_what_they_compute() -> None:
+def test_library_functions_differ_by_their_result() -> None:
     assert function_fingerprint(windows.BackFrom(3)) == function_fingerprint(windows.BackFrom(3))
     assert function_fingerprint(windows.BackFrom(3)) != function_fingerprint(windows.BackFrom(4))
     assert function_fingerprint(event_time.ToMicros(1)) != function_fingerprint(windows.BackFrom(1))

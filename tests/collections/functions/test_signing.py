@@ -54,7 +54,7 @@ def sealed_bomb(key: bytes) -> bytes:
     return signed_again(data, key, data[SIGNED : SIGNED + 4 + size] + cloudpickle.dumps(Bomb()))
 
 
-def test_a_sealed_function_runs_in_another_process(key_file: Path) -> None:
+def test_signed_function_runs_in_another_process(key_file: Path) -> None:
     limit = 3
     data = sign_function(lambda x: x + limit, key=user_key())
     program = (
@@ -63,17 +63,13 @@ def test_a_sealed_function_runs_in_another_process(key_file: Path) -> None:
         "print(load_signed_function(sys.stdin.buffer.read(), key=user_key())(4))"
     )
     run = subprocess.run(
-        [sys.executable, "-c", program],
-        input=data,
-        capture_output=True,
-        check=True,
-        timeout=60,
+        [sys.executable, "-c", program], input=data, capture_output=True, check=True, timeout=60
     )
     assert run.stdout.strip() == b"7"
 
 
 @pytest.mark.parametrize("at", range(0, 400, 3))
-def test_no_changed_byte_is_loaded(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_byte_prevents_loading(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(payload: bytes) -> None:
         raise AssertionError("loaded")
 
@@ -86,13 +82,13 @@ def test_no_changed_byte_is_loaded(at: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("data", [b"", b"NSF1", b"{}", b"NSF1" + bytes(40), b"\x80\x04N." * 30])
-def test_what_is_no_sealed_function_is_refused(data: bytes) -> None:
+def test_malformed_signature_is_refused(data: bytes) -> None:
     with pytest.raises(TrustError) as caught:
         load_signed_function(data, key=KEY)
     assert caught.value.hint == CELL
 
 
-def test_a_function_signed_with_another_key_is_not_loaded() -> None:
+def test_function_signed_with_another_key_is_not_loaded() -> None:
     data = sealed_bomb(b"1" * 32)
     with pytest.raises(TrustError, match="signed with another key") as caught:
         load_signed_function(data, key=KEY)
@@ -103,14 +99,14 @@ def test_a_function_signed_with_another_key_is_not_loaded() -> None:
     assert Bomb.gone_off
 
 
-def test_a_signature_cannot_be_made_with_the_id_of_the_key() -> None:
+def test_id_of_key_does_not_forge_signature() -> None:
     forged = bytearray(sealed_bomb(b"1" * 32))
     forged[4:12] = bytes.fromhex(signing.key_id(KEY))
     with pytest.raises(TrustError, match="does not match its signature"):
         load_signed_function(bytes(forged), key=KEY)
 
 
-def test_a_function_cannot_be_moved_to_another_context() -> None:
+def test_signed_function_is_bound_to_its_context() -> None:
     data = sign_function(len, key=KEY, context="stage slow")
     assert load_signed_function(data, key=KEY, context="stage slow")("ab") == 2
     for context in ("", "stage worst"):
@@ -119,7 +115,7 @@ def test_a_function_cannot_be_moved_to_another_context() -> None:
 
 
 @pytest.mark.parametrize("name", ["python", "cloudpickle"])
-def test_another_version_of_python_or_cloudpickle_is_refused(
+def test_other_version_of_python_or_cloudpickle_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = sign_function(lambda x: x, key=KEY)
@@ -130,7 +126,7 @@ def test_another_version_of_python_or_cloudpickle_is_refused(
 
 
 @pytest.mark.parametrize(("found", "says"), [("0.1", "this is 0.1"), (None, "not installed")])
-def test_another_version_of_a_package_is_refused(
+def test_other_version_of_package_is_refused(
     found: str | None, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import numpy as np
@@ -142,7 +138,7 @@ def test_another_version_of_a_package_is_refused(
         load_signed_function(data, key=KEY)
 
 
-def test_helpers_of_the_user_are_stored_by_value(
+def test_helpers_of_user_are_stored_by_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import cloudpickle
@@ -165,7 +161,7 @@ def test_helpers_of_the_user_are_stored_by_value(
 
 
 @pytest.mark.parametrize("captured", [sys.stdout, object(), iter([1])])
-def test_functions_without_identity_are_not_sealed(captured: Any) -> None:
+def test_function_without_identity_is_not_signed(captured: Any) -> None:
     with pytest.raises(StageError, match=r"function '<lambda>' cannot be stored: .*'captured'"):
         sign_function(lambda x: (captured, x), key=KEY)
 
@@ -177,7 +173,7 @@ class Elsewhere(Files):
         return False
 
 
-def test_the_key_is_made_once_and_for_its_user_only(key_file: Path) -> None:
+def test_key_is_created_once_and_private(key_file: Path) -> None:
     key = user_key()
     assert len(key) == 32
     assert key == user_key() == existing_user_key()
@@ -186,7 +182,7 @@ def test_the_key_is_made_once_and_for_its_user_only(key_file: Path) -> None:
     assert stat.S_IMODE(key_file.parent.stat().st_mode) == 0o700
 
 
-def test_racing_processes_make_one_key(key_file: Path) -> None:
+def test_racing_processes_create_one_key(key_file: Path) -> None:
     program = (
         "import sys\nfrom nosync_nb.collections.functions.signing import user_key\n"
         "sys.stdin.read()\nprint(user_key().hex())"
@@ -209,7 +205,7 @@ def test_racing_processes_make_one_key(key_file: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o610, 0o601])
-def test_a_key_that_others_may_use_is_refused(key_file: Path, mode: int) -> None:
+def test_key_readable_by_others_is_refused(key_file: Path, mode: int) -> None:
     user_key()
     key_file.chmod(mode)
     with pytest.raises(TrustError, match=f"has mode 0{mode:o}") as caught:
@@ -217,7 +213,7 @@ def test_a_key_that_others_may_use_is_refused(key_file: Path, mode: int) -> None
     assert str(caught.value.hint).startswith("chmod 600")
 
 
-def test_a_linked_a_damaged_and_a_foreign_key_are_refused(
+def test_linked_damaged_or_foreign_key_is_refused(
     key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user_key()
@@ -234,7 +230,7 @@ def test_a_linked_a_damaged_and_a_foreign_key_are_refused(
         user_key()
 
 
-def test_a_key_that_cannot_be_made_names_the_remedy(
+def test_key_that_cannot_be_created_names_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -244,7 +240,7 @@ def test_a_key_that_cannot_be_made_names_the_remedy(
     assert "NOSYNC_KEY_FILE" in str(caught.value.hint)
 
 
-def test_the_key_stands_outside_every_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_key_is_outside_every_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NOSYNC_KEY_FILE", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert key_path() == str(tmp_path / "nosync" / "key")
@@ -254,7 +250,7 @@ def test_the_key_stands_outside_every_log(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize("data", ["data", "./data", "..", "~/data", ""])
-def test_a_relative_folder_for_data_is_none(
+def test_relative_data_folder_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str
 ) -> None:
     """The key would lie beside the work, and go where the work goes."""
@@ -266,7 +262,7 @@ def test_a_relative_folder_for_data_is_none(
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
-def test_a_key_in_a_folder_that_others_can_write_is_refused(key_file: Path, mode: int) -> None:
+def test_key_in_folder_writable_by_others_is_refused(key_file: Path, mode: int) -> None:
     for there in (False, True):
         key_file.parent.mkdir(exist_ok=True)
         key_file.parent.chmod(mode)
@@ -286,16 +282,14 @@ def test_a_key_in_a_folder_that_others_can_write_is_refused(key_file: Path, mode
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_a_key_in_the_folder_of_somebody_else_is_refused(key_file: Path) -> None:
+def test_key_in_folder_of_another_user_is_refused(key_file: Path) -> None:
     user_key()
     os.chown(key_file.parent, 12345, 12345)
     with pytest.raises(TrustError, match=r"folder .* belongs to user 12345"):
         user_key()
 
 
-def test_the_folder_of_keys_may_be_reached_by_a_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_folder_may_be_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "way").symlink_to(tmp_path / "real")
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "way" / "key"))
@@ -303,7 +297,7 @@ def test_the_folder_of_keys_may_be_reached_by_a_link(
     assert (tmp_path / "real" / "key").is_file()
 
 
-def test_what_is_sealed_shows_no_key_and_no_path(key_file: Path) -> None:
+def test_signed_function_contains_no_key_and_no_path(key_file: Path) -> None:
     data = sign_function(lambda x: x, key=user_key())
     assert user_key() not in data
     size = int.from_bytes(data[SIGNED : SIGNED + 4], "big")

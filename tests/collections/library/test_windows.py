@@ -72,7 +72,9 @@ kinds = st.sampled_from(sorted(ZONED))
 
 
 @given(st.data(), kinds, st.sampled_from([1, 7, 15, 60]))
-def test_tumbling_puts_each_row_into_one_window(data: st.DataObject, of: str, minutes: int) -> None:
+def test_tumbling_assigns_each_row_to_one_window(
+    data: st.DataObject, of: str, minutes: int
+) -> None:
     run(
         data,
         {"a": ("int", of)},
@@ -83,7 +85,7 @@ def test_tumbling_puts_each_row_into_one_window(data: st.DataObject, of: str, mi
 
 
 @given(st.data(), kinds, st.sampled_from([(10, 5), (10, 10), (20, 15), (7, 2)]))
-def test_sliding_puts_each_row_into_every_window_that_holds_it(
+def test_sliding_assigns_each_row_to_every_window_that_contains_it(
     data: st.DataObject, of: str, sizes: tuple[int, int]
 ) -> None:
     size, every = (n * MINUTE for n in sizes)
@@ -111,9 +113,7 @@ def in_sessions(bag: Bag, gap: timedelta) -> Bag:
 
 
 @given(st.data(), kinds, st.sampled_from([1, 5, 10]))
-def test_sessions_end_where_nothing_happens_for_the_gap(
-    data: st.DataObject, of: str, minutes: int
-) -> None:
+def test_sessions_end_after_gap(data: st.DataObject, of: str, minutes: int) -> None:
     run(
         data,
         {"a": ("int", of, "string")},
@@ -135,7 +135,7 @@ def kept(bag: Bag, at: int, retain: timedelta, grain: timedelta) -> Bag:
 
 
 @given(st.data(), kinds, st.sampled_from([(5, 5, 5), (12, 5, 5), (60, 20, 20), (10, 20, 5)]))
-def test_windows_too_far_behind_the_newest_are_left_out_whole(
+def test_windows_beyond_retention_are_dropped_whole(
     data: st.DataObject, of: str, minutes: tuple[int, int, int]
 ) -> None:
     retain, size, every = (n * MINUTE for n in minutes)
@@ -149,7 +149,7 @@ def test_windows_too_far_behind_the_newest_are_left_out_whole(
 
 
 @given(st.data(), kinds)
-def test_rows_too_far_behind_the_newest_time_are_left_out(data: st.DataObject, of: str) -> None:
+def test_rows_beyond_retention_are_dropped(data: st.DataObject, of: str) -> None:
     run(
         data,
         {"a": ("int", of)},
@@ -159,7 +159,7 @@ def test_rows_too_far_behind_the_newest_time_are_left_out(data: st.DataObject, o
     )
 
 
-def test_late_rows_are_dropped_and_come_back_if_the_newest_is_retracted(session: Session) -> None:
+def test_late_rows_return_if_newest_row_is_retracted(session: Session) -> None:
     a = session.input("a", "n int, ts timestamp_ntz")
     hourly = windows.tumbling(a, on="ts", every="1 hour", retain="2 hours")
     counts = session.stage("counts", hourly.group_by("window_start").count())
@@ -178,7 +178,7 @@ def test_late_rows_are_dropped_and_come_back_if_the_newest_is_retracted(session:
     assert count(counts) == {(hours[0], 1): 1, (hours[1], 1): 1, (hours[2], 2): 1}
 
 
-def test_retention_touches_what_leaves_and_not_what_it_keeps(tmp_path: Path) -> None:
+def test_retention_costs_only_what_it_drops(tmp_path: Path) -> None:
     touched = []
     for size in (1_000, 50_000):
         with nosync_nb.open(tmp_path / str(size), spark_rows=10**9) as session:
@@ -219,7 +219,7 @@ def latest(left: Bag, right: Bag, tolerance: Any) -> Bag:
 
 
 @given(st.data(), kinds, st.sampled_from([None, 5 * MINUTE, 14 * MINUTE]))
-def test_asof_join_takes_the_latest_row_at_or_before(
+def test_asof_join_takes_latest_row_at_or_before(
     data: st.DataObject, of: str, tolerance: timedelta | None
 ) -> None:
     keys = st.none() | st.sampled_from([1.0, math.nan])
@@ -228,11 +228,7 @@ def test_asof_join_takes_the_latest_row_at_or_before(
         data,
         {"a": ("double", of, "int"), "b": ("double", of, "int")},
         lambda a, b: windows.asof_join(
-            a,
-            b.rename({"d1": "c1"}),
-            on={"c0": "d0"},
-            time="c1",
-            tolerance=tolerance,
+            a, b.rename({"d1": "c1"}), on={"c0": "d0"}, time="c1", tolerance=tolerance
         ),
         lambda a, b: latest(a, b, tolerance),
         pools={"a": sides, "b": sides},
@@ -240,7 +236,7 @@ def test_asof_join_takes_the_latest_row_at_or_before(
     )
 
 
-def test_asof_join_by_integers_without_keys_shows_the_right_time(session: Session) -> None:
+def test_asof_join_by_integers_without_keys_shows_right_time(session: Session) -> None:
     trades = session.input("trades", "at int, price int")
     quotes = session.input("quotes", "bid int, seen int")
     joined = windows.asof_join(trades, quotes, time={"at": "seen"}, tolerance=3)
@@ -257,7 +253,7 @@ def test_asof_join_by_integers_without_keys_shows_the_right_time(session: Sessio
 # -- errors, restarts --------------------------------------------------------------------------
 
 
-def test_lengths_are_fixed_and_above_0(session: Session) -> None:
+def test_lengths_are_fixed_and_positive(session: Session) -> None:
     a = session.input("a", "ts timestamp, n int")
     for every in ("1 month", "0 hours", "-1 hour", "hour", "", 5, timedelta(0), "1 hour 3"):
         with pytest.raises(SchemaError, match="is not a fixed length of time"):
@@ -267,7 +263,7 @@ def test_lengths_are_fixed_and_above_0(session: Session) -> None:
     assert ours.fingerprint({"a": "1"}) == theirs.fingerprint({"a": "1"})
 
 
-def test_a_length_that_is_none_is_named_as_it_was_given(session: Session) -> None:
+def test_invalid_length_is_named_as_given(session: Session) -> None:
     a = session.input("a", "ts timestamp")
     calls: dict[str, Callable[[], Any]] = {
         "every='1 moon'": lambda: windows.tumbling(a, on="ts", every="1 moon"),
@@ -283,7 +279,7 @@ def test_a_length_that_is_none_is_named_as_it_was_given(session: Session) -> Non
             call()
 
 
-def test_an_asof_join_of_clashing_columns_says_how_to_rename(session: Session) -> None:
+def test_asof_join_of_clashing_columns_names_rename(session: Session) -> None:
     a = session.input("a", "k int, ts timestamp, n int")
     keyed = a.select("k AS key", "ts", "n AS K")
     for other, on, column in ((a, "k", "n"), (keyed, {"k": "key"}, "K")):
@@ -292,7 +288,7 @@ def test_an_asof_join_of_clashing_columns_says_how_to_rename(session: Session) -
         assert f"rename({{'{column}': 'other_{column}'}})" in str(caught.value.hint)
 
 
-def test_an_asof_join_takes_columns_of_any_name(session: Session) -> None:
+def test_asof_join_accepts_any_column_names(session: Session) -> None:
     calls = session.input("calls", "k int, t int, Is_Right int")
     rates = session.input("rates", "k int, t int, is_right_ int, rate int")
     calls.insert([(1, 5, 7)])
@@ -301,7 +297,7 @@ def test_an_asof_join_takes_columns_of_any_name(session: Session) -> None:
     assert windows.asof_join(calls, rates, on="k", time="t").rows() == [(1, 5, 7, 8, 30)]
 
 
-def test_windows_of_what_is_none_are_refused(session: Session, tmp_path: Path) -> None:
+def test_invalid_arguments_of_windows_are_refused(session: Session, tmp_path: Path) -> None:
     a = session.input("a", "ts timestamp, n int")
     calls: dict[str, Callable[[Any], Any]] = {
         "tumbling": lambda given: windows.tumbling(given, on="ts", every="1 day"),
@@ -323,7 +319,7 @@ def test_windows_of_what_is_none_are_refused(session: Session, tmp_path: Path) -
             windows.asof_join(a, theirs, time="ts")
 
 
-def test_what_windows_cannot_do_is_said(session: Session) -> None:
+def test_invalid_columns_and_sizes_of_windows_are_refused(session: Session) -> None:
     a = session.input("a", "ts timestamp, n int, day date")
     calls: dict[str, Callable[[], Any]] = {
         "the event time 'day' is date": lambda: windows.tumbling(a, on="day", every="1 day"),
@@ -349,7 +345,7 @@ def test_what_windows_cannot_do_is_said(session: Session) -> None:
             call()
 
 
-def test_windows_are_read_after_a_restart_and_go_on(tmp_path: Path) -> None:
+def test_windows_continue_after_restart(tmp_path: Path) -> None:
     def row(n: int) -> Any:
         return (n % 3, (START + 7 * n * MINUTE).replace(tzinfo=UTC))
 
@@ -384,7 +380,7 @@ def test_windows_are_read_after_a_restart_and_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_windows_are_those_of_spark_sql(tmp_path: Path, spark: Any) -> None:
+def test_windows_equal_spark_sql(tmp_path: Path, spark: Any) -> None:
     from pyspark.sql import functions as f
 
     minutes = [0, 3, 10, 20, 20, 31, 42, 60, 95, 96]
@@ -411,7 +407,7 @@ def test_windows_are_those_of_spark_sql(tmp_path: Path, spark: Any) -> None:
 
 
 @pytest.mark.spark
-def test_times_without_a_zone_stay_as_they_are_in_any_zone(tmp_path: Path, spark: Any) -> None:
+def test_times_without_zone_are_independent_of_session_zone(tmp_path: Path, spark: Any) -> None:
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:
@@ -435,7 +431,7 @@ def assert_same(ours: Collection, theirs: Any) -> None:
     assert held(ours) == model.bag(map(model.typed, zip(*table.values(), strict=True)))
 
 
-def test_a_session_goes_on_after_exactly_the_gap(session: Session) -> None:
+def test_session_continues_after_exactly_gap(session: Session) -> None:
     given = session.input("given", "k int, at timestamp")
     stage = session.stage("s", windows.sessions(given, on="at", gap="5 minutes", keys="k"))
     noon = datetime(2024, 1, 1, 12, tzinfo=UTC)

@@ -71,7 +71,7 @@ def rows(session: Session, keep: Any = lambda line, day: True) -> list[Any]:
 
 
 @pytest.mark.parametrize("predicate", ["", "quantity > 0", "day < 6 and quantity > 0"])
-def test_many_rows_between_are_not_kept(session: Session, predicate: str) -> None:
+def test_large_intermediate_rows_are_not_stored(session: Session, predicate: str) -> None:
     stage = session.stage("bought", bought(session, predicate))
     assert between(session) == 0
     keep = {
@@ -88,18 +88,18 @@ def test_many_rows_between_are_not_kept(session: Session, predicate: str) -> Non
 
 
 @pytest.mark.parametrize("predicate", ["quantity = 3", "day = 3 and quantity > 5", "item < 9"])
-def test_few_rows_between_are_kept(session: Session, predicate: str) -> None:
+def test_few_intermediate_rows_are_stored(session: Session, predicate: str) -> None:
     session.stage("bought", bought(session, predicate))
     assert 0 < between(session) < LINES
 
 
-def test_of_what_cannot_be_asked_a_third_stays(session: Session) -> None:
+def test_unknown_predicate_is_estimated_at_one_third(session: Session) -> None:
     tables = cardinality.TableSizes(*known(session))
     read = bought(session, "quantity < day").filter("10 div day > 1")
     assert share(read, tables) == pytest.approx(cardinality.STAYS**2)
 
 
-def test_explained_it_says_what_was_weighed(session: Session) -> None:
+def test_explain_shows_estimated_sizes(session: Session) -> None:
     told = str(session.stage("bought", bought(session)).explain())
     instead = f"looked up instead of about {LINES:,} rows between, which would be larger: "
     assert f"{instead}orders by buyer" in told
@@ -108,20 +108,20 @@ def test_explained_it_says_what_was_weighed(session: Session) -> None:
     assert f"to store none it would look up orders by buyer ({ORDERS} rows)" in kept
 
 
-def test_little_is_kept_as_usual(session: Session) -> None:
+def test_small_tables_use_default_plan(session: Session) -> None:
     with mock.patch.object(cardinality, "LEAST_BYTES", 1 << 30):
         session.stage("bought", bought(session))
     assert between(session) == LINES
 
 
-def test_what_is_not_there_yet_tells_nothing(session: Session) -> None:
+def test_empty_input_gives_no_estimate(session: Session) -> None:
     late = session.input("late", "id int, name string")
     pair = session["lines"].join(session["orders"], on={"line_order": "order_id"})
     session.stage("bought", pair.join(late, on={"buyer": "id"}))
     assert between(session) == LINES
 
 
-def test_what_was_chosen_stays_whatever_the_sizes_are(tmp_path: Any) -> None:
+def test_chosen_plan_is_independent_of_later_sizes(tmp_path: Any) -> None:
     with opened(tmp_path / "log") as session:
         loaded(session)
         session.stage("bought", bought(session))

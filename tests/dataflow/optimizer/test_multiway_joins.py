@@ -76,7 +76,7 @@ def expected(counts: dict[str, Counter[Any]]) -> Counter[Any]:
     return +held
 
 
-def test_a_chain_keeps_no_rows_of_its_own(session: Session) -> None:
+def test_multiway_join_stores_no_intermediate_rows(session: Session) -> None:
     session.stage("sold", sold(session).select("name", "item", "paid"))
     insert(session)
     session.commit()
@@ -87,7 +87,7 @@ def test_a_chain_keeps_no_rows_of_its_own(session: Session) -> None:
     ]  # fmt: skip
 
 
-def test_explained_it_says_what_a_change_looks_up_the_smallest_first(session: Session) -> None:
+def test_explain_shows_lookups_by_size(session: Session) -> None:
     session.stage("sold", sold(session).filter("paid > price or paid < 2"))
     insert(session)
     session["lines"].insert([(99, 1, 1)])
@@ -107,7 +107,7 @@ def told(collection: Collection) -> list[str]:
     return re.findall(r"stores the rows of the join below \(([^;\n]*)", str(collection.explain()))
 
 
-def test_explained_a_join_says_why_it_keeps_the_rows_of_the_one_below(session: Session) -> None:
+def test_explain_names_reason_for_stored_rows(session: Session) -> None:
     orders, lines, bills = session["orders"], session["lines"], session["bills"]
     twice = bought(session)
     session.define(
@@ -139,7 +139,7 @@ def test_explained_a_join_says_why_it_keeps_the_rows_of_the_one_below(session: S
     ]
 
 
-def test_as_written_it_keeps_those_between(session: Session) -> None:
+def test_unplanned_joins_store_intermediate_rows(session: Session) -> None:
     with planless():
         session.stage("sold", sold(session))
         insert(session)
@@ -147,7 +147,7 @@ def test_as_written_it_keeps_those_between(session: Session) -> None:
     assert kept(session) == 4 + 4
 
 
-def test_every_combination_counts_once_whatever_changes_together(session: Session) -> None:
+def test_combinations_count_once_if_all_inputs_change(session: Session) -> None:
     session.stage("sold", sold(session))
     counts = {name: Counter[Any]() for name in TABLES}
     for step in range(6):
@@ -165,15 +165,13 @@ def test_every_combination_counts_once_whatever_changes_together(session: Sessio
     assert +counts["orders"]
 
 
-def test_one_arrangement_by_a_key_finds_all_that_are_joined_by_it(session: Session) -> None:
+def test_one_arrangement_serves_all_joins_by_its_key(session: Session) -> None:
     tree = plan_definition(definition_of("test", sold(session)), None)
     assert tree.params["inputs"] == [0, 1, 1, 2, 3]
     assert tree.params["keys"] == [[0], [1], [0], [0], [0]]
 
 
-def test_columns_that_are_equal_by_way_of_others_are_held_against_each_other(
-    session: Session,
-) -> None:
+def test_transitively_equal_columns_are_compared(session: Session) -> None:
     edges = session.input("edges", "a int, b int")
     by_a = edges.rename({"b": "c"}).join(edges.rename({"b": "d"}), on="a")
     both = by_a.join(edges.rename({"b": "e"}), on="a").join(edges, on={"a": "a", "c": "b"})
@@ -204,24 +202,24 @@ def test_columns_that_are_equal_by_way_of_others_are_held_against_each_other(
     ],
     ids=["filtered", "raises", "function", "computes", "distinct", "left", "no name"],
 )
-def test_a_chain_begins_behind_what_is_not_only_joined(session: Session, between: Any) -> None:
+def test_only_plain_inner_joins_are_merged(session: Session, between: Any) -> None:
     more = between(session).join(session["lines"], on="o").join(session["bills"], on="o")
     assert 4 not in inputs_of_chains(more)
 
 
-def test_as_many_arrangements_as_are_saved_are_not_asked_for(session: Session) -> None:
+def test_merge_must_save_more_arrangements_than_it_needs(session: Session) -> None:
     assert inputs_of_chains(bought(session).join(session["lines"], on="o")) == []
     star = session["orders"].join(session["customers"], on="c").join(session["lines"], on="o")
     assert inputs_of_chains(star) == []
 
 
-def test_a_key_of_two_inputs_ends_a_chain(session: Session) -> None:
+def test_key_of_two_inputs_ends_multiway_join(session: Session) -> None:
     lines = session["lines"].rename({"item": "place"})
     both = bought(session).join(lines, on=["o", "place"]).join(session["bills"], on="o")
     assert inputs_of_chains(both) == []
 
 
-def test_a_join_that_saves_nothing_stays_above_a_chain_that_does(session: Session) -> None:
+def test_join_that_saves_nothing_stays_above_multiway_join(session: Session) -> None:
     items = session.input("items", "item int, label string")
     labelled = sold(session).join(items, on="item")
     tree = plan_definition(definition_of("test", labelled), None)
@@ -234,7 +232,7 @@ def test_a_join_that_saves_nothing_stays_above_a_chain_that_does(session: Sessio
     assert sorted(session["labelled"].rows()) == labels
 
 
-def test_what_others_read_is_kept(session: Session) -> None:
+def test_rows_read_by_others_are_stored(session: Session) -> None:
     part = bought(session)
     more = part.join(session["lines"], on="o").join(session["bills"], on="o").select("name")
     assert 4 not in inputs_of_chains(more.concat(part.select("name")))
@@ -243,7 +241,7 @@ def test_what_others_read_is_kept(session: Session) -> None:
     assert inputs_of_chains(more) == [3]
 
 
-def test_chains_in_loops_are_run_as_they_are_written(session: Session) -> None:
+def test_joins_in_loops_are_not_merged(session: Session) -> None:
     looped = sold(session).iterate(lambda all_: all_.filter("price < 0").concat(all_).distinct())
     assert inputs_of_chains(looped) == []
 
@@ -261,7 +259,7 @@ CHEAP = [("ann", 1), ("ann", 2), ("ann", 3)]
 
 
 @pytest.mark.parametrize("names", [("cheap", "paid"), ("paid", "cheap")])
-def test_what_others_keep_is_looked_up_below_a_predicate(
+def test_arrangement_of_other_stage_is_looked_up_below_predicate(
     session: Session, names: tuple[str, str]
 ) -> None:
     for name in names:
@@ -276,9 +274,7 @@ def test_what_others_keep_is_looked_up_below_a_predicate(
     assert sorted(session["cheap"].rows()) == [("ann", 3)]
 
 
-def test_what_nobody_keeps_any_more_is_asked_for_until_something_is_remembered(
-    session: Session,
-) -> None:
+def test_arrangement_of_dropped_stage_is_not_used_without_state(session: Session) -> None:
     session.define({"cheap": cheap(session), "paid": paid(session)})
     session.drop("paid")
     insert(session)
@@ -291,7 +287,7 @@ def nodes(session: Session) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("first", ["cheap", "both"])
-def test_what_is_remembered_stays_whatever_others_keep(tmp_path: Any, first: str) -> None:
+def test_plan_of_stage_with_state_is_independent_of_other_stages(tmp_path: Any, first: str) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         for name, columns in TABLES.items():
             session.input(name, columns)
@@ -315,7 +311,7 @@ def test_what_is_remembered_stays_whatever_others_keep(tmp_path: Any, first: str
         assert sorted(session["cheap"].rows()) == sorted([*CHEAP, ("ann", 7)])
 
 
-def test_of_several_wishes_those_are_granted_that_others_keep(session: Session) -> None:
+def test_only_shared_arrangements_are_reused(session: Session) -> None:
     places = session.input("places", "place int, label string")
     labelled = cheap_lines(session).join(places, on="place").select("label", "n")
     session.define({"labelled": labelled, "paid": paid(session)})

@@ -68,7 +68,7 @@ def both(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("replan", "checkpoint"), [(unfused, False), (relaid, True), (both, False)]
 )
-def test_another_plan_changes_no_stage(
+def test_other_plan_changes_no_stage(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     replan: Callable[[pytest.MonkeyPatch], None],
@@ -101,7 +101,7 @@ def test_another_plan_changes_no_stage(
                 assert rows(session, epoch) == expected[epoch - 1]
 
 
-def test_another_plan_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_plan_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         session.define(described(session))
         change(session, 1)
@@ -115,7 +115,7 @@ def test_another_plan_is_written_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert heads == [2, 1, 1]
 
 
-def test_what_cannot_be_computed_again_waits_for_its_cell(
+def test_nondeterministic_stage_with_other_plan_waits_for_its_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stage(session: Session) -> Any:

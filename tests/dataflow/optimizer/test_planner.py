@@ -48,21 +48,19 @@ def joined(session: Session) -> Collection:
     return session["orders"].join(session["customers"], on="customer")
 
 
-def test_a_join_carries_what_is_read_behind_it(session: Session) -> None:
+def test_join_carries_only_columns_that_are_read(session: Session) -> None:
     counted = joined(session).group_by("name").agg(total="sum(price)")
     assert shape(plan_of(counted)) == (
         "aggregate", "name,total", ("join", "price,name", "orders", "customers"),
     )  # fmt: skip
 
 
-def test_rows_of_which_nothing_is_read_but_their_number_keep_one_narrow_column(
-    session: Session,
-) -> None:
+def test_count_of_join_keeps_one_narrow_column(session: Session) -> None:
     counted = joined(session).agg(n="count(*)")
     assert shape(plan_of(counted)) == ("aggregate", "n", ("join", "id", "orders", "customers"))
 
 
-def test_rows_are_narrowed_before_a_filter_copies_them(session: Session) -> None:
+def test_rows_are_narrowed_before_filter(session: Session) -> None:
     summed = session["orders"].filter("price > 3").group_by("id").agg(n="count(*)")
     assert shape(plan_of(summed)) == (
         "aggregate", "id,n",
@@ -70,7 +68,7 @@ def test_rows_are_narrowed_before_a_filter_copies_them(session: Session) -> None
     )  # fmt: skip
 
 
-def test_a_part_has_what_all_its_readers_want(session: Session) -> None:
+def test_shared_part_has_columns_of_all_readers(session: Session) -> None:
     part = joined(session).filter("price > 3 or rank > 3")
     twice = part.select("name").concat(part.select("address AS name"))
     (both,) = {id(p): p for p in plan_of(twice).walk() if p.op == "join"}.values()
@@ -91,14 +89,14 @@ def test_a_part_has_what_all_its_readers_want(session: Session) -> None:
     ],
     ids=["distinct", "except_all", "multiplicity", "top", "filter", "map", "reduce", "loop"],
 )
-def test_who_looks_at_whole_rows_gets_whole_rows(
+def test_whole_row_operators_get_whole_rows(
     session: Session, whole: Callable[[Collection], Collection]
 ) -> None:
     tree = plan_of(whole(joined(session)))
     assert {len(part.schema) for part in tree.walk() if part.op == "join"} == {8}
 
 
-def test_what_may_raise_is_computed_though_nobody_reads_it(session: Session) -> None:
+def test_raising_expression_is_computed_though_unread(session: Session) -> None:
     orders = session["orders"].select("id", "10 div price AS share", "id + 1L AS next")
     session.stage("ids", orders.select("id").distinct())
     session["orders"].insert([(1, 1, 0, "", "")])
@@ -106,7 +104,7 @@ def test_what_may_raise_is_computed_though_nobody_reads_it(session: Session) -> 
         session.commit()
 
 
-def test_a_filter_goes_below_joins_by_its_conjuncts(session: Session) -> None:
+def test_conjuncts_of_filter_move_below_joins(session: Session) -> None:
     more = joined(session).join(session["customers"].select("rank", "name AS other"), on="rank")
     kept = more.filter("price > 3 and other = 'x' and (note = 'a' or name = 'b')").select("id")
     assert shape(with_pruned_columns(with_pushed_filters(definition_of("test", kept)), None)) == (
@@ -121,14 +119,12 @@ def test_a_filter_goes_below_joins_by_its_conjuncts(session: Session) -> None:
     )  # fmt: skip
 
 
-def test_a_filter_stays_above_named_collections_whose_arrangement_others_share(
-    session: Session,
-) -> None:
+def test_filter_stays_above_named_collections_with_shared_arrangement(session: Session) -> None:
     kept = joined(session).filter("price > 3 and name = 'b'")
     assert plan_of(kept) is definition_of("test", kept)
 
 
-def test_a_filter_goes_into_the_parts_of_a_union_and_below_distinct(session: Session) -> None:
+def test_filter_moves_into_union_and_below_distinct(session: Session) -> None:
     both = joined(session).concat(joined(session).filter("rank > 1").negate())
     kept = both.distinct().filter("price > 3")
     ops = [p.op for p in plan_of(kept).walk()]
@@ -142,7 +138,7 @@ def unmatched(session: Session) -> None:
     session["customers"].insert([(2, "name", "address", 1)])
 
 
-def test_what_may_raise_does_not_go_below_a_join_that_leaves_out_rows(session: Session) -> None:
+def test_raising_filter_stays_above_join_that_drops_rows(session: Session) -> None:
     more = (
         session["orders"].select("id", "customer", "price").join(session["customers"], "customer")
     )
@@ -153,7 +149,7 @@ def test_what_may_raise_does_not_go_below_a_join_that_leaves_out_rows(session: S
 
 
 @pytest.mark.parametrize("raising", ["select", "filter"])
-def test_nothing_goes_below_what_may_raise(session: Session, raising: str) -> None:
+def test_filter_stays_above_raising_expressions(session: Session, raising: str) -> None:
     more = session["orders"].join(session["customers"], "customer", how="left")
     if raising == "select":
         more = more.select("id", "price", "10 div price AS share")
@@ -166,7 +162,7 @@ def test_nothing_goes_below_what_may_raise(session: Session, raising: str) -> No
 
 
 @pytest.mark.parametrize("deciding", ["top", "aggregate", "reduce"])
-def test_a_filter_stays_above_what_decides_by_other_rows(session: Session, deciding: str) -> None:
+def test_filter_stays_above_operators_that_compare_rows(session: Session, deciding: str) -> None:
     groups = joined(session).group_by("name")
     kept = {
         "top": groups.top(1, by="price desc"),
@@ -176,7 +172,7 @@ def test_a_filter_stays_above_what_decides_by_other_rows(session: Session, decid
     assert plan_of(kept).op == "filter"
 
 
-def test_a_definition_of_very_many_parts_is_run_as_it_is_written(session: Session) -> None:
+def test_very_large_definition_is_not_rewritten(session: Session) -> None:
     part = joined(session)
     for number in range(PLANNED_MAX):
         part = part.filter(f"price > {number % 7}")
@@ -185,7 +181,7 @@ def test_a_definition_of_very_many_parts_is_run_as_it_is_written(session: Sessio
     assert plan_definition(tree, None) is tree
 
 
-def test_a_plan_is_made_once_and_is_no_definition(session: Session) -> None:
+def test_plan_is_computed_once_and_leaves_definition(session: Session) -> None:
     counted = joined(session).agg(n="count(*)")
     tree = definition_of("test", counted)
     session.stage("counted", counted)
@@ -208,5 +204,5 @@ def test_a_plan_is_made_once_and_is_no_definition(session: Session) -> None:
         ("a", ("a",)),
     ],
 )  # fmt: skip
-def test_conjuncts_are_what_stands_between_each_and(sql: str, parts: tuple[str, ...]) -> None:
+def test_conjuncts_are_split_at_top_level_and(sql: str, parts: tuple[str, ...]) -> None:
     assert conjuncts(sql) == parts

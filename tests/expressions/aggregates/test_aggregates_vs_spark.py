@@ -111,7 +111,7 @@ def alike(own: Any, other: Any) -> bool:
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("keys", [("k",), ()])
-def test_aggregates_of_what_is_left_are_those_of_spark(
+def test_aggregates_after_removals_equal_spark(
     keys: tuple[str, ...], spark: Any, tmp_path: Path
 ) -> None:
     left = list(some_rows(1))
@@ -171,7 +171,7 @@ def of_spark(
 
 
 @pytest.mark.spark
-def test_spark_gives_null_and_nan_for_spreads_where_we_do(spark: Any, tmp_path: Path) -> None:
+def test_variances_are_null_and_nan_where_spark_has_them(spark: Any, tmp_path: Path) -> None:
     values = [("one", 5.0), ("inf", math.inf), ("inf", 1.0), ("huge", 1e300), ("huge", -1e300)]
     names = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
@@ -187,7 +187,7 @@ def test_spark_gives_null_and_nan_for_spreads_where_we_do(spark: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("seed", [3, 4])
-def test_aggregates_forget_what_was_removed_to_the_last_bit(seed: int) -> None:
+def test_aggregates_are_exact_after_removals(seed: int) -> None:
     named = {**calls(), "product": "product(d)", "whole": "product(i)"}
     chosen = random.Random(seed)
     pool = list(some_rows(seed))
@@ -213,7 +213,7 @@ def test_aggregates_forget_what_was_removed_to_the_last_bit(seed: int) -> None:
         assert stage.rows() == []
 
 
-def test_moments_are_of_the_rows_that_have_all_they_ask_for() -> None:
+def test_moments_use_rows_with_all_arguments() -> None:
     named = {"s": "sum(y)", "lean": "skewness(x)", "tails": "kurtosis(x)"}
     named |= {"both": "covar_pop(x, y)", "same": "corr(x, x)"}
     named |= {"middle": "percentile(x, 0.5) filter (where y > 1)"}
@@ -247,7 +247,7 @@ def test_moments_are_of_the_rows_that_have_all_they_ask_for() -> None:
         ([None], None),
     ],
 )
-def test_a_product_is_rounded_once(values: list[float | None], expected: float | None) -> None:
+def test_product_is_rounded_once(values: list[float | None], expected: float | None) -> None:
     with opened() as session:
         given = session.input("given", "x double")
         stage = session.stage("stage", given.agg(p="product(x)"))
@@ -278,7 +278,7 @@ def test_a_product_is_rounded_once(values: list[float | None], expected: float |
         ("histogram_numeric(d, 5)", "unknown aggregate histogram_numeric"),
     ],
 )
-def test_what_cannot_be_is_refused_before_it_runs(sql: str, said: str) -> None:
+def test_invalid_aggregates_are_refused_at_definition(sql: str, said: str) -> None:
     with opened() as session:
         given = session.input("given", SCHEMA)
         with pytest.raises(ExpressionError, match=said):

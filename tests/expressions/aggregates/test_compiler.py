@@ -26,7 +26,7 @@ def calls(found: Aggregation) -> list[tuple[str, str | None, str]]:
     return [(c.function, c.argument.sql if c.argument else None, c.type) for c in found.calls]
 
 
-def test_equal_calls_are_made_once() -> None:
+def test_equal_calls_are_computed_once() -> None:
     found = compiled(
         "sum(dep_delay) / count(*)", "SUM( Dep_Delay )", "count(1)", "max(distance) - min(distance)"
     )
@@ -48,7 +48,7 @@ def test_outputs_are_row_expressions_over_keys_and_results() -> None:
     assert all(e.local for e in found.outputs)
 
 
-def test_arguments_are_expressions_of_a_row() -> None:
+def test_arguments_are_row_expressions() -> None:
     found = compiled("sum(if(late, distance * 2, 0))", "avg(dep_delay + 1)")
     assert calls(found) == [
         ("sum", "if(late, distance * 2, 0)", "bigint"),
@@ -85,13 +85,13 @@ def test_arguments_are_expressions_of_a_row() -> None:
         ("count_if(late)", "bigint"),
     ],
 )
-def test_results_have_the_types_of_spark(sql: str, type_: str) -> None:
+def test_results_have_types_of_spark(sql: str, type_: str) -> None:
     found = compiled(sql)
     assert found.calls[0].type == type_
     assert found.outputs[0].type == type_
 
 
-def test_a_filter_becomes_part_of_the_argument() -> None:
+def test_filter_clause_becomes_part_of_argument() -> None:
     found = compiled("count(*) filter (where late)", "sum(seats) filter (where seats > 1) + 1")
     assert calls(found) == [
         ("count", "case when late then (1) end", "bigint"),
@@ -100,7 +100,7 @@ def test_a_filter_becomes_part_of_the_argument() -> None:
     assert found.outputs[1].sql == "_1 + 1"
 
 
-def test_calls_that_mean_the_same_are_one_call() -> None:
+def test_equivalent_calls_are_one_call() -> None:
     assert calls(compiled("every(late)", "bool_and(late)", "min(late)")) == [
         ("min", "late", "boolean")
     ]
@@ -113,7 +113,7 @@ def test_calls_that_mean_the_same_are_one_call() -> None:
     ]
 
 
-def test_distinct_is_another_call_where_it_matters() -> None:
+def test_distinct_is_separate_call_where_it_matters() -> None:
     found = compiled("sum(seats)", "sum(distinct seats)", "count(distinct seats, carrier)").calls
     assert [(c.function, c.distinct, [a.sql for a in c.arguments]) for c in found] == [
         ("sum", False, ["seats"]),
@@ -133,7 +133,7 @@ def test_count_of_several_columns_counts_rows_without_nulls() -> None:
     ]
 
 
-def test_a_filter_of_min_by_is_on_its_order() -> None:
+def test_filter_of_min_by_applies_to_its_order() -> None:
     (call,) = compiled("min_by(seats, distance) filter (where late)").calls
     assert [a.sql for a in call.arguments] == ["seats", "case when late then (distance) end"]
 
@@ -191,13 +191,13 @@ def test_aggregates_in_strings_are_text() -> None:
         ("sum(*)", "stands for columns", ""),
     ],
 )
-def test_what_cannot_be_aggregated_is_refused(sql: str, said: str, hint: str) -> None:
+def test_invalid_aggregates_are_refused_with_hint(sql: str, said: str, hint: str) -> None:
     with pytest.raises(ExpressionError, match=said) as caught:
         compiled(sql)
     assert hint in str(caught.value.hint)
 
 
-def test_an_error_of_an_output_shows_what_the_user_wrote() -> None:
+def test_error_in_output_shows_expression_of_user() -> None:
     found = compiled("sum(distance) / (count(*) - 1)")
     with pytest.raises(ExpressionError) as caught:
         found.outputs[0].evaluate([np.array(["aa"], object), np.array([7]), np.array([1])], 1)
@@ -205,7 +205,7 @@ def test_an_error_of_an_output_shows_what_the_user_wrote() -> None:
     assert "sum(distance)=7, count(*)=1" in str(caught.value)
 
 
-def test_what_only_spark_knows_is_asked_of_spark() -> None:
+def test_spark_expressions_in_aggregates_need_spark() -> None:
     def asked(sqls: Any, schema: Schema) -> list[str]:
         assert schema.names[0] == "carrier"
         return ["string"]
@@ -229,7 +229,7 @@ TAKES: dict[tuple[str, ...], str] = {  # aggregates, and the columns of FLIGHTS 
 
 
 @pytest.mark.parametrize("function", [each for some in TAKES for each in some])
-def test_an_aggregate_over_a_type_it_does_not_have_is_refused(function: str) -> None:
+def test_aggregate_of_unsupported_type_is_refused(function: str) -> None:
     takes = next(columns.split() for some, columns in TAKES.items() if function in some)
     for column, type_ in FLIGHTS.fields:
         if column in takes:
@@ -252,7 +252,7 @@ def test_an_aggregate_over_a_type_it_does_not_have_is_refused(function: str) -> 
         "max_by(distinct props, seats)",
     ],
 )
-def test_a_map_has_no_distinct_values(sql: str) -> None:
+def test_maps_have_no_distinct_values(sql: str) -> None:
     with pytest.raises(ExpressionError, match=r"no distinct values of a map \('`?props`?'\)"):
         compiled(sql)
     compiled("count(distinct carrier, seats)", "count(props)")

@@ -85,11 +85,11 @@ def _near(expected: list[Any], found: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("chunk", range(len(_CHUNKS)))
-def test_the_table_computes_what_spark_computes(chunk: int, spark: Any) -> None:
+def test_cases_equal_spark(chunk: int, spark: Any) -> None:
     assert_as_in_spark(_CHUNKS[chunk], spark)
 
 
-def test_random_expressions_compute_what_spark_computes(spark: Any) -> None:
+def test_random_expressions_equal_spark(spark: Any) -> None:
     own = values()
     cases = _hold_trees(own, 130, 1, spark)
     assert cases > 80
@@ -116,7 +116,7 @@ def _hold_trees(own: Values, size: int, seed: int, spark: Any) -> int:
     return total
 
 
-def test_case_mapping_is_that_of_spark_for_every_letter_that_has_case(spark: Any) -> None:
+def test_case_mapping_equals_spark_for_every_letter(spark: Any) -> None:
     caseless = [*range(0x3400, 0xA000), *range(0xAC00, 0xE000)]  # and the planes from 0x20000 on
     alone = [chr(c) for c in sorted(set(range(1, 0x20000)) - set(caseless))]
     schema = Schema.parse("x string")

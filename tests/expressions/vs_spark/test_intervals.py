@@ -40,9 +40,7 @@ def mode(request: pytest.FixtureRequest, second_spark_session: Any) -> tuple[Any
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
-def test_expressions_of_intervals_give_what_spark_gives(
-    far: bool, mode: tuple[Any, SqlSettings]
-) -> None:
+def test_interval_expressions_equal_spark(far: bool, mode: tuple[Any, SqlSettings]) -> None:
     spark, settings = mode
     columns = interval_cases.columns(_ROWS, far=far)
     some = list(interval_cases.every())[far :: tried(9, 1)]

@@ -26,7 +26,7 @@ from nosync_nb.rows.arrow import from_python_values, to_python_values
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("cases", MODULES, ids=lambda cases: cases.__name__)
-def test_values_are_those_of_spark(cases: ModuleType, spark: Any) -> None:
+def test_nested_values_equal_spark(cases: ModuleType, spark: Any) -> None:
     arrays = frame(cases)
     columns = [rows.from_arrow(a, t) for a, t in zip(arrays, cases.SCHEMA.types, strict=True)]
     n = len(arrays[0])
@@ -73,7 +73,7 @@ def test_values_are_those_of_spark(cases: ModuleType, spark: Any) -> None:
     assert not wrong, "\n".join(map(repr, wrong))
 
 
-def test_every_case_gives_what_was_held_against_spark() -> None:
+def test_every_nested_case_gives_recorded_value() -> None:
     """The proof needs Spark; here it is enough that nothing has changed since it was passed."""
     recorded, found = json.loads(RECORD.read_text()), digests_of_nested()
     changed = {sql: (recorded.get(sql), now) for sql, now in found.items()}
@@ -85,7 +85,7 @@ def test_every_case_gives_what_was_held_against_spark() -> None:
 
 @pytest.mark.parametrize("copies", [60])
 @pytest.mark.parametrize("cases", MODULES, ids=lambda cases: cases.__name__)
-def test_large_columns_give_what_small_ones_give(cases: ModuleType, copies: int) -> None:
+def test_large_nested_columns_give_values_of_small_ones(cases: ModuleType, copies: int) -> None:
     arrays = frame(cases)
     small = [rows.from_arrow(a, t) for a, t in zip(arrays, cases.SCHEMA.types, strict=True)]
     n = len(arrays[0])
@@ -101,7 +101,7 @@ def test_large_columns_give_what_small_ones_give(cases: ModuleType, copies: int)
         assert len(e.evaluate([rows.slice_(c, 0, 0) for c in small], 0)) == 0
 
 
-def test_an_element_that_settles_a_row_spares_the_others() -> None:
+def test_lambda_stops_at_deciding_element() -> None:
     schema = Schema.parse("a array<int>")
     e = compile_expression("exists(a, x -> 4 / x > 3)", schema)
     columns = [column_of([[1, 0], [2, 4], None], "array<int>")]
@@ -114,7 +114,7 @@ def test_an_element_that_settles_a_row_spares_the_others() -> None:
     ]
 
 
-def test_rows_that_raise_inside_a_lambda_are_named() -> None:
+def test_error_inside_lambda_names_row() -> None:
     schema = Schema.parse("i int, a array<array<int>>")
     e = compile_expression("transform(a, x -> transform(x, y -> i % y))", schema)
     columns = [column_of([1, 2], "int"), column_of([[[1]], [[3], [4, 0]]], "array<array<int>>")]
@@ -136,13 +136,13 @@ def test_rows_that_raise_inside_a_lambda_are_named() -> None:
         "a[1:2]",
     ],
 )
-def test_what_spark_refuses_or_calls_otherwise_is_left_to_it(sql: str) -> None:
+def test_unsupported_nested_expressions_are_left_to_spark(sql: str) -> None:
     e = compile_expression(sql, SCHEMA, types=lambda *_: ["int"])
     assert not e.local
     assert e.why
 
 
-def test_unpacked_values_come_back_as_they_were() -> None:
+def test_python_values_round_trip() -> None:
     for column, type_ in zip(table(), SCHEMA.types, strict=True):
         array = from_python_values(column, type_)
         assert repr(to_python_values(array, type_)) == repr(column)

@@ -45,7 +45,7 @@ def compared(examples: list[Example], mode: tuple[Any, bool]) -> tuple[int, dict
     return len(local), found
 
 
-def test_documented_examples_give_what_spark_gives(
+def test_documented_examples_equal_spark(
     names: list[str], spark: Any, mode: tuple[Any, bool]
 ) -> None:
     documented = [(name, spark_examples.documented(spark, name)) for name in names[_FUNCTIONS]]
@@ -59,7 +59,7 @@ def test_documented_examples_give_what_spark_gives(
     assert differing == {}
 
 
-def test_columns_in_place_of_literals_give_what_spark_gives(
+def test_examples_with_columns_equal_spark(
     names: list[str], spark: Any, mode: tuple[Any, bool]
 ) -> None:
     documented = [(name, spark_examples.documented(spark, name)) for name in names[_VARIED]]

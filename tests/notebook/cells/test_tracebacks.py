@@ -47,9 +47,7 @@ def notebook(empty: Notebook) -> Notebook:
         ("orders.group_by('sku').zzz", "call agg, count, reduce, top or rank on it"),
     ],
 )
-def test_unknown_call_names_its_equivalent(
-    notebook: Notebook, written: str, remedy: str
-) -> None:
+def test_unknown_call_names_its_equivalent(notebook: Notebook, written: str, remedy: str) -> None:
     shown = notebook.fails(written)
     assert isinstance(shown.error, nosync.MisuseError)
     assert remedy in shown.text
@@ -70,9 +68,7 @@ def test_unknown_call_names_its_equivalent(
         ("nosync.session().branch()", "branch(name, "),
     ],
 )
-def test_wrong_argument_shows_signature(
-    notebook: Notebook, written: str, remedy: str
-) -> None:
+def test_wrong_argument_shows_signature(notebook: Notebook, written: str, remedy: str) -> None:
     shown = notebook.fails(written)
     assert isinstance(shown.error, TypeError)
     assert f"Hint: {remedy}" in shown.text
@@ -114,9 +110,7 @@ def test_error_in_backfill_names_line_of_stage(
         "%%dd\nimport json\nbroken = json.loads('{')",
     ],
 )
-def test_error_in_user_code_shows_only_user_frames(
-    notebook: Notebook, cell: str
-) -> None:
+def test_error_in_user_code_shows_only_user_frames(notebook: Notebook, cell: str) -> None:
     shown = notebook.fails(cell)
     assert not isinstance(shown.error, nosync.NosyncError)
     assert "----> " in shown.text

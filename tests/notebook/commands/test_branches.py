@@ -325,9 +325,7 @@ def test_refused_branch_command_leaves_cells_where_they_are(
     assert os.path.basename(nosync.session().path) == "taken"
 
 
-def test_dropped_branch_falls_back_to_main_log(
-    notebook: Notebook, tmp_path: Path
-) -> None:
+def test_dropped_branch_falls_back_to_main_log(notebook: Notebook, tmp_path: Path) -> None:
     notebook.ok("%dd branch what_if")
     notebook.ok("%dd switch what_if")
     notebook.close()
@@ -363,9 +361,7 @@ def test_compare_takes_stage_of_another_branch(notebook: Notebook) -> None:
     assert "'fast'" in notebook.fails("%dd compare main/fast slow")
 
 
-def test_branch_is_forked_from_current_branch(
-    notebook: Notebook, tmp_path: Path
-) -> None:
+def test_branch_is_forked_from_current_branch(notebook: Notebook, tmp_path: Path) -> None:
     notebook.ok("%dd branch outer --at 2")
     notebook.ok("%dd switch outer")
     notebook.ok('flights.insert([("UA", 99)])')

@@ -210,9 +210,7 @@ def test_log_folder_named_by_user_keeps_its_name(folder: Path) -> None:
     assert logs(folder) == ["special"]
 
 
-def test_renamed_log_is_found_by_former_path(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_renamed_log_is_found_by_former_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = loaded(folder)
     old = folder / ".nosync" / "Untitled"
     with nosync.open(old) as session:

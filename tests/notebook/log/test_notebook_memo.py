@@ -44,7 +44,9 @@ def same(text: str) -> str:
         ("\x00", "", "", {}),
     ],
 )
-def test_cell_source_gives_names_loops_and_imports(source: str, bound: str, loops: str, imports: dict[str, str]) -> None:
+def test_cell_source_gives_names_loops_and_imports(
+    source: str, bound: str, loops: str, imports: dict[str, str]
+) -> None:
     cell = read_cell(source, same)
     assert sorted(bound.split()) == sorted(cell.bound)
     assert sorted(loops.split()) == sorted(cell.loops)

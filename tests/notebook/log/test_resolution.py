@@ -485,9 +485,7 @@ def test_record_is_read_as_written_and_retains_last_cells(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("name", "automatic"), [("Untitled-2", True), ("flights", False)])
-def test_record_of_earlier_release_has_no_names(
-    tmp_path: Path, name: str, automatic: bool
-) -> None:
+def test_record_of_earlier_release_has_no_names(tmp_path: Path, name: str, automatic: bool) -> None:
     """Then only a name that no user gives is known to be no user's."""
     folder = tmp_path / name
     folder.mkdir()

@@ -77,9 +77,7 @@ def test_log_follows_notebook_through_server(url: str, home: Path, root: Path) -
         assert "`%dd open .nosync/quick --branch NAME`" in shown
 
 
-def test_notebook_renamed_before_first_cell_uses_new_name(
-    url: str, home: Path, root: Path
-) -> None:
+def test_notebook_renamed_before_first_cell_uses_new_name(url: str, home: Path, root: Path) -> None:
     """Its kernel was started under the old name, and is told no other."""
     with (
         closing(ServedNotebook(url, home)) as early,
@@ -129,9 +127,7 @@ def test_two_tabs_share_kernel_and_log(url: str, home: Path, root: Path) -> None
         assert {"Untitled", ".gitignore"} == made
 
 
-def test_deleted_and_recreated_notebook_gets_new_log(
-    url: str, home: Path, root: Path
-) -> None:
+def test_deleted_and_recreated_notebook_gets_new_log(url: str, home: Path, root: Path) -> None:
     with closing(ServedNotebook(url, home)) as first:
         loaded(first)
         first.save(*CELLS)
@@ -220,9 +216,7 @@ RUNNERS = ("execute --inplace", "nbconvert --execute --to notebook --inplace")
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_runner_reports_temporary_log(
-    home: Path, url: str, tmp_path: Path, runner: str
-) -> None:
+def test_runner_reports_temporary_log(home: Path, url: str, tmp_path: Path, runner: str) -> None:
     """It tells no name; NOSYNC_SESSION does."""
     made = [nbformat.v4.new_code_cell(text, id=known) for known, text in CELLS]
     spec = {"name": "nosync", "display_name": "Python 3 (NoSync)", "language": "python"}

@@ -50,7 +50,7 @@ def plain(slots: Slots | str) -> Any:
 
 @pytest.mark.parametrize("type_", [*values])
 @given(data=st.data())
-def test_some_at_a_time_are_those_at_once(type_: str, data: st.DataObject) -> None:
+def test_chunked_contributions_equal_single_addition(type_: str, data: st.DataObject) -> None:
     drawn = data.draw(
         st.lists(st.tuples(values[type_], counts, st.integers(0, GROUPS - 1)), max_size=12)
     )
@@ -62,7 +62,7 @@ def test_some_at_a_time_are_those_at_once(type_: str, data: st.DataObject) -> No
 
 @pytest.mark.parametrize("bins_max", [0, aggregate.BINS_MAX], ids=["bin by bin", "at once"])
 @given(data=st.data())
-def test_few_doubles_are_cut_as_many_are(bins_max: int, data: st.DataObject) -> None:
+def test_scalar_contributions_equal_vectorised_ones(bins_max: int, data: st.DataObject) -> None:
     each = st.tuples(st.one_of(values["double"], st.floats(-1e6, 1e6)), counts, st.integers(0, 3))
     drawn = data.draw(st.lists(each, min_size=1, max_size=aggregate.FEW))
     few = of("double", drawn)
@@ -73,7 +73,9 @@ def test_few_doubles_are_cut_as_many_are(bins_max: int, data: st.DataObject) -> 
 
 
 @given(st.data(), st.integers(1, 4))
-def test_sums_of_several_columns_are_those_of_each(data: st.DataObject, width: int) -> None:
+def test_contributions_of_several_columns_equal_those_of_each(
+    data: st.DataObject, width: int
+) -> None:
     """Also beside an integer, and where one of them is not finite."""
     numbers = st.one_of(values["double"], st.floats(-1e6, 1e6))
     n = data.draw(st.integers(1, 12))
@@ -96,7 +98,7 @@ def test_sums_of_several_columns_are_those_of_each(data: st.DataObject, width: i
     assert plain(together) == plain(each)
 
 
-def test_what_fits_in_the_end_may_be_too_much_in_between() -> None:
+def test_intermediate_count_may_exceed_64_bits() -> None:
     drawn = [(1.0, 2**34, 0)] * 4 + [(1.0, -(2**34), 0)] * 4
     whole = of("double", drawn)
     assert not isinstance(whole, str)
@@ -104,7 +106,7 @@ def test_what_fits_in_the_end_may_be_too_much_in_between() -> None:
         assert plain(of("double", drawn)) == plain(whole) == {}
 
 
-def test_what_is_made_on_the_way_does_not_grow_with_the_values() -> None:
+def test_memory_of_contributions_is_bounded() -> None:
     n = 8 * AT_ONCE
     column, diff = np.arange(n) / 8, np.ones(n, np.int64)
     number = np.arange(n) * GROUPS // n

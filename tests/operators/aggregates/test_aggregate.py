@@ -62,9 +62,7 @@ def agrees(
 
 
 @given(st.data(), st.sampled_from([0, 2]))
-def test_numbers_are_added_up_slot_by_slot_as_they_are_together(
-    data: st.DataObject, together: int
-) -> None:
+def test_sums_counts_and_means_equal_model(data: st.DataObject, together: int) -> None:
     calls: dict[str, Call] = {
         "sum(c1)": ("sum", 1),
         "count(c1)": ("count", 1),
@@ -75,7 +73,7 @@ def test_numbers_are_added_up_slot_by_slot_as_they_are_together(
 
 
 @given(st.data(), all_types, types)
-def test_distinct_counts_lists_and_values_by_an_order(
+def test_distinct_counts_lists_and_by_aggregates_equal_model(
     data: st.DataObject, of: str, order: str
 ) -> None:
     calls: dict[str, Call] = {
@@ -94,7 +92,7 @@ def test_distinct_counts_lists_and_values_by_an_order(
 
 
 @given(st.data(), INTEGERS)
-def test_bits_of_integers(data: st.DataObject, of: str) -> None:
+def test_bit_aggregates_equal_model(data: st.DataObject, of: str) -> None:
     calls: dict[str, Call] = {
         f"bit_{name}({each}c1)": (f"{each}bit_{name}", 1)
         for name in ("and", "or", "xor")
@@ -104,7 +102,7 @@ def test_bits_of_integers(data: st.DataObject, of: str) -> None:
 
 
 @given(st.data())
-def test_truth_of_all_and_of_some(data: st.DataObject) -> None:
+def test_boolean_aggregates_equal_model(data: st.DataObject) -> None:
     calls: dict[str, Call] = {
         "bool_and(c1)": ("bool_and", 1),
         "every(c1)": ("bool_and", 1),
@@ -127,7 +125,7 @@ SPREADS: dict[str, Call] = {
 
 
 @given(st.data(), st.sampled_from(["tinyint", "int", "float", "double", "decimal(10,2)"]))
-def test_spreads_are_exact_whatever_happened_before(data: st.DataObject, of: str) -> None:
+def test_variances_and_sums_are_exact(data: st.DataObject, of: str) -> None:
     sums: dict[str, Call] = {
         "sum(c1)": ("sum", 1),
         "avg(c1)": ("avg", 1),
@@ -139,13 +137,13 @@ def test_spreads_are_exact_whatever_happened_before(data: st.DataObject, of: str
 
 
 @given(st.data(), st.lists(st.floats(), min_size=1, max_size=8))
-def test_spreads_of_any_doubles_are_exact(data: st.DataObject, numbers: list[float]) -> None:
+def test_variances_of_any_doubles_are_exact(data: st.DataObject, numbers: list[float]) -> None:
     pool = st.tuples(st.booleans(), st.none() | st.sampled_from(numbers), st.just(0))
     agrees(data, ("boolean", "double", "int"), SPREADS, pool=pool)
 
 
 @given(st.data(), st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=8))
-def test_spreads_of_wide_integers_are_those_of_their_doubles(
+def test_variances_of_wide_integers_use_their_doubles(
     data: st.DataObject, numbers: list[int]
 ) -> None:
     pool = st.tuples(st.booleans(), st.none() | st.sampled_from(numbers), st.just(0))
@@ -153,9 +151,7 @@ def test_spreads_of_wide_integers_are_those_of_their_doubles(
 
 
 @given(st.data(), st.sampled_from([(10, 2), (38, 10), (38, 0), (18, 18)]))
-def test_decimals_of_any_width_are_summed_to_the_last_digit(
-    data: st.DataObject, width: tuple[int, int]
-) -> None:
+def test_sums_and_means_of_decimals_are_exact(data: st.DataObject, width: tuple[int, int]) -> None:
     precision, scale = width
     digits = min(precision, 33)
     numbers = data.draw(
@@ -174,7 +170,7 @@ def test_decimals_of_any_width_are_summed_to_the_last_digit(
 
 
 @given(st.data())
-def test_a_filter_takes_part_of_the_rows(data: st.DataObject) -> None:
+def test_filter_clause_selects_rows(data: st.DataObject) -> None:
     def kept(name: str) -> Callable[..., Any]:
         calls = {
             "n": ("count_star",),
@@ -207,7 +203,7 @@ def test_a_filter_takes_part_of_the_rows(data: st.DataObject) -> None:
 
 
 @given(st.data(), st.integers(1, 3), types, types)
-def test_keys_and_values_of_equal_hashes_stay_apart(
+def test_keys_and_values_with_equal_hashes_stay_apart(
     data: st.DataObject, buckets: int, key: str, of: str
 ) -> None:
     calls: dict[str, Call] = {
@@ -223,7 +219,7 @@ def test_keys_and_values_of_equal_hashes_stay_apart(
         agrees(data, (key, of, "int"), calls)
 
 
-def test_aggregates_of_nothing_are_one_row() -> None:
+def test_aggregates_of_no_rows_are_one_row() -> None:
     with opened() as session:
         rows = session.input("rows", "x int, o int")
         found = session.stage(
@@ -244,7 +240,7 @@ def test_aggregates_of_nothing_are_one_row() -> None:
 # -- examples ----------------------------------------------------------------------------------
 
 
-def test_a_spread_returns_to_what_it_was_after_values_that_swamp_it() -> None:
+def test_variance_is_exact_after_removal_of_huge_values() -> None:
     with opened() as session:
         rows = session.input("rows", "x double")
         stage = session.stage("stage", rows.agg(s="sum(x)", v="var_samp(x)", d="stddev(x)"))
@@ -263,7 +259,7 @@ def test_a_spread_returns_to_what_it_was_after_values_that_swamp_it() -> None:
         assert before[0].v == float(exact)
 
 
-def test_values_of_agg_are_expressions_over_any_aggregates() -> None:
+def test_agg_accepts_expressions_over_aggregates() -> None:
     with opened() as session:
         rows = session.input("rows", "k string, x int, b boolean")
         rows.insert([("a", 3, True), ("a", 5, True), ("a", 5, False)])
@@ -310,7 +306,7 @@ def test_aggregates_work_inside_loops() -> None:
         ("decimal(38,2)", "avg(x)", Decimal(10**35)),
     ],
 )
-def test_a_total_out_of_range_names_the_stage_and_applies_nothing(
+def test_total_out_of_range_names_stage_and_changes_nothing(
     type_: str, sql: str, value: Any
 ) -> None:
     with opened() as session:
@@ -344,9 +340,7 @@ HOT = {
 
 @pytest.mark.parametrize("name", HOT)
 @pytest.mark.parametrize("keys", [("k",), ()])
-def test_a_hot_group_costs_what_changes_in_it(
-    name: str, keys: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_hot_group_costs_only_its_changes(name: str, keys: tuple[str, ...], tmp_path: Path) -> None:
     touched = []
     for size in (1_000, 60_000):
         with nosync_nb.open(tmp_path / str(size), spark_rows=10**9) as session:
@@ -373,7 +367,7 @@ def test_a_hot_group_costs_what_changes_in_it(
         {"wide": "max(w)"},
     ],
 )
-def test_values_of_one_code_cost_the_group_only_when_the_winner_goes(
+def test_values_with_equal_codes_cost_group_only_if_extreme_is_removed(
     named: dict[str, str], tmp_path: Path
 ) -> None:
     size = 20_000
@@ -403,7 +397,7 @@ def test_values_of_one_code_cost_the_group_only_when_the_winner_goes(
         assert stage.rows() == rows.group_by("k").agg(**named).rows()
 
 
-def test_lists_cost_the_group_and_no_other(tmp_path: Path) -> None:
+def test_collect_list_costs_its_group_only(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
         rows = session.input("rows", "k int, x int")
         rows.insert([(k, x) for k in range(50) for x in range(20)])
@@ -416,7 +410,7 @@ def test_lists_cost_the_group_and_no_other(tmp_path: Path) -> None:
         assert stage.rows()[7].all == sorted([*range(20), 5])
 
 
-def test_the_middle_of_two_decimals_is_rounded_away_from_zero(tmp_path: Path) -> None:
+def test_mean_of_decimals_rounds_half_away_from_zero(tmp_path: Path) -> None:
     one, digit = Decimal("0.000001"), Decimal("0.0000000001")
     sums = {1: one, 2: -one, 3: 3 * one, 4: -3 * one, 5: 2 * one, 6: -2 * one}
     with nosync_nb.open(tmp_path / "log") as session:
@@ -430,7 +424,7 @@ def test_the_middle_of_two_decimals_is_rounded_away_from_zero(tmp_path: Path) ->
     assert found == {1: 313, 2: -313, 3: 938, 4: -938, 5: 625, 6: -625}
 
 
-def test_moments_of_two_columns_are_those_of_their_formulas(session: Session) -> None:
+def test_moments_of_two_columns_equal_formulas(session: Session) -> None:
     pairs = session.input("pairs", "x double, y double")
     pairs.insert([(1.0, 2.0), (2.0, 4.0), (3.0, 9.0)])
     stage = session.stage(
@@ -444,7 +438,7 @@ def test_moments_of_two_columns_are_those_of_their_formulas(session: Session) ->
     assert found == pytest.approx((7 / 3, 7 / 2, 7.0))
 
 
-def test_count_if_finds_nan_in_a_list(session: Session) -> None:
+def test_count_if_finds_nan_in_list(session: Session) -> None:
     data = session.input("data", "d double")
     nan = "double('NaN')"
     stage = session.stage(

@@ -27,7 +27,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 @pytest.mark.parametrize("type_", VALUES)
 @given(st.data())
-def test_few_rows_have_the_extremes_that_many_have(type_: str, data: st.DataObject) -> None:
+def test_scalar_extremes_equal_vectorised_ones(type_: str, data: st.DataObject) -> None:
     layout = Layout(("int", type_), (0,), 1)
     row = st.tuples(st.integers(0, 2), VALUES[type_], st.integers(-2, 2))
     trace = Trace(layout)

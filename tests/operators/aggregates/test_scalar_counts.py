@@ -86,5 +86,5 @@ def plain(updates: Updates | None) -> list[str]:
 @example([[("a", 1, 2**62)], [("a", 1, 2**62)]])
 @example([[("a", 1, 2)], [("a", 1, -1), ("b", 1, 1)], [("a", 1, -1)], [("a", 1, -1)]])
 @example([[("a", 1, 1), ("a", 1, -1)], [("a", None, 0)]])
-def test_few_rows_are_counted_as_many_are(operator: Aggregate, epochs: list[list[Any]]) -> None:
+def test_scalar_counts_equal_vectorised_ones(operator: Aggregate, epochs: list[list[Any]]) -> None:
     assert run(operator, epochs, few=True) == run(operator, epochs, few=False)

@@ -30,7 +30,7 @@ def looks(session: Any, commit: Any) -> int:
     return count
 
 
-def test_only_groups_that_are_not_known_are_looked_up(session: Any) -> None:
+def test_only_uncached_groups_are_looked_up(session: Any) -> None:
     rows = session.input("rows", "k string, x int")
     stage = session.stage("stage", rows.group_by("k").agg(n="count(*)", s="sum(x)"))
     rows.insert([("a", 1), ("b", 2)])
@@ -44,7 +44,7 @@ def test_only_groups_that_are_not_known_are_looked_up(session: Any) -> None:
     assert stage.rows() == [("a", 1, 9), ("b", 2, 9), ("c", 1, 1)]
 
 
-def test_an_epoch_that_fails_leaves_no_trace_in_the_memo(session: Any) -> None:
+def test_failed_epoch_leaves_no_group_in_cache(session: Any) -> None:
     def picky(row: Any) -> tuple[int]:
         if row.n > 2:
             raise ValueError("three is too many")
@@ -64,7 +64,7 @@ def test_an_epoch_that_fails_leaves_no_trace_in_the_memo(session: Any) -> None:
     assert stage.rows() == [("a", 2), ("b", 2)]
 
 
-def test_a_memo_is_bounded(session: Any) -> None:
+def test_cache_is_bounded(session: Any) -> None:
     rows = session.input("rows", "k int")
     stage = session.stage("stage", rows.group_by("k").agg(n="count(*)"))
     with mock.patch.object(slot_cache, "GROUPS_MAX", 10):
@@ -83,9 +83,7 @@ def stage_from_scratch(rows: Any) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("aggregates", [{"n": "count(*)"}, {"n": "count(x)", "s": "sum(x)"}])
-def test_groups_come_and_go_as_if_nothing_was_remembered(
-    session: Any, aggregates: dict[str, str]
-) -> None:
+def test_cached_groups_equal_groups_from_scratch(session: Any, aggregates: dict[str, str]) -> None:
     random_ = random.Random(5)
     rows = session.input("rows", "k string, d double, x bigint")
     definition = rows.group_by("k", "d").agg(**aggregates)

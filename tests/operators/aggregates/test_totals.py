@@ -66,9 +66,7 @@ def both(function: str, groups: list[list[Any]], type_: str, result: str, dtype:
 @example([[EXACT, 1.0, 2.0**-60]])
 @example([[EXACT, 1.0, -(2.0**-113)]])
 @example([[1.7e308, 1.7e308, -1.7e308], [LEAST, LEAST]])
-def test_sums_that_are_doubles_in_parts_are_rounded_as_integers_are(
-    groups: list[list[float]],
-) -> None:
+def test_float_sums_are_rounded_like_integer_sums(groups: list[list[float]]) -> None:
     slots, count = slots_of(groups, "double", np.float64)
     quick = results.sum_column(slots, BASE, "double", "double", count)
     with mock.patch.object(results, "GREATEST", results.LEAST - 1):
@@ -76,7 +74,7 @@ def test_sums_that_are_doubles_in_parts_are_rounded_as_integers_are(
     assert same(quick, exact)
 
 
-def test_few_groups_are_summed_without_wide_integers() -> None:
+def test_small_sums_use_no_wide_integers() -> None:
     slots, count = slots_of([[1.25, 2.5], [1e100, 3.0]], "double", np.float64)
     slots[BASE - 1] = slots[BASE + 99] = count  # of how many values, here and of the next argument
     with mock.patch.object(results, "exact_sums", side_effect=AssertionError):
@@ -90,18 +88,22 @@ def test_few_groups_are_summed_without_wide_integers() -> None:
 @example([[LEAST, -LEAST], [LEAST, LEAST], [-LEAST]], "sum")
 @example([[1.7e308, 1.7e308], [1.7e308, 1.7e308, -1.7e308]], "sum")
 @example([[float("inf")], [float("-inf")], [float("inf"), float("-inf")], [float("nan")]], "sum")
-def test_doubles_are_rounded_as_one_by_one(groups: list[list[float]], function: str) -> None:
+def test_totals_of_doubles_equal_those_of_each_group(
+    groups: list[list[float]], function: str
+) -> None:
     assert both(function, groups, "double", "double", np.float64)
 
 
 @given(st.lists(integers, max_size=8), st.sampled_from([("sum", "bigint"), ("avg", "double")]))
-def test_integers_are_those_of_one_by_one(groups: list[list[int]], asked: tuple[str, str]) -> None:
+def test_totals_of_integers_equal_those_of_each_group(
+    groups: list[list[int]], asked: tuple[str, str]
+) -> None:
     slots, count = slots_of(groups, "bigint", np.int64)
     if group_totals(asked[0], slots, BASE, "bigint", asked[1], count) is not None:
         assert both(asked[0], groups, "bigint", asked[1], np.int64)
 
 
-def test_few_bits_are_not_left_to_python() -> None:
+def test_totals_of_small_integers_are_vectorised() -> None:
     groups = [[n, -n, 7] for n in range(GROUPS)]
     slots, count = slots_of(groups, "bigint", np.int64)
     for function, result in (("sum", "bigint"), ("avg", "double")):
@@ -110,20 +112,20 @@ def test_few_bits_are_not_left_to_python() -> None:
 
 
 @pytest.mark.parametrize("number", [2**62, -(2**62), 2**63 - 1])
-def test_what_may_not_fit_is_left_to_who_knows_any_width(number: int) -> None:
+def test_totals_that_may_overflow_are_left_to_scalar_path(number: int) -> None:
     slots: Slots = {BASE + 1: np.full(GROUPS, number)}
     for type_, result in (("double", "double"), ("bigint", "bigint")):
         assert group_totals("sum", slots, BASE, type_, result, np.ones(GROUPS, np.int64)) is None
 
 
-def test_no_column_has_a_negative_zero() -> None:
+def test_mean_has_no_negative_zero() -> None:
     slots, count = slots_of([[1.0, -1.0]] * GROUPS, "double", np.float64)
     count = -count  # of rows that are there less than 0 times
     found = to_pylist(group_totals("avg", slots, BASE, "double", "double", count), "double")
     assert {*map(str, found)} == {"0.0"}
 
 
-def test_sums_of_many_groups_run_no_python_for_each(session: Any) -> None:
+def test_totals_of_many_groups_run_no_python_per_group(session: Any) -> None:
     rows = [(n % 500, n / 8) for n in range(2000)]
     v = session.input("v", "k int, x double")
     session.stage("s", v.group_by("k").agg(t="sum(x)", m="avg(x)"))

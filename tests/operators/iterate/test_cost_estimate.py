@@ -110,7 +110,7 @@ def compare(session: Session, names: Mapping[str, Any]) -> dict[str, Bag]:
 
 @pytest.mark.usefixtures("no_disk", "small_files")
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
+def test_loop_is_right_under_any_choice_of_method(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
@@ -177,7 +177,7 @@ def resting(session: Session) -> bool:
 
 
 @given(st.lists(st.booleans(), max_size=300))
-def test_a_loop_that_rests_tries_again_less_and_less_often(dense: list[bool]) -> None:
+def test_resting_loop_retries_at_growing_intervals(dense: list[bool]) -> None:
     effort = LoopCostEstimate()
     worked(effort, 10**9)
     rest = tried = 0
@@ -203,7 +203,7 @@ def tangle() -> list[tuple[int, int]]:
     return [(chance.randrange(80), chance.randrange(80)) for _ in range(320)]
 
 
-def test_a_dense_loop_is_run_anew_and_logs_what_came_out_of_it(tmp_path: Path) -> None:
+def test_dense_loop_is_recomputed_and_logs_only_its_result(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         edges = session.input("edges", EDGES)
         ranks = session.stage("ranks", graphs.pagerank(edges))
@@ -231,7 +231,7 @@ def test_a_dense_loop_is_run_anew_and_logs_what_came_out_of_it(tmp_path: Path) -
         assert held(session["ranks"]) == held(graphs.pagerank(session["edges"]))
 
 
-def test_a_loop_of_few_changes_is_followed_again_after_some_of_many(tmp_path: Path) -> None:
+def test_loop_returns_to_increments_after_small_changes(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         edges = session.input("edges", EDGES)
         session.stage("ranks", graphs.pagerank(edges))
@@ -253,7 +253,7 @@ def test_a_loop_of_few_changes_is_followed_again_after_some_of_many(tmp_path: Pa
 
 
 @pytest.mark.parametrize("bound", ["FRAME_BYTES", "SPILL_ROWS"])
-def test_what_a_loop_has_learnt_outlives_an_epoch_that_goes_to_files(
+def test_cost_estimate_survives_epoch_in_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     monkeypatch.setattr(f"nosync_nb.store.store.{bound}", 4)
@@ -270,7 +270,7 @@ def test_what_a_loop_has_learnt_outlives_an_epoch_that_goes_to_files(
         assert list((tmp_path / "log" / "layers").iterdir())
 
 
-def test_rows_that_paid_are_tried_again_sooner() -> None:
+def test_successful_row_runs_shorten_pause() -> None:
     def pause(effort: LoopCostEstimate) -> int:
         """For how many epochs the mirror is left out after a run over rows was given up."""
         effort.gave_up()
@@ -284,7 +284,7 @@ def test_rows_that_paid_are_tried_again_sooner() -> None:
 
 
 @pytest.mark.parametrize("way", ["rows", "traces"])
-def test_rounds_that_became_dense_are_not_followed_to_the_end(
+def test_dense_rounds_are_abandoned_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     if way == "traces":
@@ -307,7 +307,7 @@ def test_rounds_that_became_dense_are_not_followed_to_the_end(
     assert touched[2] < most * whole, "it is found out again, in the same way"
 
 
-def test_an_epoch_that_looks_up_half_of_a_large_trace_has_spread() -> None:
+def test_lookup_of_half_of_large_trace_is_abandoned() -> None:
     keys = 3 * SPREAD_ROWS
     layout = Layout(("int", "int"), (0,))
     columns = [np.arange(keys, dtype=np.int32), np.zeros(keys, np.int32)]

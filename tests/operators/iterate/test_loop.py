@@ -55,7 +55,7 @@ def reach(roots: Collection, edges: Collection) -> Collection:
 # -- public cases ------------------------------------------------------------------------------
 
 
-def test_case_8_what_was_reached_through_an_edge_goes_with_it(session: Session) -> None:
+def test_removed_edge_removes_nodes_of_unreachable_cycle(session: Session) -> None:
     edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
     stage = session.stage("reach", reach(roots, edges))
     roots.insert([(1,)])
@@ -67,7 +67,7 @@ def test_case_8_what_was_reached_through_an_edge_goes_with_it(session: Session) 
     assert net(stage) == {(2,): -1, (3,): -1}, "the cycle does not keep itself alive"
 
 
-def test_case_9_a_fixpoint_over_itself_and_a_closure(session: Session) -> None:
+def test_fixpoint_and_closure_follow_removals(session: Session) -> None:
     start = session.input("start", "node int")
     one = session.stage("one", start.iterate(lambda v: v.concat(start).distinct()))
     edges = session.input("edges", EDGES)
@@ -85,7 +85,7 @@ def test_case_9_a_fixpoint_over_itself_and_a_closure(session: Session) -> None:
 # -- meaning -----------------------------------------------------------------------------------
 
 
-def test_rounds_apply_the_body_so_often(session: Session) -> None:
+def test_rounds_limit_applications_of_body(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     stages = [
         session.stage(f"after_{k}", numbers.iterate(lambda v: v.select("n + 1 as n"), rounds=k))
@@ -99,7 +99,7 @@ def test_rounds_apply_the_body_so_often(session: Session) -> None:
     assert [bag(s) for s in stages] == [{(k,): 1} for k in (1, 2, 5)]
 
 
-def test_two_equal_loops_do_not_disturb_each_other(session: Session) -> None:
+def test_equal_loops_do_not_interfere(session: Session) -> None:
     edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
     first = session.stage("first", reach(roots, edges))
     both = session.stage("both", reach(roots, edges).concat(reach(roots, edges)))
@@ -116,7 +116,7 @@ def test_two_equal_loops_do_not_disturb_each_other(session: Session) -> None:
 
 
 @pytest.mark.parametrize("build", [closure, lambda edges: closure(closure(edges))])
-def test_a_chain_that_comes_and_goes_leaves_no_row_and_no_state(
+def test_removed_chain_leaves_no_rows_and_no_state(
     session: Session, build: Callable[[Collection], Collection]
 ) -> None:
     edges = session.input("edges", EDGES)
@@ -133,7 +133,7 @@ def test_a_chain_that_comes_and_goes_leaves_no_row_and_no_state(
         assert state_rows(session, "paths") == 0
 
 
-def test_a_nested_loop_leaves_no_state(session: Session) -> None:
+def test_nested_loop_leaves_no_state(session: Session) -> None:
     edges = session.input("edges", EDGES)
 
     def around(value: Collection) -> Collection:
@@ -159,7 +159,7 @@ def test_a_nested_loop_leaves_no_state(session: Session) -> None:
         assert state_rows(session, "paths") == 0
 
 
-def test_a_loop_in_a_loop_in_a_loop_is_run_by_the_one_around_it(session: Session) -> None:
+def test_loop_may_be_nested_three_times(session: Session) -> None:
     edges = session.input("edges", EDGES)
 
     def step(paths: Collection) -> Collection:
@@ -187,7 +187,7 @@ def test_a_loop_in_a_loop_in_a_loop_is_run_by_the_one_around_it(session: Session
 # -- recovery ----------------------------------------------------------------------------------
 
 
-def test_the_epoch_after_a_restart_is_right(tmp_path: Path) -> None:
+def test_first_epoch_after_restart_is_incremental(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
         session.stage("reach", reach(roots, edges))
@@ -209,7 +209,7 @@ def test_the_epoch_after_a_restart_is_right(tmp_path: Path) -> None:
 # -- work --------------------------------------------------------------------------------------
 
 
-def test_work_follows_the_change_and_not_the_size(tmp_path: Path) -> None:
+def test_work_of_loop_follows_change_not_size(tmp_path: Path) -> None:
     touched = []
     for size in (1_000, 10_000):
         rng = np.random.default_rng(1)
@@ -240,7 +240,7 @@ def refused(session: Session, error: type[Exception], match: str, make: Callable
     assert (session.now, set(session.stages)) == before
 
 
-def test_bad_loops_are_refused_where_they_are_written(session: Session, tmp_path: Path) -> None:
+def test_invalid_loops_are_refused_at_definition(session: Session, tmp_path: Path) -> None:
     edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
     kept: list[Collection] = []
 
@@ -287,7 +287,7 @@ def test_bad_loops_are_refused_where_they_are_written(session: Session, tmp_path
 
 
 @pytest.mark.parametrize("what", ["insert", "commit", "define", "drop", "input"])
-def test_a_body_only_describes(session: Session, what: str) -> None:
+def test_body_may_only_describe(session: Session, what: str) -> None:
     numbers = session.inputs.get("numbers") or session.input("numbers", "n int")
     session.stage("kept", numbers.distinct())
     deeds: dict[str, Callable[[], Any]] = {
@@ -314,7 +314,7 @@ def test_a_body_only_describes(session: Session, what: str) -> None:
     deeds[what]()  # outside of the body nothing is refused
 
 
-def test_a_body_cannot_read_its_variable(session: Session) -> None:
+def test_body_cannot_read_its_variable(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     other = session.input("other", "n int")
     for look in (
@@ -330,7 +330,7 @@ def test_a_body_cannot_read_its_variable(session: Session) -> None:
     numbers.iterate(lambda v: v.distinct() if not other.rows() else v)
 
 
-def test_a_body_of_another_form_is_told_what_it_must_accept(session: Session) -> None:
+def test_body_of_wrong_signature_names_expected_one(session: Session) -> None:
     a, b = session.input("a", "n int"), session.input("b", "n int")
 
     def case(error: type[Exception], match: str, make: Callable[[], Any]) -> None:
@@ -368,7 +368,7 @@ def test_a_body_of_another_form_is_told_what_it_must_accept(session: Session) ->
         case(StageError, f"rounds={rounds!r}", lambda m=made: session.iterate(lambda a: a, m, a=a))
 
 
-def test_a_variable_may_have_any_other_name(session: Session, tmp_path: Path) -> None:
+def test_loop_variable_may_have_any_other_name(session: Session, tmp_path: Path) -> None:
     a = session.input("a", "n int")
     for name in ("body", "self", "sources", "session"):
         found = session.iterate(lambda **v: {n: c.distinct() for n, c in v.items()}, **{name: a})
@@ -379,7 +379,7 @@ def test_a_variable_may_have_any_other_name(session: Session, tmp_path: Path) ->
             session.iterate(lambda a, b: (a, b), a=a, b=theirs)
 
 
-def test_a_loop_that_oscillates_names_its_period_and_rows(session: Session) -> None:
+def test_oscillating_loop_names_period_and_rows(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     all_ = session.input("all", "n int")
     session.stage("flip", numbers.iterate(lambda v: all_.except_all(v)))
@@ -396,7 +396,7 @@ def test_a_loop_that_oscillates_names_its_period_and_rows(session: Session) -> N
         session.commit()
 
 
-def test_a_loop_that_grows_without_end_is_stopped(session: Session) -> None:
+def test_growing_loop_is_stopped(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     session.stage("grow", numbers.iterate(lambda v: v.select("n + 1 as n").concat(numbers)))
     numbers.insert([(0,)])
@@ -405,7 +405,7 @@ def test_a_loop_that_grows_without_end_is_stopped(session: Session) -> None:
     assert session.now == 0
 
 
-def test_an_oscillation_that_begins_later_is_found(session: Session) -> None:
+def test_oscillation_in_later_epoch_is_found(session: Session) -> None:
     edges = session.input("edges", EDGES)
     gate = session.input("gate", "n int")
 
@@ -425,7 +425,7 @@ def test_an_oscillation_that_begins_later_is_found(session: Session) -> None:
     assert bag(session["flip"]) == {}
 
 
-def test_a_round_runs_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_round_runs_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[tuple[int, ...]] = []
     begin = DivergenceDetector.begin_round
 
@@ -452,7 +452,7 @@ def test_a_round_runs_once(session: Session, monkeypatch: pytest.MonkeyPatch) ->
     assert max(r for r in rounds if len(r) == 1) == (1,)
 
 
-def test_a_loop_may_take_as_many_rounds_as_it_is_said(session: Session) -> None:
+def test_loop_may_take_thousands_of_rounds(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     session.stage("down", numbers.iterate(lambda v: v.select("if(n > 0, n - 1, n) as n")))
     numbers.insert([(9_000,)])
@@ -461,9 +461,7 @@ def test_a_loop_may_take_as_many_rounds_as_it_is_said(session: Session) -> None:
 
 
 @pytest.mark.spark
-def test_operators_that_change_columns_run_on_executors_inside_a_loop(
-    tmp_path: Path, spark: Any
-) -> None:
+def test_row_operators_of_body_run_on_executors(tmp_path: Path, spark: Any) -> None:
     found = []
     for rows_min in (0, 1 << 40):
         path = tmp_path / str(rows_min)
@@ -493,7 +491,7 @@ def test_operators_that_change_columns_run_on_executors_inside_a_loop(
 
 @pytest.mark.parametrize("left", ["the loop", "what is outside"])
 @pytest.mark.parametrize("first", [True, False])
-def test_both_sides_of_a_join_in_a_body_may_change_in_one_epoch(
+def test_both_sides_of_join_in_body_may_change_in_one_epoch(
     session: Session, left: str, first: bool
 ) -> None:
     edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
@@ -524,9 +522,7 @@ def test_both_sides_of_a_join_in_a_body_may_change_in_one_epoch(
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_an_aggregate_of_nothing_is_there_from_the_first_round_on(
-    session: Session, rounds: int
-) -> None:
+def test_global_aggregate_in_body_has_row_from_first_round(session: Session, rounds: int) -> None:
     given = session.input("given", "node int")
     counted = session.stage(
         "counted",

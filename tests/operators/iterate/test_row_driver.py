@@ -134,7 +134,7 @@ def commit(session: Session, live: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_few_changes_leave_what_batches_leave(
+def test_row_path_equals_batch_path(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = Counts(monkeypatch)
@@ -182,7 +182,7 @@ def fragile(row: Any) -> tuple[int, int]:
     return row[0], row[1]
 
 
-def test_the_rows_known_are_those_of_the_epochs_that_were_kept(
+def test_row_cache_is_right_after_failed_epochs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = Counts(monkeypatch)
@@ -220,7 +220,7 @@ def moved(edges: Collection) -> Collection:
         pytest.param([(2, 3), (3, 2)], "does not converge", id="a circle"),
     ],
 )
-def test_what_does_not_settle_raises_as_ever(
+def test_row_path_raises_divergence_like_batch_path(
     more: list[tuple[int, int]], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = Counts(monkeypatch)
@@ -253,7 +253,7 @@ def mirrors(monkeypatch: pytest.MonkeyPatch) -> list[key_cache.LoopKeyCaches]:
     return made
 
 
-def test_a_mirror_that_knows_too_much_is_forgotten(
+def test_oversized_row_cache_is_discarded(
     tmp_path: Path, mirrors: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = Counts(monkeypatch)
@@ -271,7 +271,7 @@ def test_a_mirror_that_knows_too_much_is_forgotten(
     assert counts.tried == Counter(rows=6)
 
 
-def test_a_mirror_knows_what_was_near_a_change(
+def test_row_cache_has_neighbourhood_of_change_only(
     tmp_path: Path, mirrors: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_cache, "WHOLE_ROWS", 0)
@@ -286,7 +286,7 @@ def test_a_mirror_knows_what_was_near_a_change(
     assert mirrors[0].rows_count == mirrors[1].rows_count > 0
 
 
-def test_one_key_of_very_many_rows_is_not_looked_up(
+def test_key_with_too_many_rows_uses_batch_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = Counts(monkeypatch)
@@ -303,7 +303,7 @@ def test_one_key_of_very_many_rows_is_not_looked_up(
     assert counts.tried == Counter(traces=1)
 
 
-def test_who_finds_too_many_rows_looks_again_less_and_less_often(
+def test_row_cache_is_rebuilt_at_growing_intervals(
     tmp_path: Path, mirrors: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_cache, "WHOLE_ROWS", 0)
@@ -321,9 +321,7 @@ def test_who_finds_too_many_rows_looks_again_less_and_less_often(
     assert 3 < len(mirrors) < 7
 
 
-def test_what_a_loop_knows_of_rows_is_not_that_of_an_epoch_that_it_did_not_follow(
-    session: Session,
-) -> None:
+def test_row_cache_is_dropped_after_epoch_of_batch_path(session: Session) -> None:
     """Merges leave nothing of rows that cancelled; such an epoch is run without looking at rows."""
     edges, roots = session.input("edges", "src int, dst int"), session.input("roots", "node int")
     edges.insert([(1, 2), (2, 3), *((3, 10 + i) for i in range(60))])

@@ -73,7 +73,7 @@ rows = st.tuples(
 
 @pytest.mark.usefixtures("few_at_first")
 @given(st.data(), st.none() | st.sampled_from([0, 2, 2**64]))
-def test_a_negative_count_is_no_presence_in_an_asof_join(
+def test_negative_count_is_no_match_in_asof_join(
     data: st.DataObject, tolerance: int | None
 ) -> None:
     run(
@@ -89,19 +89,13 @@ def test_a_negative_count_is_no_presence_in_an_asof_join(
 
 @pytest.mark.usefixtures("few_at_first")
 @given(st.data())
-def test_keys_whose_hashes_collide_have_their_own_neighbours(data: st.DataObject) -> None:
+def test_keys_with_equal_hashes_have_own_matches(data: st.DataObject) -> None:
     with weak_hashes():
-        run(
-            data,
-            {"a": SIDE, "b": SIDE},
-            joined,
-            latest,
-            pools={"a": rows, "b": rows},
-        )
+        run(data, {"a": SIDE, "b": SIDE}, joined, latest, pools={"a": rows, "b": rows})
 
 
 @given(st.data())
-def test_an_asof_join_works_inside_a_loop(data: st.DataObject) -> None:
+def test_asof_join_works_inside_loop(data: st.DataObject) -> None:
     """Rows go on with what they met, until there is nothing new."""
 
     def build(a: Collection, b: Collection) -> Collection:
@@ -119,7 +113,7 @@ def test_an_asof_join_works_inside_a_loop(data: st.DataObject) -> None:
     run(data, {"a": SIDE, "b": SIDE}, build, oracle, pools={"a": rows, "b": rows})
 
 
-def test_a_tick_touches_neighbours_however_many_rows_its_key_has(tmp_path: Path) -> None:
+def test_change_touches_neighbours_only(tmp_path: Path) -> None:
     touched = []
     for size in (1_000, 30_000):
         with nosync_nb.open(tmp_path / str(size), spark_rows=10**9) as session:
@@ -147,7 +141,7 @@ def test_a_tick_touches_neighbours_however_many_rows_its_key_has(tmp_path: Path)
     assert max(touched[1]) < 60
 
 
-def test_many_changes_of_one_key_read_its_rows_a_few_times(tmp_path: Path) -> None:
+def test_many_changes_of_one_key_read_its_rows_few_times(tmp_path: Path) -> None:
     size = 2_000
     with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
         trades = session.input("trades", "at int, n int")

@@ -37,7 +37,7 @@ def count(collection: Collection) -> dict[Any, int]:
     return dict(Counter(tuple(row) for row in collection.rows()))
 
 
-def test_right_join_by_differently_named_keys_shows_the_left_name(session: Session) -> None:
+def test_right_join_shows_names_of_left_keys(session: Session) -> None:
     a = session.input("a", "x string, id int, y string, no int")
     b = session.input("b", "w string, n int, m int")
     joined = session.stage("joined", a.join(b, on={"no": "n", "id": "m"}, how="right"))
@@ -67,7 +67,7 @@ SIZES = st.lists(st.integers(0, 3), min_size=8, max_size=8)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), SIZES)))
-def test_what_is_looked_into_first_goes_by_sizes_alone(asked: list[tuple[int, list[int]]]) -> None:
+def test_multiway_join_looks_up_smallest_input_first(asked: list[tuple[int, list[int]]]) -> None:
     joined = chain()
     with mock.patch.object(multiway_join, "_ORDERS_MAX", 2):
         for source, sizes in asked:
@@ -92,7 +92,7 @@ def near(source: int) -> set[LookupKey]:
 
 @pytest.mark.parametrize("how", ["inner", "full"])
 @given(data=st.data())
-def test_joins_of_joins_may_see_all_inputs_change_in_one_epoch(
+def test_joins_of_joins_see_changes_of_all_inputs_in_one_epoch(
     how: str, data: st.DataObject
 ) -> None:
     def build(a: Collection, b: Collection) -> Collection:
@@ -152,9 +152,7 @@ def test_keys_may_be_expressions_of_either_side(how: str, data: st.DataObject) -
     )
 
 
-def test_computed_keys_do_not_appear_and_columns_of_one_name_do_not_clash_where_they_match(
-    session: Session,
-) -> None:
+def test_computed_keys_are_hidden_and_clash_only_in_outer_joins(session: Session) -> None:
     people = session.input("people", "name string, age int")
     logins = session.input("logins", "name string, day int")
     people.insert([("Ada", 36), ("Bob", 5)])
@@ -174,9 +172,7 @@ def test_computed_keys_do_not_appear_and_columns_of_one_name_do_not_clash_where_
     }
 
 
-def test_keys_of_different_width_meet_in_the_wider_type_also_in_outer_joins(
-    session: Session,
-) -> None:
+def test_keys_of_different_width_meet_in_wider_type(session: Session) -> None:
     a, b = session.input("a", "k tinyint, x int"), session.input("b", "k bigint, y int")
     a.insert([(1, 1), (2, 2)])
     b.insert([(2, 3), (2**40, 4)])
@@ -200,7 +196,7 @@ def test_rows_of_wider_and_narrower_keys_meet(data: st.DataObject, how: str) -> 
     )
 
 
-def test_keys_that_do_not_fit_are_refused_with_both_names_and_types(session: Session) -> None:
+def test_invalid_keys_are_refused_with_names_and_types(session: Session) -> None:
     a = session.input("a", "k int, s string, m map<string,int>")
     b = session.input("b", "i int, t string, n map<string,int>")
     for on, said in (
@@ -219,7 +215,7 @@ def test_keys_that_do_not_fit_are_refused_with_both_names_and_types(session: Ses
         a.join(b, on={"k": "i"}, how="natural")
 
 
-def test_a_column_of_both_sides_is_refused_with_a_rename(session: Session) -> None:
+def test_common_column_is_refused_with_rename(session: Session) -> None:
     a, b = session.input("a", "k int, v int"), session.input("b", "k int, V int")
     with pytest.raises(SchemaError, match="both sides have a column 'V'") as caught:
         a.join(b, on="k")
@@ -247,7 +243,7 @@ def test_kinds_may_be_spelled_as_in_spark(session: Session) -> None:
 
 
 @given(st.data())
-def test_a_cross_join_pairs_all_rows(data: st.DataObject) -> None:
+def test_cross_join_pairs_all_rows(data: st.DataObject) -> None:
     def build(a: Collection, b: Collection) -> Collection:
         with pytest.warns(UserWarning, match="pairs every row with every row"):
             return a.join(b, how="cross")
@@ -260,7 +256,7 @@ def test_a_cross_join_pairs_all_rows(data: st.DataObject) -> None:
     )
 
 
-def test_a_cross_join_of_too_many_rows_is_refused_and_the_epoch_stays_open(
+def test_large_cross_join_is_refused_and_epoch_stays_open(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = session.input("a", "x int"), session.input("b", "y int")
@@ -288,7 +284,7 @@ def test_a_cross_join_of_too_many_rows_is_refused_and_the_epoch_stays_open(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("how", KINDS)
-def test_joins_agree_with_spark_sql(how: str, tmp_path: Path, spark: Any) -> None:
+def test_joins_equal_spark_sql(how: str, tmp_path: Path, spark: Any) -> None:
     rng = random.Random(KINDS.index(how))
 
     def key() -> Any:
@@ -317,7 +313,7 @@ def test_joins_agree_with_spark_sql(how: str, tmp_path: Path, spark: Any) -> Non
 
 
 @pytest.mark.spark
-def test_keys_and_orders_that_change_by_themselves_are_refused(tmp_path: Path, spark: Any) -> None:
+def test_nondeterministic_keys_and_orders_are_refused(tmp_path: Path, spark: Any) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         a, b = sides(session)
         with pytest.raises(ExpressionError, match="is not deterministic"):

@@ -28,13 +28,13 @@
 - a loop without consolidation never ends: test_loops.py
   `test_cancelling_pairs_do_not_circulate_in_loop`
 - ranking what is left of deletions resurrects keys: test_top_k.py
-  `test_ranking_after_all_rows_of_a_group_are_gone_resurrects_nothing`, and here
+  `test_rank_of_removed_groups_stays_empty`, and here
   `test_rank_ignores_deleted_rows`
 - equal recursive fragments interfere: test_loop.py
-  `test_two_equal_loops_do_not_disturb_each_other`, and test_loops.py
+  `test_equal_loops_do_not_interfere`, and test_loops.py
   `test_loop_survives_drop_of_equal_loop`
 - a closure that comes and goes leaks rows: test_loop.py
-  `test_a_chain_that_comes_and_goes_leaves_no_row_and_no_state`, and test_loops.py
+  `test_removed_chain_leaves_no_rows_and_no_state`, and test_loops.py
   `test_cancelled_rows_of_closure_do_not_pile_up`
 - a retry writes a name again: test_part_file.py `test_two_attempts_never_write_one_file`, and
   test_recovery.py `test_retried_epoch_writes_files_of_its_own`

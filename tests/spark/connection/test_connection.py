@@ -43,7 +43,7 @@ class SlowViews:
         self.names.clear()
 
 
-def test_views_are_made_and_dropped_by_one_thread_at_a_time(
+def test_views_are_changed_by_one_thread_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else one that follows an older catalog leaves the view of a stage that was dropped."""
@@ -72,9 +72,7 @@ def test_views_are_made_and_dropped_by_one_thread_at_a_time(
         monkeypatch.undo()
 
 
-def test_no_views_are_made_for_a_session_that_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closed_session_creates_no_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would take them away."""
     spark = SimpleNamespace()
     views = SlowViews(spark)

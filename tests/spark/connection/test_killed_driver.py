@@ -76,7 +76,7 @@ def until_ended(pid: int) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.fault(2, 25)
-def test_a_kernel_that_is_killed_in_a_job_leaves_no_half_of_it(
+def test_kernel_killed_in_spark_job_leaves_no_partial_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyspark")

@@ -266,7 +266,7 @@ def run(code: str, *arguments: str, **env: str) -> str:
     return done.stdout
 
 
-def test_without_java_what_need_not_run_on_spark_runs_here_and_says_so(tmp_path: Path) -> None:
+def test_stages_run_in_process_without_java_and_say_so(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     assert "rows 7001" in run(NO_JAVA, str(tmp_path / "log"), JAVA_HOME=str(tmp_path / "none"))
 
@@ -274,7 +274,7 @@ def test_without_java_what_need_not_run_on_spark_runs_here_and_says_so(tmp_path:
 @pytest.mark.fault(3)
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_jvm_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
+def test_killed_jvm_loses_no_rows(tmp_path: Path) -> None:
     told = run(KILLED, str(tmp_path / "log"))
     folder = told.partition("folder ")[2].strip()
     assert folder
@@ -284,7 +284,7 @@ def test_a_jvm_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
 @pytest.mark.fault(3)
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_connect_server_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
+def test_killed_connect_server_loses_no_rows(tmp_path: Path) -> None:
     assert "all is well" in run(CONNECT, str(tmp_path / "log"), SERVER, str(free_port()))
 
 
@@ -302,12 +302,12 @@ print(session["sounds"].rows()[0].sound, "by Spark: mask(name)" in session["soun
 
 
 @pytest.mark.spark
-def test_a_session_of_ours_says_nothing_on_its_way(tmp_path: Path) -> None:
+def test_session_started_by_nosync_prints_nothing(tmp_path: Path) -> None:
     done = started(QUIET, str(tmp_path / "log"))
     assert (done.stdout, done.stderr) == ("xxx True\n", "")
 
 
-def test_why_a_jvm_did_not_start_is_told(tmp_path: Path) -> None:
+def test_failed_start_of_jvm_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)

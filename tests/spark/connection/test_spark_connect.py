@@ -122,7 +122,7 @@ print("all is well")
 """
 
 
-def test_everything_works_on_connect(tmp_path: Path) -> None:
+def test_connect_has_all_features_of_classic_spark(tmp_path: Path) -> None:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(CODE), str(tmp_path)],

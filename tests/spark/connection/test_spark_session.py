@@ -21,9 +21,7 @@ from nosync_nb.spark import launch, spark_session, workers
 pytestmark = pytest.mark.spark
 
 
-def test_the_users_session_is_found_and_never_stopped(
-    second_spark_session: Any,
-) -> None:
+def test_session_of_user_is_found_and_never_stopped(second_spark_session: Any) -> None:
     other = second_spark_session
     assert spark_session.find_session(other) is other
     assert spark_session.find_session(None, {"spark": other}) is other
@@ -37,7 +35,7 @@ def test_the_users_session_is_found_and_never_stopped(
         spark_session.find_session(3)
 
 
-def test_another_thread_finds_the_session(spark: Any) -> None:
+def test_other_thread_finds_session(spark: Any) -> None:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(spark_session.find_session()))
     thread.start()
@@ -46,11 +44,11 @@ def test_another_thread_finds_the_session(spark: Any) -> None:
     assert spark_session.is_alive(found[0])
 
 
-def test_settings_are_those_that_change_meaning(spark: Any) -> None:
+def test_sql_settings_are_read_from_session(spark: Any) -> None:
     assert spark_session.sql_settings_of(spark) == spark_session.SqlSettings("UTC", True)
 
 
-def test_workers_look_for_garbage_among_what_tasks_made_alone(spark: Any) -> None:
+def test_worker_gc_skips_objects_of_modules(spark: Any) -> None:
     def counts(records: Any) -> Any:
         import gc
 
@@ -110,16 +108,14 @@ def stuck(spark: Any, folder: Path, tag: str) -> Iterator[list[str]]:
     thread.join()
 
 
-def test_a_tag_cancels_jobs_of_another_thread(spark: Any, tmp_path: Path) -> None:
+def test_tag_cancels_jobs_of_another_thread(spark: Any, tmp_path: Path) -> None:
     with stuck(spark, tmp_path, "a cell") as errors:
         spark_session.cancel_jobs(spark, "a cell")
     assert len(errors) == 1
     assert "a cell" not in spark.getTags()
 
 
-def test_an_interrupt_cancels_also_if_its_connection_cannot_be_closed(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_interrupt_cancels_jobs_if_close_of_connection_fails(spark: Any, tmp_path: Path) -> None:
     def interrupted() -> None:
         with spark_session.job_tag(spark, "a cell"):
             try:
@@ -132,14 +128,14 @@ def test_an_interrupt_cancels_also_if_its_connection_cannot_be_closed(
     assert len(errors) == 1
 
 
-def test_workers_are_asked_once(spark: Any) -> None:
+def test_workers_are_checked_once(spark: Any) -> None:
     found = workers.check_workers(spark)
     assert workers.check_workers(spark) == found
     assert found.slots == 2
     assert found.python.startswith("Python 3.")
 
 
-def test_workers_without_a_module_are_refused(spark: Any, monkeypatch: Any) -> None:
+def test_workers_without_module_are_refused(spark: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(workers, "_NEEDED", ("no_such_module",))
     monkeypatch.setattr(workers, "_known", {})
     with pytest.raises(NosyncError, match="cannot import no_such_module") as caught:
@@ -147,7 +143,7 @@ def test_workers_without_a_module_are_refused(spark: Any, monkeypatch: Any) -> N
     assert "PYSPARK_PYTHON=" in str(caught.value.hint)
 
 
-def test_the_package_travels_as_a_zip(tmp_path: Path) -> None:
+def test_package_travels_as_zip(tmp_path: Path) -> None:
     path = tmp_path / "nosync_nb.zip"
     path.write_bytes(workers.package_zip(str(Path(nosync_nb.__file__).parent)))
     code = f"import sys; sys.path.insert(0, {str(path)!r})"

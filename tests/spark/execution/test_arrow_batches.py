@@ -42,7 +42,7 @@ def handed_over(spark: Any) -> list[int]:
     return [row[0] for row in frame.collect()]
 
 
-def test_jobs_inside_count_rows_and_others_do_as_before(spark: Any) -> None:
+def test_batches_count_rows_in_own_jobs_only(spark: Any) -> None:
     before = dict(spark.conf.getAll)
     assert handed_over(spark) == [MANY]
     with rows_per_batch(spark, wanted=True):
@@ -55,7 +55,7 @@ def test_jobs_inside_count_rows_and_others_do_as_before(spark: Any) -> None:
     assert dict(spark.conf.getAll) == before, "the session is as it was"
 
 
-def test_what_a_user_said_himself_goes_first(spark: Any) -> None:
+def test_setting_of_user_takes_precedence(spark: Any) -> None:
     frame = given(spark)
     assert can_count_rows(spark, frame, ("bigint", "double", "date"))
     for key, value in ((RECORDS, "20000"), (BYTES, "1m")):
@@ -68,11 +68,11 @@ def test_what_a_user_said_himself_goes_first(spark: Any) -> None:
 
 
 @pytest.mark.parametrize("type_", ["string", "binary", "array<int>", "decimal(10,2)"])
-def test_rows_of_any_length_are_looked_at(spark: Any, type_: str) -> None:
+def test_types_of_variable_length_are_not_counted_by_rows(spark: Any, type_: str) -> None:
     assert not can_count_rows(spark, given(spark), ("bigint", type_))
 
 
-def test_functions_of_the_user_get_the_batches_that_they_are_used_to(spark: Any) -> None:
+def test_functions_of_user_get_usual_batches(spark: Any) -> None:
     from pyspark.sql.functions import pandas_udf
 
     doubled = pandas_udf(lambda numbers: 2 * numbers, "bigint")
@@ -85,14 +85,12 @@ def test_functions_of_the_user_get_the_batches_that_they_are_used_to(spark: Any)
         assert not can_count_rows(spark, frame, ("bigint",))
 
 
-def test_a_spark_that_does_not_look_is_told_nothing(
-    spark: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_setting_is_not_set(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "_BYTES", "spark.sql.execution.arrow.unknownSetting")
     assert not can_count_rows(spark, given(spark), ("bigint",))
 
 
-def test_rows_and_blocks_of_numbers_are_counted_and_all_there(
+def test_numeric_frames_are_loaded_by_row_count_without_loss(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[bool] = []
@@ -116,7 +114,7 @@ def test_rows_and_blocks_of_numbers_are_counted_and_all_there(
         assert texts.count() == MANY
 
 
-def test_small_blocks_are_the_same_rows() -> None:
+def test_small_blocks_have_same_rows() -> None:
     updates = Updates([np.arange(MANY)], np.ones(MANY, np.int64))
     layout = Layout(("bigint",))
     whole, small = (

@@ -197,7 +197,9 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_executors_give_what_the_kernel_gives_here(name: str, spark: Any, tmp_path: Path) -> None:
+def test_executors_compute_what_kernel_computes_in_process(
+    name: str, spark: Any, tmp_path: Path
+) -> None:
     operator = OPERATORS[name]()
     sides = len(operator.layouts)
     both = Both(spark, operator, [TYPES] * sides, StagingService(str(tmp_path)))
@@ -207,9 +209,7 @@ def test_executors_give_what_the_kernel_gives_here(name: str, spark: Any, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["join", "presence", "reduce"])
-def test_executors_that_do_not_see_the_folder_give_the_same(
-    name: str, spark: Any, tmp_path: Path
-) -> None:
+def test_executors_without_folder_compute_the_same(name: str, spark: Any, tmp_path: Path) -> None:
     operator, folder = OPERATORS[name](), tmp_path / "folder"
     folder.mkdir()
     staging.assume_shared(spark, str(folder), shared=False)
@@ -225,12 +225,12 @@ def test_executors_that_do_not_see_the_folder_give_the_same(
     assert not place.exists()
 
 
-def test_a_global_aggregate_of_nothing_is_one_row(spark: Any, tmp_path: Path) -> None:
+def test_global_aggregate_of_no_rows_is_one_row(spark: Any, tmp_path: Path) -> None:
     both = Both(spark, aggregate(()), [TYPES], StagingService(str(tmp_path)))
     assert both.epoch([None]).rows == 1
 
 
-def test_arranged_changes_are_read_where_they_are(spark: Any, tmp_path: Path) -> None:
+def test_arranged_changes_are_read_from_their_files(spark: Any, tmp_path: Path) -> None:
     folder = str(tmp_path)
     operator = aggregate((0,))
     layout = Layout(TYPES, (0,))
@@ -255,7 +255,7 @@ def dull(row: Any) -> tuple[Any, ...]:
     return (row.k, 1 / row.x)
 
 
-def test_a_function_that_raises_is_the_same_stage_error(spark: Any, tmp_path: Path) -> None:
+def test_raising_function_is_same_error_on_executors(spark: Any, tmp_path: Path) -> None:
     output = Schema.parse("k int, y double")
     operator = Linear([Map(dull, SCHEMA, output)], output.types)
     delta = Updates([rows.objects([1]), rows.objects(["a"]), np.array([0.0])], np.ones(1, np.int64))
@@ -278,9 +278,7 @@ def test_a_function_that_raises_is_the_same_stage_error(spark: Any, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_the_same_error_in_a_chain_that_spark_goes_on_with(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_raising_function_is_same_error_before_spark_expression(spark: Any, tmp_path: Path) -> None:
     """No row can carry it there: it comes as text, under the token of the run."""
     output = Schema.parse("k int, y double")
     sql = compile_expression("mask(string(y))", output, types=lambda *_: ["string"])
@@ -311,7 +309,7 @@ def fragile(row: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.fault(4)
-def test_a_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
+def test_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
     output = Schema.parse("k int, s string")
     operator = Linear([Map(fragile, SCHEMA, output)], output.types)
     delta = changes(5, 50)
@@ -323,7 +321,7 @@ def test_a_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
     assert count(Updates(delta.columns[:2], delta.diff), output.types) == counted(batches)
 
 
-def test_expressions_of_spark_alone_run_before_the_exchange(spark: Any, tmp_path: Path) -> None:
+def test_spark_expressions_run_before_exchange(spark: Any, tmp_path: Path) -> None:
     def types(sqls: Sequence[str], schema: Schema) -> list[str]:
         from nosync_nb.spark import fallback as evaluate
 
@@ -358,7 +356,7 @@ def test_expressions_of_spark_alone_run_before_the_exchange(spark: Any, tmp_path
     assert loose
 
 
-def test_aggregates_of_spark_alone_run_range_by_range(spark: Any, tmp_path: Path) -> None:
+def test_spark_aggregates_run_by_range(spark: Any, tmp_path: Path) -> None:
     def types(sqls: Sequence[str], schema: Schema) -> list[str]:
         from nosync_nb.spark import fallback as evaluate
 

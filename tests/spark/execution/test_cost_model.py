@@ -102,7 +102,7 @@ TABLE: list[tuple[str, CostEstimate, str, str]] = [
 @pytest.mark.parametrize(
     ("given", "place", "why"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
-def test_an_estimate_has_one_place_and_a_reason(given: CostEstimate, place: str, why: str) -> None:
+def test_estimate_has_one_place_and_reason(given: CostEstimate, place: str, why: str) -> None:
     chosen = choose_placement(given)
     assert chosen.place == place, chosen
     assert why in chosen.why
@@ -112,7 +112,7 @@ def test_an_estimate_has_one_place_and_a_reason(given: CostEstimate, place: str,
 @pytest.mark.parametrize("kind", ROWS_PER_SECOND)
 @pytest.mark.parametrize("spark", ["startable", "running"])
 @pytest.mark.parametrize("slots", [1, 2, 64])
-def test_more_rows_never_bring_a_run_back_from_spark(kind: str, spark: str, slots: int) -> None:
+def test_more_rows_never_move_run_back_from_spark(kind: str, spark: str, slots: int) -> None:
     sizes = [FEW_ROWS + 1, *(10**power for power in range(4, 10))]
     places = [
         choose_placement(estimate(kind, rows, spark, slots=slots, free_bytes=1 << 60)).place
@@ -123,7 +123,7 @@ def test_more_rows_never_bring_a_run_back_from_spark(kind: str, spark: str, slot
 
 @pytest.mark.parametrize("kind", ROWS_PER_SECOND)
 @pytest.mark.parametrize("spark", ["startable", "running"])
-def test_by_cost_the_place_is_the_one_that_ends_first(kind: str, spark: str) -> None:
+def test_cost_chooses_faster_place(kind: str, spark: str) -> None:
     for rows in (5_000, 10**5, 10**6, 10**7, 10**8):
         given = estimate(kind, rows, spark, slots=8, free_bytes=1 << 60)
         cheaper = SPARK if given.spark_seconds < given.here_seconds else HERE
@@ -145,7 +145,7 @@ def described_system(folder: Path, **texts: str) -> dict[str, str]:
         ("9000000000", "inactive_file 0\n", 2048 * 1024),
     ],
 )
-def test_free_memory_is_that_of_the_machine_or_of_the_container(
+def test_free_memory_is_limited_by_machine_and_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, stat: str, free: int
 ) -> None:
     meminfo = "MemTotal: 9 kB\nMemAvailable:    2048 kB\n"
@@ -155,7 +155,7 @@ def test_free_memory_is_that_of_the_machine_or_of_the_container(
     assert memory.free_bytes() == free
 
 
-def test_a_system_that_does_not_say_has_memory_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_is_unlimited_if_system_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_SYSTEM", "/proc/none")
     monkeypatch.setattr(memory, "_GROUPS", ())
     assert memory.free_bytes() == memory.UNKNOWN

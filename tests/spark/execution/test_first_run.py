@@ -42,7 +42,7 @@ def queries(placement: str) -> int:
     return placement.count("Spark job")
 
 
-def test_what_only_the_next_operator_reads_stays_in_one_query(
+def test_operators_with_one_reader_run_in_one_query(
     tmp_path: Path, spark: Any, written: list[str]
 ) -> None:
     """A join, a projection and the sum over them: the join's rows are in no file."""
@@ -78,9 +78,7 @@ def test_what_only_the_next_operator_reads_stays_in_one_query(
             )
 
 
-def test_an_error_on_the_way_is_that_of_the_operator_that_comes_first(
-    tmp_path: Path, spark: Any
-) -> None:
+def test_first_failing_operator_of_chain_is_reported(tmp_path: Path, spark: Any) -> None:
     """What comes after it lacks rows then, and what it says of them counts for nothing."""
 
     def first(count: int) -> int:
@@ -108,9 +106,7 @@ def test_an_error_on_the_way_is_that_of_the_operator_that_comes_first(
         assert session["wrong"].count() == 5000
 
 
-def test_who_cannot_take_an_operator_on_its_way_tells_of_its_jobs_and_rows(
-    tmp_path: Path, spark: Any
-) -> None:
+def test_spark_expression_after_join_is_second_query(tmp_path: Path, spark: Any) -> None:
     """What only Spark knows has a query of its own: the join runs before it."""
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
         lines = session.input("lines", "o bigint, n bigint")
@@ -125,7 +121,7 @@ def test_who_cannot_take_an_operator_on_its_way_tells_of_its_jobs_and_rows(
         assert session.stats["touched"] - before >= 2 * N
 
 
-def test_what_was_left_to_the_reader_and_run_by_itself_is_told_with_it() -> None:
+def test_deferred_operator_is_reported_with_its_reader() -> None:
     late = DeferredBulkRun(Any, 1, 0, lambda _: BulkOutput(None, 7, "Spark jobs 3-5"))  # type: ignore[arg-type]
     delta = Delta(("bigint",), pending=late)
     row = Delta(("bigint",), later=(delta, Linear((), ("bigint",)), Step((), [], [], [])))
@@ -135,7 +131,7 @@ def test_what_was_left_to_the_reader_and_run_by_itself_is_told_with_it() -> None
     assert done.with_late([row, None, row]) == (None, [], 9, "Spark jobs 3-5, in process")
 
 
-def test_an_interrupt_of_a_chain_leaves_nothing_and_what_waits_can_be_committed(
+def test_interrupt_of_chain_changes_nothing_and_commit_succeeds_later(
     tmp_path: Path, spark: Any
 ) -> None:
     begun, never = str(tmp_path / "begun"), str(tmp_path / "never")

@@ -36,11 +36,11 @@ def noted(*speeds: float, kind: str = "key", rows: int = ROWS_MIN) -> MeasuredRa
 
 
 @pytest.mark.parametrize("runs", range(RUNS_MIN))
-def test_a_few_runs_change_nothing(runs: int) -> None:
+def test_few_runs_change_no_rate(runs: int) -> None:
     assert noted(*[0.5] * runs).per_second("key") == BELIEVED
 
 
-def test_several_runs_count_by_their_median_and_for_their_kind_alone() -> None:
+def test_rate_is_median_of_runs_of_one_kind() -> None:
     rates = noted(*[0.5] * (RUNS_MIN - 2), 3.9, 0.01)
     assert rates.per_second("key") == pytest.approx(0.5 * BELIEVED)
     assert {kind: rates.per_second(kind) for kind in ROWS_PER_SECOND if kind != "key"} == {
@@ -48,22 +48,22 @@ def test_several_runs_count_by_their_median_and_for_their_kind_alone() -> None:
     }
 
 
-def test_what_is_long_ago_counts_no_more() -> None:
+def test_old_runs_are_forgotten() -> None:
     assert noted(*[0.5] * 100, *[2.0] * RUNS_MAX).per_second("key") == pytest.approx(2 * BELIEVED)
 
 
 @pytest.mark.parametrize(("speed", "bound"), [(1e-6, 1 / FACTOR_MAX), (1e6, FACTOR_MAX)])
-def test_no_machine_is_that_slow_or_that_fast(speed: float, bound: float) -> None:
+def test_rate_is_bounded(speed: float, bound: float) -> None:
     assert noted(*[speed] * RUNS_MIN).per_second("key") == pytest.approx(bound * BELIEVED)
 
 
-def test_few_rows_loops_and_expressions_of_spark_say_nothing() -> None:
+def test_small_runs_loops_and_spark_expressions_are_not_measured() -> None:
     assert noted(*[0.5] * 50, rows=ROWS_MIN - 1).per_second("key") == BELIEVED
     for kind in ROWS_PER_SECOND.keys() - set(MEASURED):
         assert noted(*[0.5] * 50, kind=kind).per_second(kind) == ROWS_PER_SECOND[kind]
 
 
-def test_a_rate_that_was_measured_decides() -> None:
+def test_measured_rate_decides_placement() -> None:
     rows = 10_000_000
     given = CostEstimate("key", rows, 24 * rows, 0, 24 * rows, "running", slots=8)
     assert choose_placement(given).place == SPARK
@@ -73,7 +73,7 @@ def test_a_rate_that_was_measured_decides() -> None:
     assert choose_placement(few._replace(per_second=BELIEVED / FACTOR_MAX)).place == SPARK
 
 
-def test_a_session_measures_what_it_weighs_and_goes_by_it(
+def test_session_uses_rates_that_it_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     estimates: list[CostEstimate] = []

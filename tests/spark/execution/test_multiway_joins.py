@@ -56,7 +56,7 @@ def run(path: Path, **options: Any) -> tuple[list[Any], list[str]]:
         return seen, placed
 
 
-def test_a_chain_gives_the_same_rows_on_executors(tmp_path: Path, spark: Any) -> None:
+def test_multiway_join_has_same_rows_on_executors(tmp_path: Path, spark: Any) -> None:
     here, at_home = run(tmp_path / "here", spark_rows=10**9)
     there, away = run(tmp_path / "there", spark=spark, spark_rows=1000)
     assert there == here

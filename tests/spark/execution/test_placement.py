@@ -134,7 +134,9 @@ def read(session: Session) -> Rows:
 
 
 @pytest.mark.spark
-def test_every_operator_gives_the_same_on_executors_and_here(tmp_path: Path, spark: Any) -> None:
+def test_every_operator_has_same_rows_on_executors_and_in_process(
+    tmp_path: Path, spark: Any
+) -> None:
     with spark_unseen():
         here = history(tmp_path / "here", "local", None, seed=7)
     there = history(tmp_path / "there", "spark", spark, seed=7)
@@ -144,9 +146,7 @@ def test_every_operator_gives_the_same_on_executors_and_here(tmp_path: Path, spa
 
 
 @pytest.mark.spark
-def test_a_first_run_over_many_rows_is_on_spark_and_a_small_epoch_is_not(
-    tmp_path: Path, spark: Any
-) -> None:
+def test_large_first_run_is_on_spark_and_small_epoch_is_not(tmp_path: Path, spark: Any) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
         numbers = session.input("numbers", "n bigint")
         numbers.insert([(i,) for i in range(2000)])
@@ -192,7 +192,7 @@ def with_inputs(session: Session) -> None:
 
 
 @pytest.mark.parametrize("spark_rows", [None, 10**9])
-def test_rows_that_the_driver_holds_start_no_jvm(
+def test_rows_of_driver_start_no_jvm(
     tmp_path: Path, no_start: None, spark_rows: int | None
 ) -> None:
     """Neither those of the epoch nor those of a first run, which lie in files by then."""
@@ -212,7 +212,7 @@ def test_rows_that_the_driver_holds_start_no_jvm(
         assert "ms: few rows]" in before.explain()
 
 
-def test_with_spark_off_nothing_is_placed_there(tmp_path: Path, no_start: None) -> None:
+def test_nothing_runs_on_spark_if_it_is_off(tmp_path: Path, no_start: None) -> None:
     with nosync_nb.open(tmp_path / "log", spark_rows=1000) as session:
         session.spark_off = True
         with_inputs(session)
@@ -229,7 +229,7 @@ def test_with_spark_off_nothing_is_placed_there(tmp_path: Path, no_start: None) 
             session.define({"there": joined(session, "k >= -2")}, on="spark")
 
 
-def test_with_spark_off_what_needs_it_is_an_error(
+def test_expression_that_needs_spark_is_error_if_spark_is_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -249,7 +249,7 @@ def test_with_spark_off_what_needs_it_is_an_error(
         assert session["rows"].select("upper(cast(k AS string)) AS text").rows()[0].text == "1"
 
 
-def test_what_spark_is_started_for_is_said_before_it_is(
+def test_reason_is_published_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = []
@@ -276,7 +276,7 @@ def test_what_spark_is_started_for_is_said_before_it_is(
     assert "xpath_int" in said[0]
 
 
-def test_rows_that_fit_nowhere_are_refused_before_anything_is_taken(
+def test_rows_that_fit_in_no_memory_are_refused_before_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
@@ -311,7 +311,7 @@ def test_rows_that_fit_nowhere_are_refused_before_anything_is_taken(
         assert (report.placement, report.rows) == ("in process", 7)
 
 
-def test_below_a_number_that_was_given_no_machine_is_asked(
+def test_below_spark_rows_neither_memory_nor_spark_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def asked(*_: Any, **__: Any) -> Any:
@@ -331,9 +331,7 @@ def test_below_a_number_that_was_given_no_machine_is_asked(
             session.commit()
 
 
-def test_a_session_whose_workers_were_not_asked_is_taken_to_have_all_cores(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_slots_default_to_cores_before_workers_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     class Way:
         def present(self) -> None:
             return None
@@ -346,9 +344,7 @@ def test_a_session_whose_workers_were_not_asked_is_taken_to_have_all_cores(
 
 
 @pytest.mark.spark
-def test_rows_of_a_dataframe_stay_with_spark_also_when_layers_were_merged(
-    tmp_path: Path, spark: Any
-) -> None:
+def test_dataframe_rows_stay_on_spark_after_merge(tmp_path: Path, spark: Any) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         with_inputs(session)
         rows: Any = session["rows"]
@@ -371,7 +367,7 @@ def test_rows_of_a_dataframe_stay_with_spark_also_when_layers_were_merged(
         assert report.placement == "in process"
 
 
-def test_work_of_an_epoch_does_not_grow_with_the_state_it_leaves_alone(tmp_path: Path) -> None:
+def test_work_of_epoch_is_independent_of_unchanged_state(tmp_path: Path) -> None:
     touched = []
     for size in (1_000, 50_000):
         with nosync_nb.open(tmp_path / str(size), spark_rows=10**9) as session:
@@ -407,7 +403,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return starts
 
 
-def test_dates_of_parts_in_bigints_start_no_spark(tmp_path: Path, without_spark: list[str]) -> None:
+def test_make_date_of_bigints_starts_no_spark(tmp_path: Path, without_spark: list[str]) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         flights = session.input("flights", "year bigint, month bigint, day bigint")
         dated = flights.with_columns(date="make_date(year, month, day)")
@@ -441,7 +437,7 @@ def test_dates_of_parts_in_bigints_start_no_spark(tmp_path: Path, without_spark:
         (lambda left, right: left.group_by("id").agg(n="sum(xpath_int(nosuch, 'a'))"), "nosuch"),
     ],
 )
-def test_names_and_known_types_are_checked_before_spark_starts(
+def test_names_and_types_are_checked_before_spark_starts(
     tmp_path: Path, without_spark: list[str], describe: Any, message: str
 ) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
@@ -452,7 +448,7 @@ def test_names_and_known_types_are_checked_before_spark_starts(
     assert without_spark == []
 
 
-def test_a_stage_of_an_expression_that_needs_spark_starts_it_when_it_is_defined(
+def test_stage_with_spark_expression_starts_spark_when_defined(
     tmp_path: Path, without_spark: list[str]
 ) -> None:
     with nosync_nb.open(tmp_path / "log") as session:

@@ -77,7 +77,7 @@ def run_here(
 
 
 @given(st.integers(1, 1000), st.lists(st.integers(0, 2**64 - 1), min_size=1))
-def test_ranges_divide_all_hashes(number: int, hashes: list[int]) -> None:
+def test_ranges_partition_all_hashes(number: int, hashes: list[int]) -> None:
     ranges = HashRanges(number)
     khash = np.array([*hashes, 0, 2**64 - 1], np.uint64)
     places = ranges.places(khash).tolist()
@@ -109,9 +109,7 @@ def test_blocks_carry_rows_to_their_ranges(size: int, monkeypatch: Any) -> None:
 
 @pytest.mark.parametrize("hashed", [True, False])
 @pytest.mark.parametrize("ones", [True, False])
-def test_diffs_travel_unless_all_are_one_and_hashes_where_they_are_used(
-    ones: bool, hashed: bool
-) -> None:
+def test_blocks_omit_diffs_of_one_and_unused_hashes(ones: bool, hashed: bool) -> None:
     delta = updates(1, 3000)
     if ones:
         delta = Updates(delta.columns, np.ones(3000, np.int64))
@@ -125,7 +123,7 @@ def test_diffs_travel_unless_all_are_one_and_hashes_where_they_are_used(
     assert khash is None or (khash == rows.hash_columns(delta.columns, TYPES, 3000)).all()
 
 
-def test_rows_without_columns_travel_as_their_diffs() -> None:
+def test_rows_without_columns_travel_as_diffs() -> None:
     made = [
         *shuffle_records.cut_by_range(
             Updates([], np.ones(3, np.int64)), Layout(()), HashRanges(2), 0
@@ -140,7 +138,7 @@ def aggregate() -> Aggregate:
     return Aggregate(SCHEMA, (0,), found.calls, found.outputs, found.inner)
 
 
-def test_a_join_by_ranges_is_the_join(tmp_path: Path, monkeypatch: Any) -> None:
+def test_join_by_ranges_equals_join(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(shipping, "INLINE_BYTES", 700)
     operator = Join(TYPES, TYPES, (0,), (0,), [(0, 0), (0, 1), (1, 1)])
     left, right = operator.layouts
@@ -169,7 +167,7 @@ def test_a_join_by_ranges_is_the_join(tmp_path: Path, monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("ranges", [1, 2, 5])
-def test_an_aggregate_by_ranges_is_the_aggregate(ranges: int, tmp_path: Path) -> None:
+def test_aggregate_by_ranges_equals_aggregate(ranges: int, tmp_path: Path) -> None:
     operator = aggregate()
     layout = Layout(operator.types)
     state = [Trace(s) for s in operator.state]
@@ -192,7 +190,7 @@ def test_an_aggregate_by_ranges_is_the_aggregate(ranges: int, tmp_path: Path) ->
             state[i] = state[i].appended(layer)
 
 
-def test_what_is_not_used_does_not_travel() -> None:
+def test_unused_columns_and_duplicate_rows_do_not_travel() -> None:
     delta = concat_updates([updates(seed, 100) for seed in range(10)], TYPES)
     found = compile_aggregates({"n": "count(*)"}, SCHEMA, ["k"])
     counts = Aggregate(SCHEMA, (0,), found.calls, found.outputs, found.inner)
@@ -211,7 +209,7 @@ def test_what_is_not_used_does_not_travel() -> None:
 
 
 @given(st.data())
-def test_rows_are_added_up_as_arranging_adds_them_up(data: st.DataObject) -> None:
+def test_consolidated_change_equals_arranged_change(data: st.DataObject) -> None:
     types = data.draw(st.lists(any_type, max_size=3).map(tuple))
     delta = data.draw(updates_of(types, data.draw(pools(types)), 20))
     added = consolidated_change(delta, types)
@@ -220,7 +218,7 @@ def test_rows_are_added_up_as_arranging_adds_them_up(data: st.DataObject) -> Non
     assert len(added.diff) == len(set(encoded(added.columns, types, len(added.diff))))
 
 
-def test_counts_that_are_too_large_name_their_row() -> None:
+def test_count_overflow_names_row() -> None:
     most = np.array([2**62, 2**62], np.int64)
     with pytest.raises(CountError) as error:
         consolidated_change(Updates([np.array([7, 7])], most), ("bigint",))
@@ -228,13 +226,13 @@ def test_counts_that_are_too_large_name_their_row() -> None:
 
 
 @pytest.mark.parametrize(("size", "ranges"), [(0, 2), (1, 2), (64 << 20, 2), (65 << 20, 4)])
-def test_every_slot_gets_as_many_ranges(size: int, ranges: int) -> None:
+def test_ranges_are_multiple_of_slots(size: int, ranges: int) -> None:
     part = PartRef("part", 1, 0, 1, size, "")
     assert bulk_run.ranges_count([BulkInput([part], TYPES)], 2) == ranges
     assert bulk_run.even_ranges(size // 2, bulk_run.RANGE_BYTES // 2, 2) == ranges
 
 
-def test_pieces_are_cut_and_gathered_to_even_work() -> None:
+def test_slices_are_balanced() -> None:
     batch = arrange(Layout(TYPES), updates(1, 100))
     big = tasks.RowSlice(batch, TYPES, batch.layout, 0, 10 * bulk_run.PIECE_ROWS_MAX)
     small = tasks.RowSlice(batch, TYPES, batch.layout, 0, 10)
@@ -253,7 +251,7 @@ class _Failing(Filter):
         raise self.error()
 
 
-def test_errors_travel_as_data_and_bugs_do_not(tmp_path: Path) -> None:
+def test_stage_errors_travel_as_data_and_bugs_raise(tmp_path: Path) -> None:
     delta = updates(1, 5)
 
     def map_with(error: Exception) -> list[ShuffleRecord]:
@@ -285,7 +283,7 @@ class Odd:
 
 @pytest.mark.parametrize("row", [(1, "a"), Odd()])
 @pytest.mark.parametrize("cause", [ValueError("why"), None])
-def test_an_error_is_the_same_after_the_journey(row: Any, cause: Exception | None) -> None:
+def test_error_survives_transport(row: Any, cause: Exception | None) -> None:
     error = StageError("stage 's': f() raised", hint="mend it", stage="s", row=row)
     error.__cause__ = cause
     in_text = f"Error: {error_translation.error_to_text(error, 'f00')} at x.scala"
@@ -326,7 +324,7 @@ class Bomb:
 
 @pytest.mark.parametrize("form", ["<nosync:{}>", "<nosync::{}>", "<nosync:f00:{}>"])
 @pytest.mark.parametrize("token", [None, "", "bead"])
-def test_a_value_in_a_message_is_never_loaded(tmp_path: Path, form: str, token: str | None) -> None:
+def test_pickle_in_message_is_never_loaded(tmp_path: Path, form: str, token: str | None) -> None:
     canary = tmp_path / "canary"
     bomb = base64.b64encode(pickle.dumps(Bomb(canary))).decode()
     error = Sparky(
@@ -338,22 +336,20 @@ def test_a_value_in_a_message_is_never_loaded(tmp_path: Path, form: str, token: 
     assert not canary.exists()
 
 
-def test_a_message_that_has_the_token_of_the_run_is_read_as_data(tmp_path: Path) -> None:
+def test_message_with_run_token_is_read_as_data(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     bomb = base64.b64encode(pickle.dumps(Bomb(canary))).decode()
     assert error_translation.error_from_text(f"<nosync:f00:{bomb}>", "f00") is None
     assert not canary.exists()
 
 
-def test_each_run_has_a_token_of_its_own() -> None:
+def test_each_run_has_own_token() -> None:
     plans = [tasks.TaskPlan("s", None, False, "", "", HashRanges(1), (), (), ()) for _ in range(2)]  # type: ignore[arg-type]
     assert len({plan.token for plan in plans}) == 2
 
 
 @pytest.mark.spark
-def test_a_cell_of_text_runs_nothing_in_the_driver(
-    spark: Any, session: Session, tmp_path: Path
-) -> None:
+def test_text_cell_executes_nothing_in_driver(spark: Any, session: Session, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     bomb = base64.b64encode(pickle.dumps(Bomb(canary))).decode()
     frame = spark.createDataFrame([(f"<nosync:{bomb}>",)], "s string").selectExpr(
@@ -402,13 +398,13 @@ class Sparky(Exception):  # noqa: N818 - as Spark's are named
         ),
     ],
 )  # fmt: skip
-def test_sparks_errors_become_ours(error: Exception, message: str) -> None:
+def test_spark_errors_are_translated(error: Exception, message: str) -> None:
     found = error_translation.query_error(error, "s")
     assert isinstance(found, NosyncError)
     assert str(found) == message
 
 
-def test_a_batch_out_of_order_is_never_merged(tmp_path: Path) -> None:
+def test_shared_layer_is_cut_by_ranges_without_loss(tmp_path: Path) -> None:
     layout = Layout(TYPES, (0,))
     batch = arrange(layout, updates(1, 50))
     stored = tasks.StoredTrace(layout, ((batch,),))

@@ -30,7 +30,7 @@ def remote(spark: Any, tmp_path: Path) -> Iterator[Session]:
         yield session
 
 
-def test_small_dataframes_come_over_arrow(spark: Any, remote: Session) -> None:
+def test_small_dataframe_uses_arrow(spark: Any, remote: Session) -> None:
     given = remote.input("given", "x bigint, y double")
     doubled = remote.stage("doubled", given.group_by("x").agg(n="count(*)"))
     given.insert(spark.range(900).selectExpr("double('nan') as y", "cast(id % 10 as int) as x"))
@@ -43,7 +43,7 @@ def test_small_dataframes_come_over_arrow(spark: Any, remote: Session) -> None:
     assert not os.listdir(parts_folder(remote))
 
 
-def test_larger_ones_are_refused_with_the_remedy(spark: Any, remote: Session) -> None:
+def test_larger_dataframe_is_refused_with_remedy(spark: Any, remote: Session) -> None:
     given = remote.input("given", "x bigint")
     with pytest.raises(
         NosyncError, match="'given': the DataFrame has more than 1000 rows"
@@ -59,7 +59,7 @@ def test_larger_ones_are_refused_with_the_remedy(spark: Any, remote: Session) ->
         given.insert(spark.range(3).selectExpr("id as z"))
 
 
-def test_what_the_driver_holds_runs_in_process(spark: Any, remote: Session) -> None:
+def test_rows_of_driver_run_in_process(spark: Any, remote: Session) -> None:
     given = remote.input("given", "x bigint")
     odd = remote.stage("odd", given.filter("x % 2 = 1"))
     given.insert(pa.table({"x": np.arange(5000)}))
@@ -69,7 +69,7 @@ def test_what_the_driver_holds_runs_in_process(spark: Any, remote: Session) -> N
     assert odd.to_spark().count() == 2500
 
 
-def test_a_stage_that_must_run_there_is_refused(spark: Any, remote: Session) -> None:
+def test_stage_forced_on_spark_is_refused(spark: Any, remote: Session) -> None:
     given = remote.input("given", "x bigint")
     given.insert([(1,), (2,)])
     remote.commit()
@@ -78,7 +78,7 @@ def test_a_stage_that_must_run_there_is_refused(spark: Any, remote: Session) -> 
     assert "odd" not in remote
 
 
-def test_many_rows_for_spark_are_refused(spark: Any, remote: Session) -> None:
+def test_large_export_to_spark_is_refused(spark: Any, remote: Session) -> None:
     given = remote.input("given", "x bigint")
     given.insert(pa.table({"x": np.arange(100_001)}))
     remote.commit()
@@ -86,7 +86,7 @@ def test_many_rows_for_spark_are_refused(spark: Any, remote: Session) -> None:
         given.to_spark()
 
 
-def test_executors_are_asked_whether_they_see_a_folder(spark: Any, tmp_path: Path) -> None:
+def test_executors_report_whether_they_see_folder(spark: Any, tmp_path: Path) -> None:
     assert is_seen(spark, str(tmp_path))
     assert os.listdir(tmp_path) == []
     assert staging.workers_share_folder(spark, str(tmp_path))

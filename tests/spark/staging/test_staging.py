@@ -121,7 +121,9 @@ def counted(session: Session) -> Any:
     return given, session.stage("counts", given.group_by("k").agg(n="count(*)", most="max(x)"))
 
 
-def test_data_goes_through_it(spark: Any, url: str, opened: Callable[..., Session]) -> None:
+def test_rows_of_dataframes_pass_through_staging(
+    spark: Any, url: str, opened: Callable[..., Session]
+) -> None:
     with opened(url) as session:
         given, counts = counted(session)
         joined = session.stage("joined", given.join(counts, on="k"))
@@ -141,7 +143,7 @@ def test_data_goes_through_it(spark: Any, url: str, opened: Callable[..., Sessio
         assert names(url), "files go through it"
 
 
-def test_what_this_process_holds_goes_there_as_well(
+def test_rows_of_driver_pass_through_staging(
     spark: Any, url: str, opened: Callable[..., Session]
 ) -> None:
     few, many = np.arange(50_000), np.arange(50_000, 200_000)
@@ -158,7 +160,7 @@ def test_what_this_process_holds_goes_there_as_well(
         assert frame.where("k = 7").count() == 4000
 
 
-def test_the_log_is_whole_without_it(
+def test_log_needs_no_staging_location_when_reopened(
     spark: Any, url: str, opened: Callable[..., Session], tmp_path: Path
 ) -> None:
     with opened(url) as session:
@@ -173,7 +175,7 @@ def test_the_log_is_whole_without_it(
         assert session.recovery.recomputed == 0
 
 
-def test_what_no_executor_needs_is_not_there_for_long(
+def test_unneeded_files_are_deleted_with_next_run(
     spark: Any, url: str, opened: Callable[..., Session]
 ) -> None:
     with opened(url) as session:
@@ -188,7 +190,7 @@ def test_what_no_executor_needs_is_not_there_for_long(
         assert counts.rows()[0] == (0, ROWS // 50, ROWS - 50 + 7)
 
 
-def test_what_an_owner_that_was_killed_left_the_next_one_clears(
+def test_files_of_killed_owner_are_deleted_by_next_owner(
     spark: Any, url: str, opened: Callable[..., Session]
 ) -> None:
     with opened(url) as session:
@@ -214,7 +216,7 @@ def _files(session: Session, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("reads", ["the driver", "an executor"])
-def test_what_was_changed_there_is_not_taken(
+def test_changed_file_is_refused(
     spark: Any,
     url: str,
     opened: Callable[..., Session],
@@ -267,7 +269,7 @@ def test_what_was_changed_there_is_not_taken(
         assert not session.verify().damage
 
 
-def test_a_place_that_cannot_be_reached_is_told_and_nothing_is_lost(
+def test_unreachable_location_is_reported_and_nothing_is_lost(
     spark: Any, opened: Callable[..., Session], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("no folder")
@@ -289,7 +291,7 @@ def test_a_place_that_cannot_be_reached_is_told_and_nothing_is_lost(
         nosync_nb.open(tmp_path / "log", bulk="somewhere")
 
 
-def test_what_needs_no_executors_goes_on_without_a_place_that_is_gone(
+def test_lost_location_leaves_in_process_work_possible(
     spark: Any, opened: Callable[..., Session], tmp_path: Path
 ) -> None:
     place = tmp_path / "place"
@@ -329,7 +331,7 @@ def test_what_needs_no_executors_goes_on_without_a_place_that_is_gone(
         ("http://[", "is not a valid URL"),
     ],
 )
-def test_what_is_no_place_is_refused_before_there_is_a_folder(
+def test_invalid_location_is_refused_before_log_is_created(
     tmp_path: Path, bulk: Any, said: str
 ) -> None:
     with pytest.raises(SchemaError, match=said) as error:
@@ -338,13 +340,13 @@ def test_what_is_no_place_is_refused_before_there_is_a_folder(
     assert not (tmp_path / "log").exists()
 
 
-def test_who_only_reads_names_none(tmp_path: Path) -> None:
+def test_reader_is_refused_bulk_option(tmp_path: Path) -> None:
     nosync_nb.open(tmp_path / "log").close()
     with pytest.raises(SchemaError, match="bulk is set by the session that writes"):
         nosync_nb.open(tmp_path / "log", bulk="file:///mnt/shared", mode="r")
 
 
-def test_a_place_of_no_kind_that_is_known_is_told_when_it_is_needed(
+def test_unknown_scheme_is_reported_at_first_use(
     spark: Any, opened: Callable[..., Session]
 ) -> None:
     with opened("nowhere://x/y") as session:
@@ -353,7 +355,7 @@ def test_a_place_of_no_kind_that_is_known_is_told_when_it_is_needed(
             given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "id as x"))
 
 
-def test_a_machine_keeps_no_more_of_a_bucket_than_it_may(
+def test_cache_of_bucket_is_bounded(
     server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/local,{tmp_path}/other")
@@ -382,7 +384,7 @@ def test_a_machine_keeps_no_more_of_a_bucket_than_it_may(
 
 
 @pytest.mark.fault(41)
-def test_what_another_worker_took_away_is_fetched_again(
+def test_file_deleted_by_another_worker_is_fetched_again(
     server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, layout = tmp_path / "folder", Layout(("bigint",))
@@ -412,11 +414,8 @@ def test_what_another_worker_took_away_is_fetched_again(
         depot.updates(loose, ("string",))
 
 
-def test_a_place_that_hangs_keeps_no_session_from_being_closed(
-    spark: Any,
-    opened: Callable[..., Session],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_hanging_location_does_not_block_close(
+    spark: Any, opened: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs = threading.Event()
     monkeypatch.setattr(staging, "END", CallPolicy(silent_s=0.5))
@@ -429,7 +428,7 @@ def test_a_place_that_hangs_keeps_no_session_from_being_closed(
     hangs.set()
 
 
-def test_a_place_that_hangs_in_being_cleared_holds_up_no_later_run(
+def test_hanging_cleanup_does_not_block_later_runs(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs, ended = threading.Event(), threading.Event()
@@ -459,7 +458,7 @@ def test_a_place_that_hangs_in_being_cleared_holds_up_no_later_run(
     mine.close()
 
 
-def test_a_view_says_where_it_cannot_be_read(spark: Any, tmp_path: Path) -> None:
+def test_view_on_remote_executor_names_remedy(spark: Any, tmp_path: Path) -> None:
     from nosync_nb.spark.views.data_source import StageReader
 
     reader = StageReader(str(tmp_path / "elsewhere"), "odd", None, None)
@@ -469,14 +468,14 @@ def test_a_view_says_where_it_cannot_be_read(spark: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_executors_in_a_name_space_without_the_log_write_through_a_folder(tmp_path: Path) -> None:
+def test_executors_in_other_mount_namespace_write_through_folder(tmp_path: Path) -> None:
     said = run("--mount", HIDDEN, str(tmp_path)).splitlines()
     assert "executors cannot read the session's folder" in said[0]
     assert f"bulk='file://{tmp_path}/log/b': Spark's executors cannot read" in said[1]
 
 
 @pytest.mark.parametrize("way", ["upload", "download"])
-def test_location_that_hangs_is_abandoned_and_leaves_no_file(
+def test_hanging_location_is_abandoned_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """A pipe without another end hangs in the call of the system that opens it."""

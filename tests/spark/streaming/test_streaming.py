@@ -22,10 +22,7 @@ from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, NosyncError, SchemaError, StageError
 from nosync_nb.session.writes.commit import CommitService
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.usefixtures("own_key"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_key")]
 
 DDL = "id bigint, carrier string"
 
@@ -160,7 +157,7 @@ def opened(spark: Any, tmp_path: Path) -> Callable[[], Session]:
     return again
 
 
-def test_each_batch_is_an_epoch_and_once_over_restarts(
+def test_each_batch_is_one_epoch_across_restarts(
     spark: Any, source: Source, opened: Callable[[], Session]
 ) -> None:
     source.put((1, "UA"), (2, "AA"))
@@ -188,7 +185,7 @@ def test_each_batch_is_an_epoch_and_once_over_restarts(
         assert "stopped" in repr(feed)
 
 
-def test_nothing_grows_with_batches_and_each_epoch_tells_the_one_before(
+def test_state_of_stream_is_bounded_and_saved_with_each_epoch(
     source: Source, opened: Callable[[], Session]
 ) -> None:
     with opened() as session:
@@ -203,7 +200,7 @@ def test_nothing_grows_with_batches_and_each_epoch_tells_the_one_before(
         assert len(ledger.saved()[0]["once"]) == 3  # two of the last batches, and the first one
 
 
-def test_a_batch_that_spark_was_not_told_of_comes_again_and_is_known(
+def test_batch_unconfirmed_to_spark_is_repeated_and_skipped(
     source: Source, opened: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.put((1, "UA"))
@@ -233,7 +230,7 @@ def test_a_batch_that_spark_was_not_told_of_comes_again_and_is_known(
 
 @pytest.mark.slow
 @pytest.mark.fault(1)
-def test_a_kernel_that_is_killed_between_an_epoch_and_sparks_checkpoint_takes_each_batch_once(
+def test_kernel_killed_before_spark_checkpoint_commits_each_batch_once(
     source: Source, tmp_path: Path
 ) -> None:
     for number in range(4):
@@ -255,7 +252,7 @@ def test_a_kernel_that_is_killed_between_an_epoch_and_sparks_checkpoint_takes_ea
 @pytest.mark.fault(2)
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("empty", [False, True])
-def test_a_power_cut_leaves_the_batches_of_the_log_what_they_were(
+def test_power_cut_leaves_batches_as_logged(
     source: Source,
     opened: Callable[[], Session],
     monkeypatch: pytest.MonkeyPatch,
@@ -286,11 +283,8 @@ def test_a_power_cut_leaves_the_batches_of_the_log_what_they_were(
         assert sorted(row[0] for row in flights.rows()) == [0, 1, 2, 3, 4]
 
 
-def test_a_disk_that_refuses_what_spark_wrote_makes_no_epoch(
-    source: Source,
-    opened: Callable[[], Session],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+def test_failed_sync_of_spark_checkpoint_commits_no_epoch(
+    source: Source, opened: Callable[[], Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     source.put((1, "UA"))
     durable = Durable(monkeypatch)
@@ -316,7 +310,7 @@ def test_a_disk_that_refuses_what_spark_wrote_makes_no_epoch(
 
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("rows", [3, 3000])
-def test_what_a_query_keeps_between_batches_goes_on_after_a_batch_that_is_known(
+def test_state_of_spark_query_continues_after_skipped_batch(
     source: Source,
     opened: Callable[[], Session],
     monkeypatch: pytest.MonkeyPatch,
@@ -348,7 +342,7 @@ def test_what_a_query_keeps_between_batches_goes_on_after_a_batch_that_is_known(
         durable.cut(folder, empty=False, but="commits")  # the worst that Spark can be told
 
 
-def test_a_batch_that_a_stage_refuses_changes_nothing_and_comes_again(
+def test_batch_refused_by_stage_changes_nothing_and_is_repeated(
     source: Source, opened: Callable[[], Session]
 ) -> None:
     source.put((1, "UA"))
@@ -371,7 +365,7 @@ def test_a_batch_that_a_stage_refuses_changes_nothing_and_comes_again(
         assert session["counts"].rows() == [("AA", 1), ("UA", 1)]
 
 
-def test_without_its_checkpoint_it_begins_anew_only_if_that_is_said(
+def test_lost_checkpoint_needs_anew(
     source: Source, opened: Callable[[], Session], tmp_path: Path
 ) -> None:
     source.put((1, "UA"))
@@ -400,7 +394,7 @@ def test_without_its_checkpoint_it_begins_anew_only_if_that_is_said(
         assert session["counts"].rows() == [("UA", 3)]
 
 
-def test_a_source_that_fails_ends_it_with_an_error_of_ours(
+def test_failing_source_stops_stream_with_error(
     spark: Any, opened: Callable[[], Session], tmp_path: Path
 ) -> None:
     broken = tmp_path / "source"
@@ -417,7 +411,7 @@ def test_a_source_that_fails_ends_it_with_an_error_of_ours(
             feed.stop()
 
 
-def test_a_keyed_input_is_upserted_as_triggers_say(
+def test_keyed_input_is_upserted_under_each_trigger(
     source: Source, opened: Callable[[], Session]
 ) -> None:
     source.put((1, "UA"))
@@ -435,9 +429,7 @@ def test_a_keyed_input_is_upserted_as_triggers_say(
         assert keyed.rows() == [(1, "AA"), (2, "UA")]
 
 
-def test_another_input_of_the_name_is_not_fed(
-    source: Source, opened: Callable[[], Session]
-) -> None:
+def test_recreated_input_is_not_fed(source: Source, opened: Callable[[], Session]) -> None:
     source.put((1, "UA"))
     with opened() as session:
         feed = session.stream(source.frame, into=session.inputs["flights"])
@@ -463,7 +455,7 @@ def test_another_input_of_the_name_is_not_fed(
             session.stream(source.frame, into=again)
 
 
-def test_what_is_no_stream_for_an_input_is_refused(
+def test_invalid_streams_are_refused(
     spark: Any, source: Source, opened: Callable[[], Session], tmp_path: Path
 ) -> None:
     with opened() as session:

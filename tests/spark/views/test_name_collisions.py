@@ -16,7 +16,7 @@ from nosync_nb.files.filesystem import Files
 pytestmark = pytest.mark.spark
 
 
-def test_keys_to_delete_come_as_a_dataframe_too(spark: Any, tmp_path: Path) -> None:
+def test_keys_to_delete_may_be_dataframe(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         planes = session.input("planes", "id bigint, seats int", key="id")
         planes.insert([(1, 10), (2, 20), (3, 30)])
@@ -30,7 +30,7 @@ def test_keys_to_delete_come_as_a_dataframe_too(spark: Any, tmp_path: Path) -> N
             planes.delete(frame)
 
 
-def test_a_stage_without_a_view_is_told_why_and_how_to_read_it(spark: Any, tmp_path: Path) -> None:
+def test_stage_without_view_reports_reason_and_alternative(spark: Any, tmp_path: Path) -> None:
     with (
         nosync_nb.open(tmp_path / "one", spark=spark) as first,
         nosync_nb.open(tmp_path / "two", spark=spark) as second,
@@ -47,9 +47,7 @@ def test_a_stage_without_a_view_is_told_why_and_how_to_read_it(spark: Any, tmp_p
         assert spark.table("DEG").collect()[0][0] == 1
 
 
-def test_the_data_source_takes_a_time_and_its_errors_end_with_ours(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_data_source_accepts_time_and_reports_errors(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         given = session.input("given", "x int")
         given.insert([(1,)])
@@ -68,9 +66,7 @@ def test_the_data_source_takes_a_time_and_its_errors_end_with_ours(
         assert "During handling" not in told
 
 
-def test_a_frame_of_an_epoch_that_was_left_shows_no_rows_of_another(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_frame_of_undone_epoch_shows_no_other_rows(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         given = session.input("behind", "x int")
         for x in range(3):
@@ -90,7 +86,7 @@ def test_a_frame_of_an_epoch_that_was_left_shows_no_rows_of_another(
         assert spark.table("behind").count() == 4
 
 
-def test_errors_are_told_once_and_by_us(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_view_errors_are_reported_once(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
     from pyspark.logger import PySparkLogger
 
     heard: list[logging.LogRecord] = []
@@ -115,7 +111,7 @@ def _handler(name: str, heard: list[logging.LogRecord]) -> Any:
     return lambda record: heard.append(record) if logger.filter(record) else None
 
 
-def test_a_probe_of_one_that_was_killed_is_swept(
+def test_probe_view_of_killed_process_is_deleted(
     spark: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
@@ -128,7 +124,7 @@ def test_a_probe_of_one_that_was_killed_is_swept(
         assert list(folder.iterdir()) == []
 
 
-def test_views_follow_a_takeover_in_the_same_process(spark: Any, tmp_path: Path) -> None:
+def test_views_follow_takeover_in_same_process(spark: Any, tmp_path: Path) -> None:
     old = nosync_nb.open(tmp_path / "log", spark=spark)
     old.input("held", "x int").insert([(1,)])
     old.commit()

@@ -68,7 +68,7 @@ def rows(session: Session, trace: StoredTrace) -> int:
     return trace.cut(StagingArea(session.folder), 0, 2**64).rows_count
 
 
-def test_many_epochs_leave_the_files_of_the_last_answer(
+def test_files_of_last_answer_only_remain_after_many_epochs(
     session: Session, server: SnapshotServer
 ) -> None:
     for epoch in range(1, 30):
@@ -80,9 +80,7 @@ def test_many_epochs_leave_the_files_of_the_last_answer(
     assert session.files() == set()
 
 
-def test_small_layers_travel_however_many_were_served(
-    session: Session, server: SnapshotServer
-) -> None:
+def test_small_layers_travel_in_answer(session: Session, server: SnapshotServer) -> None:
     for epoch in range(400):
         session.commit("some", batch(epoch, 2000))
         with snapshot_server.stage_snapshot(session.folder, "some") as found:
@@ -90,9 +88,7 @@ def test_small_layers_travel_however_many_were_served(
     assert session.files() == set()
 
 
-def test_a_layer_is_written_once_however_often_it_is_read(
-    session: Session, server: SnapshotServer
-) -> None:
+def test_layer_is_written_once_for_many_readers(session: Session, server: SnapshotServer) -> None:
     first = batch(0, LARGE)
     session.commit("big", first)
     session.traces["other"] = session.traces["big"]
@@ -106,7 +102,7 @@ def test_a_layer_is_written_once_however_often_it_is_read(
 
 
 @pytest.mark.fault(41)
-def test_what_is_being_read_stays(session: Session, server: SnapshotServer) -> None:
+def test_files_being_read_are_retained(session: Session, server: SnapshotServer) -> None:
     session.commit("big", batch(0, LARGE))
     with snapshot_server.stage_snapshot(session.folder, "big") as old:
         for epoch in range(1, 5):
@@ -119,7 +115,7 @@ def test_what_is_being_read_stays(session: Session, server: SnapshotServer) -> N
     assert session.files() == set()
 
 
-def test_a_stage_that_is_dropped_leaves_nothing(session: Session, server: SnapshotServer) -> None:
+def test_dropped_stage_leaves_no_files(session: Session, server: SnapshotServer) -> None:
     session.commit("big", batch(0, LARGE))
     snapshot_server.ask_session(session.folder, "big")
     assert len(session.files()) == 1
@@ -162,7 +158,7 @@ def seen(folder: Path) -> int:
     return snapshot_server.ask_session(str(folder), "given").rows
 
 
-def test_views_of_a_session_that_was_replaced_are_answered_by_the_new_one(tmp_path: Path) -> None:
+def test_replaced_session_is_answered_by_its_successor(tmp_path: Path) -> None:
     old = nosync_nb.open(tmp_path / "log")
     given = old.input("given", "x int")
     given.insert([(1,)])
@@ -180,7 +176,7 @@ def test_views_of_a_session_that_was_replaced_are_answered_by_the_new_one(tmp_pa
     old.close()
 
 
-def test_a_session_that_was_replaced_while_it_is_asked_hangs_up(tmp_path: Path) -> None:
+def test_session_replaced_during_request_hangs_up(tmp_path: Path) -> None:
     old = nosync_nb.open(tmp_path / "log")
     old.input("given", "x int").insert([(1,)])
     old.commit()
@@ -194,7 +190,7 @@ def test_a_session_that_was_replaced_while_it_is_asked_hangs_up(tmp_path: Path) 
     old.close()
 
 
-def test_a_closed_session_serves_nobody(tmp_path: Path) -> None:
+def test_closed_session_answers_no_request(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         session.input("given", "x int").insert([(1,)])
         session.commit()
@@ -204,7 +200,7 @@ def test_a_closed_session_serves_nobody(tmp_path: Path) -> None:
     server.close()
 
 
-def test_another_who_holds_the_name_is_passed_over(tmp_path: Path) -> None:
+def test_foreign_owner_of_socket_name_is_ignored(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         session.input("given", "x int").insert([(1,)])
         session.commit()
@@ -218,7 +214,7 @@ def test_another_who_holds_the_name_is_passed_over(tmp_path: Path) -> None:
             assert seen(tmp_path / "log") == 1
 
 
-def test_a_session_of_another_release_is_an_error_with_the_remedy(
+def test_session_of_another_release_is_error_with_remedy(
     session: Session, server: SnapshotServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The release before answers with classes of `nosync_nb.spark.serving`, which is gone."""
@@ -234,7 +230,7 @@ def test_a_session_of_another_release_is_an_error_with_the_remedy(
     assert caught.value.hint == "restart its kernel, then read again"
 
 
-def test_a_folder_without_a_session_is_read_without_one(
+def test_folder_without_session_is_read_directly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
@@ -261,9 +257,7 @@ def test_a_folder_without_a_session_is_read_without_one(
 
 
 @pytest.mark.parametrize("by", ["session", "folder"])
-def test_an_epoch_that_was_left_is_not_taken_for_the_one_of_its_number(
-    tmp_path: Path, by: str
-) -> None:
+def test_undone_epoch_is_not_confused_with_new_one(tmp_path: Path, by: str) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         given = session.input("given", "x int")
         for x in range(4):
@@ -302,7 +296,7 @@ def test_an_epoch_that_was_left_is_not_taken_for_the_one_of_its_number(
             snapshot_server.ask_session(folder, "given", 4, pin=anew)
 
 
-def test_only_the_socket_has_the_rows_of_a_stage_in_memory(tmp_path: Path) -> None:
+def test_memory_only_stage_is_read_through_socket_only(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         given = session.input("given", "x int")
         even = given.filter("x % 2 = 0")

@@ -46,7 +46,7 @@ def merged_away(session: Session) -> None:
 
 
 @pytest.mark.fault(41)
-def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_path: Path) -> None:
+def test_dataframe_is_readable_after_merge_of_its_files(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "x bigint")
         for start in range(0, 120_000, 30_000):
@@ -74,9 +74,7 @@ def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_pat
         assert numbers.to_spark().count() == 480_000
 
 
-def test_a_dataframe_of_a_reader_says_that_nobody_kept_its_files(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_dataframe_of_reader_reports_deleted_files(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "x bigint")
         for start in range(0, 120_000, 30_000):
@@ -95,7 +93,7 @@ def test_a_dataframe_of_a_reader_says_that_nobody_kept_its_files(
             assert theirs.to_spark().count() == 480_000, "made again, it has what there is now"
 
 
-def test_what_was_written_for_a_dataframe_alone_goes_after_it(spark: Any, tmp_path: Path) -> None:
+def test_files_written_for_dataframe_are_deleted_after_it(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "x bigint")
         for start in (0, 120_000):
@@ -114,7 +112,7 @@ def test_what_was_written_for_a_dataframe_alone_goes_after_it(spark: Any, tmp_pa
         assert spilled not in os.listdir(parts_folder(session))
 
 
-def test_views_follow_a_spark_session_that_comes_later_and_new_names(
+def test_views_follow_later_spark_session_and_renames(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:

@@ -69,7 +69,7 @@ def made(spark: Any, session: Session) -> Iterator[Views]:
     made.close()
 
 
-def test_a_frame_holds_each_row_as_often_as_it_is_there(spark: Any, tmp_path: Path) -> None:
+def test_frame_has_each_row_with_its_count(spark: Any, tmp_path: Path) -> None:
     given = trace(batch([1, 2, 3], [1, 2, 1]), batch([3, 4], [-1, 1]))
     frame = to_spark(spark, given, SCHEMA, PlanPayload.local(str(tmp_path), "view"))
     assert found(frame) == Counter({1: 1, 2: 2, 4: 1})
@@ -78,7 +78,7 @@ def test_a_frame_holds_each_row_as_often_as_it_is_there(spark: Any, tmp_path: Pa
         to_spark(spark, trace(batch([7], [-1])), SCHEMA, PlanPayload.local(str(tmp_path), "view"))
 
 
-def test_executors_read_the_files_of_many_rows(spark: Any, tmp_path: Path) -> None:
+def test_executors_read_files_of_large_stage(spark: Any, tmp_path: Path) -> None:
     n = views.SMALL_ROWS + 1
     names = rows.from_arrow(pa.array([f"n{i}" for i in range(n)]), "string")
     whole = arrange(LAYOUT, Updates([np.arange(n), names], np.ones(n, np.int64)))
@@ -90,7 +90,7 @@ def test_executors_read_the_files_of_many_rows(spark: Any, tmp_path: Path) -> No
     assert tuple(totals) == (n + 1, n * (n - 1) // 2 - 5 + 12, "n99999")
 
 
-def test_a_view_follows_the_session(spark: Any, session: Session, made: Views) -> None:
+def test_view_follows_session(spark: Any, session: Session, made: Views) -> None:
     assert made.create("slow", SCHEMA)
     assert found(spark.table("slow")) == Counter({1: 1, 2: 2})
     session.batches.append(batch([1, 9], [-1, 1]))
@@ -116,7 +116,7 @@ def test_a_view_follows_the_session(spark: Any, session: Session, made: Views) -
         lambda spark: spark.range(1).sparkSession.sql("from late |> limit 1").count(),
     ],
 )
-def test_a_view_is_made_when_spark_is_asked_for_its_name(
+def test_view_is_created_when_spark_looks_up_its_name(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Any], int]
 ) -> None:
     made: list[str] = []
@@ -138,7 +138,7 @@ def test_a_view_is_made_when_spark_is_asked_for_its_name(
     assert not spark.catalog.tableExists("late")
 
 
-def test_a_name_that_spark_is_asked_for_twice_is_made_once_and_again_after_a_change(
+def test_view_is_created_once_and_again_after_change(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
@@ -158,7 +158,7 @@ def test_a_name_that_spark_is_asked_for_twice_is_made_once_and_again_after_a_cha
         assert made == ["late", "late"]
 
 
-def test_a_view_of_the_user_is_never_replaced(spark: Any, made: Views) -> None:
+def test_view_of_user_is_never_replaced(spark: Any, made: Views) -> None:
     spark.range(3).createOrReplaceTempView("mine")
     assert not made.create("mine", SCHEMA)
     assert made.create("slow", SCHEMA)
@@ -170,7 +170,7 @@ def test_a_view_of_the_user_is_never_replaced(spark: Any, made: Views) -> None:
         spark.catalog.dropTempView(name)
 
 
-def test_the_data_source_reads_an_epoch(spark: Any, session: Session, made: Views) -> None:
+def test_data_source_reads_epoch(spark: Any, session: Session, made: Views) -> None:
     session.batches.append(batch([9], [1]))
     reader = spark.read.format("nosync").option("path", session.folder).option("stage", "slow")
     assert found(reader.option("at", 0).load()) == Counter({1: 1, 2: 2})
@@ -183,7 +183,7 @@ def test_the_data_source_reads_an_epoch(spark: Any, session: Session, made: View
         reader.option("at", 7).load()
 
 
-def test_one_query_sees_one_epoch(session: Session) -> None:
+def test_query_reads_one_epoch(session: Session) -> None:
     server = snapshot_server.SnapshotServer(session.folder, session.snapshot)
     try:
         seen = []

@@ -1,4 +1,4 @@
-// Run by tests/widgets/test_panel.py with `node --test`; VIEW_JS names the view's source.
+// Run by tests/widgets/test_scripts.py with `node --test`; VIEW_JS names the source.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";

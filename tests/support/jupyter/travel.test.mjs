@@ -1,9 +1,9 @@
-// Run by tests/widgets/test_format_and_tables.py with `node --test`; TRAVEL_JS names the view's source.
+// Run by tests/widgets/test_scripts.py with `node --test`; VIEW_JS names the source.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
-const read = (name) => readFileSync(process.env.TRAVEL_JS.replace("travel.js", name), "utf8");
+const read = (name) => readFileSync(process.env.VIEW_JS.replace("travel.js", name), "utf8");
 const source = read("parts.js") + read("course.js") + read("forks.js") + read("travel.js");
 const view = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
 const { across, count, epochAt, isShort, pace, path, plural, positionOf, rewindLabel, sign, status, told } = view;
