@@ -109,7 +109,7 @@ CAPTURED = {
 
 
 def cells(*texts: str) -> dict[str, Any]:
-    """The names after running cells of a notebook."""
+    """The names of a notebook after running cells."""
     space: dict[str, Any] = {"__name__": "__main__"}
     for text in texts:
         exec(text, space)
@@ -117,66 +117,62 @@ def cells(*texts: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("cell", "later"), CAPTURED.values(), ids=CAPTURED)
-def test_retraction_uses_captured_values(tmp_path: Path, cell: str, later: str) -> None:
+def test_retraction_uses_captured_values(session: Session, cell: str, later: str) -> None:
     space = cells(cell)
-    with nosync_nb.open(tmp_path / "log") as session:
-        t = session.input("t", "x int")
-        big = session.stage("big", t.filter(space["keep"]))
-        t.insert(ROWS)
-        session.commit()
-        assert [r.x for r in big.rows()] == [5, 9, 12]
-        exec(later, space)
-        t.insert([(7,), (10,)])
-        t.remove([(5,), (12,)])
-        session.commit()
-        assert [r.x for r in big.rows()] == [r.x for r in t.filter(cells(cell)["keep"]).rows()]
-        t.remove([(1,), (7,), (9,), (10,)])
-        session.commit()
-        assert big.rows() == []
+    t = session.input("t", "x int")
+    big = session.stage("big", t.filter(space["keep"]))
+    t.insert(ROWS)
+    session.commit()
+    assert [r.x for r in big.rows()] == [5, 9, 12]
+    exec(later, space)
+    t.insert([(7,), (10,)])
+    t.remove([(5,), (12,)])
+    session.commit()
+    assert [r.x for r in big.rows()] == [r.x for r in t.filter(cells(cell)["keep"]).rows()]
+    t.remove([(1,), (7,), (9,), (10,)])
+    session.commit()
+    assert big.rows() == []
 
 
-def test_values_are_captured_when_function_is_passed(tmp_path: Path) -> None:
-    with nosync_nb.open(tmp_path / "log") as session:
-        t = session.input("t", "x int")
-        t.insert(ROWS)
-        session.commit()
-        made = [t.filter(lambda r: r.x == limit) for limit in (1, 5)]  # noqa: B023 - that is it
-        assert [[r.x for r in c.rows()] for c in made] == [[1], [5]]
+def test_values_are_captured_when_function_is_passed(session: Session) -> None:
+    t = session.input("t", "x int")
+    t.insert(ROWS)
+    session.commit()
+    made = [t.filter(lambda r: r.x == limit) for limit in (1, 5)]  # noqa: B023 - that is it
+    assert [[r.x for r in c.rows()] for c in made] == [[1], [5]]
 
 
-def test_name_bound_later_is_captured_when_stage_is_defined(tmp_path: Path) -> None:
+def test_name_bound_later_is_captured_when_stage_is_defined(session: Session) -> None:
     space = cells("keep = lambda r: r.x > LIMIT")
-    with nosync_nb.open(tmp_path / "log") as session:
-        t = session.input("t", "x int")
-        t.insert(ROWS)
-        session.commit()
-        kept = t.filter(space["keep"])
-        space["LIMIT"] = 4
-        big = session.stage("big", kept)
-        space["LIMIT"] = 10
-        t.remove(ROWS[1:])
-        session.commit()
-        assert big.rows() == []
+    t = session.input("t", "x int")
+    t.insert(ROWS)
+    session.commit()
+    kept = t.filter(space["keep"])
+    space["LIMIT"] = 4
+    big = session.stage("big", kept)
+    space["LIMIT"] = 10
+    t.remove(ROWS[1:])
+    session.commit()
+    assert big.rows() == []
 
 
-def test_rerun_cell_with_other_value_is_new_version(tmp_path: Path) -> None:
+def test_rerun_cell_with_other_value_is_new_version(session: Session) -> None:
     space = cells("LIMIT = 4\nkeep = lambda r: r.x > LIMIT")
-    with nosync_nb.open(tmp_path / "log") as session:
-        t = session.input("t", "x int")
-        t.insert(ROWS)
-        session.commit()
-        session.stage("big", t.filter(space["keep"]))
-        space["LIMIT"] = 10
-        (report,) = session.define({"big": t.filter(space["keep"])})
-        assert (report.status, report.version) == ("changed", 2)
-        assert [r.x for r in session["big"].rows()] == [12]
-        assert [r.x for r in session["big@1"].rows()] == [5, 9, 12]
-        space["LIMIT"] = 4
-        (report,) = session.define({"big": t.filter(space["keep"])})
-        assert (report.status, report.version) == ("changed", 3)
-        t.remove([(5,), (12,)])
-        session.commit()
-        assert [r.x for r in session["big"].rows()] == [9]
+    t = session.input("t", "x int")
+    t.insert(ROWS)
+    session.commit()
+    session.stage("big", t.filter(space["keep"]))
+    space["LIMIT"] = 10
+    (report,) = session.define({"big": t.filter(space["keep"])})
+    assert (report.status, report.version) == ("changed", 2)
+    assert [r.x for r in session["big"].rows()] == [12]
+    assert [r.x for r in session["big@1"].rows()] == [5, 9, 12]
+    space["LIMIT"] = 4
+    (report,) = session.define({"big": t.filter(space["keep"])})
+    assert (report.status, report.version) == ("changed", 3)
+    t.remove([(5,), (12,)])
+    session.commit()
+    assert [r.x for r in session["big"].rows()] == [9]
 
 
 def test_captured_values_survive_restart(tmp_path: Path) -> None:
@@ -244,17 +240,16 @@ def test_installed_code_is_not_copied() -> None:
     assert CapturedFunction(space["keep"]).function.__globals__["re"] is re  # type: ignore[attr-defined]
 
 
-def test_uncopyable_function_runs_with_warning(tmp_path: Path) -> None:
+def test_uncopyable_function_runs_with_warning(session: Session) -> None:
     text = "class Any:\n    __reduce__ = None\nitem = Any()\nkeep = lambda r: item is not None"
-    with nosync_nb.open(tmp_path / "log") as session:
-        t = session.input("t", "x int")
-        with pytest.warns(UserWarning, match="identity: this kernel; .* do not change"):
-            kept = session.stage("kept", t.filter(cells(text)["keep"]))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            t.insert(ROWS)
-            session.commit()
-        assert len(kept.rows()) == len(ROWS)
+    t = session.input("t", "x int")
+    with pytest.warns(UserWarning, match="identity: this kernel; .* do not change"):
+        kept = session.stage("kept", t.filter(cells(text)["keep"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        t.insert(ROWS)
+        session.commit()
+    assert len(kept.rows()) == len(ROWS)
 
 
 def test_cached_function_keeps_name_and_docstring_in_log() -> None:

@@ -41,19 +41,19 @@ def diamonds(collection: Any, times: int) -> Any:
 
 
 def chain(collection: Any, operators: int) -> Any:
-    """Operators none of which is one with the next."""
+    """Operators that cannot be fused."""
     for i in range(operators // 2):
         collection = collection.filter(f"x > {-i}").distinct()
     return collection
 
 
 def deep(frames: int, call: Callable[[], Any]) -> Any:
-    """Calls from that many frames below here."""
+    """Calls a function from a number of frames below."""
     return call() if frames <= 0 else deep(frames - 1, call)
 
 
 def room() -> int:
-    """How many frames are left here."""
+    """The number of free frames."""
     frame, used = sys._getframe(), 0
     while frame is not None:
         frame, used = frame.f_back, used + 1  # type: ignore[assignment]
@@ -112,7 +112,7 @@ def test_too_many_operators_are_refused_with_hint() -> None:
 
 
 def test_deep_stage_works_from_deep_stack(tmp_path: Path) -> None:
-    """Both 200 frames further down and where only what any stage needs is left."""
+    """From 200 frames further down, and with the fewest frames that any stage needs."""
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", NUMBERS)
         session.stage("deep", chain(numbers, 1000))
@@ -135,7 +135,7 @@ def test_deep_stage_works_from_deep_stack(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["({})", "abs({})", "{} + 1"])
 def test_depth_limit_of_expression_is_independent_of_stack(text: str) -> None:
-    """One that is nested too deeply is refused with a hint, from a shallow stack as well."""
+    """Excessive nesting is refused with a hint, from a shallow stack as well."""
 
     def refused(times: int, frames: int) -> str:
         sql = "y"
@@ -231,7 +231,7 @@ def test_rerun_cell_compiles_its_own_stage_only(
 
 
 def test_incremental_catalog_text_equals_full_text(session: Session) -> None:
-    """The signature is over the text: as it was written, and as it is made of what was read."""
+    """The signature covers the text, whether it was written or rebuilt from what was read."""
     for i in range(3):
         session.stage(f"s{i}", session["numbers"].map(lambda r: (r.x,), "x bigint"))
     session.stage("s1", session["numbers"].filter("x > 1"))
@@ -261,7 +261,7 @@ def test_dropped_stage_leaves_no_activity(session: Session) -> None:
 
 
 class Exports:
-    """What knows its columns and has no rows."""
+    """An object with a schema and without rows."""
 
     def __init__(self, schema: Any) -> None:
         self.schema = schema

@@ -12,7 +12,7 @@ from nosync_nb import MisuseError, Session
 
 
 class Column:
-    """Prints as PySpark's, which cannot be made without a JVM."""
+    """Prints like a PySpark column, which needs a JVM."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -44,7 +44,7 @@ def fan(session: Session, base: Collection, i: int) -> Collection:
 
 
 def joins(session: Session, base: Collection, i: int) -> Collection:
-    """Each asks the one before for a trace that it did not have."""
+    """Each stage requests a new arrangement of the one before."""
     read = session[f"s{i - 1}"] if i else base
     return read.join(session["names"], on="k").select("k", "v")
 
@@ -55,7 +55,7 @@ Shape = Callable[[Session, Collection, int], Collection]
 
 @contextmanager
 def counting() -> Iterator[list[int]]:
-    """Counts the calls of Python functions, each step of a generator too."""
+    """Counts the calls of Python functions, with each step of a generator."""
     calls = [0]
 
     def count(frame: FrameType, event: str, argument: Any) -> None:
@@ -69,7 +69,7 @@ def counting() -> Iterator[list[int]]:
 
 
 def least(define: Callable[[int], Any], numbers: range) -> int:
-    """The fewest calls that one definition of some took; now and then a segment is begun."""
+    """The fewest calls that one of some definitions takes; some of them begin a segment."""
     most = []
     for i in numbers:
         with counting() as calls:
@@ -79,7 +79,7 @@ def least(define: Callable[[int], Any], numbers: range) -> int:
 
 
 def costs(session: Session, define: Callable[[int], Any], at: tuple[int, int]) -> list[int]:
-    """What the fourth part of two definitions costs: among few stages, and among many."""
+    """The cost of a definition among few stages, and among many."""
     found, count = [], 0
     for stages in at:
         for i in range(count, stages):
@@ -145,7 +145,7 @@ def test_definition_compiles_and_serialises_only_what_it_adds(
 
 
 def node_of(graph: Graph, old: Graph, node: Node) -> tuple[Any, ...]:
-    """What a node is, whatever new numbers are: those of before are told."""
+    """The facts of a node that do not depend on new numbers."""
     traces = {number for each in old for number, _ in each.layouts()}
     logs = {each.log for each in old}
     return (
@@ -161,7 +161,7 @@ def node_of(graph: Graph, old: Graph, node: Node) -> tuple[Any, ...]:
 
 
 def nodes_of(graph: Graph, old: Graph) -> dict[tuple[str, str | None], tuple[Any, ...]]:
-    """The nodes of a graph, each after those it reads."""
+    """The nodes of a graph, each after its inputs."""
     seen: set[int] = set()
     nodes = {}
     for node in graph:
@@ -173,7 +173,7 @@ def nodes_of(graph: Graph, old: Graph) -> dict[tuple[str, str | None], tuple[Any
 
 
 def wiring_of(graph: Graph) -> list[Any]:
-    """Who asks for what in a graph, whatever the numbers of its nodes are."""
+    """The wiring of a graph, independent of the numbers of its nodes."""
     wiring = graph.wiring
     assert wiring is not None
     what = {node.id: (node.fingerprint, node.name) for node in graph}
@@ -188,7 +188,7 @@ def wiring_of(graph: Graph) -> list[Any]:
 
 
 class Compared:
-    """Compiles, and compares each graph that went on from another with one compiled whole."""
+    """Compiles incrementally, and compares each graph with a full compilation."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -239,7 +239,7 @@ def test_one_of_two_equal_stages_may_be_dropped_or_edited(
 
 
 def twice(base: Collection, *, once: bool, stateful: bool) -> Collection:
-    """Two readers of a row-wise part: one description of it, or two that are equal."""
+    """Two readers of a row-wise part, which is described once or twice."""
     first = base.select("k", "v + 1 AS v")
     second = first if once else base.select("k", "v + 1 AS v")
     few, many = first.filter("v > 50"), second.filter("v > 20")
@@ -254,7 +254,7 @@ def twice(base: Collection, *, once: bool, stateful: bool) -> Collection:
 def test_repeated_parts_equal_shared_parts(
     session: Session, base: Collection, first: bool, kept: bool, stateful: bool
 ) -> None:
-    """What is used once is one operator with its reader; what is used twice is a node."""
+    """A part with one reader is fused with it; a part with two readers is a node."""
     forms = {name: name == "a" for name in ("a", "b")}
     for name, once in forms.items():
         made = twice(base, once=once == first, stateful=stateful)
@@ -279,7 +279,7 @@ def test_repeated_parts_equal_shared_parts(
 
 
 def described(session: Session, rng: random.Random, name: str) -> Collection:
-    """A stage over others, which often have a part in common."""
+    """A stage over others, often with a common part."""
     names = [each for each in (*session.stages, "base") if each != name]
     read = session[rng.choice(names)].select("k", "v").filter(f"v > {rng.randrange(3)}")
     match rng.randrange(6):
@@ -298,7 +298,6 @@ def described(session: Session, rng: random.Random, name: str) -> Collection:
 
 
 def act(session: Session, rng: random.Random, step: int) -> None:
-    """Defines, edits, drops, renames or commits."""
     stages = list(session.stages)
     name = f"s{step}" if not stages or rng.random() < 0.5 else rng.choice(stages)
     kind = rng.randrange(10)

@@ -20,12 +20,11 @@ from nosync_nb.trace.parts import part_file
 ROWS = 80_000
 WIDTH = 250
 NOTES = ROWS * WIDTH
-"""The bytes of a column that no stage reads."""
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is large lies in several files, as a load of a gigabyte does."""
+    """Makes large loads lie in several files, as gigabytes do."""
     monkeypatch.setattr(ingest, "LOAD_BYTES", 1 << 20)
     whole = part_file.split
     monkeypatch.setattr(part_file, "split", lambda batch, *most: whole(batch, 1 << 13, *most[1:]))
@@ -33,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def counted() -> Iterator[pa.MemoryPool]:
-    """A block in which Arrow's values come from a pool that begins with none."""
+    """A block in which Arrow allocates from a new pool; yields the pool."""
     before = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(before)
     pa.set_memory_pool(pool)
@@ -44,7 +43,7 @@ def counted() -> Iterator[pa.MemoryPool]:
 
 
 def waiting(session: Session, *, joined: bool, kept: bool = False) -> dict[tuple[int, ...], int]:
-    """Three inputs, of which one is large, with rows that wait for a commit; what comes of them."""
+    """Defines inputs, one of them large, and inserts rows; returns the expected result."""
     orders = session.input("orders", "item bigint, client bigint, amount bigint, note string")
     items = session.input("items", "item bigint, kind bigint")
     lands = session.input("lands", "item bigint, land bigint")
@@ -95,7 +94,7 @@ def test_load_copies_no_unread_column(session: Session, *, joined: bool, kept: b
 
 
 def resident(folder: Path) -> int:
-    """The bytes of a log's layers that count as memory of this process."""
+    """The resident bytes of a log's layers."""
     size, ours = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         first, *rest = line.split()

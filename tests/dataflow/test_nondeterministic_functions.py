@@ -23,7 +23,7 @@ from nosync_nb.session.writes import determinism_check
 
 
 def tagged(row: Any) -> tuple[Any, int]:
-    """Another result at every call."""
+    """Returns another result at every call."""
     return (row[0], random.getrandbits(60))
 
 
@@ -97,7 +97,7 @@ def test_emitted_results_survive_restart(tmp_path: Path) -> None:
 def test_memoised_stage_equals_deterministic_one(
     data: st.DataObject, program: random_programs.Program
 ) -> None:
-    """A function that happens to be deterministic gives the same, kept or not."""
+    """A deterministic function gives the same rows with and without memoised results."""
     kinds = {"a": ("int", "int"), "b": ("int", "int")}
     history = data.draw(histories(kinds, pools=dict.fromkeys(kinds, random_programs.ROWS)))
 
@@ -138,14 +138,14 @@ def test_memoised_functions_are_refused_in_loop(session: Session) -> None:
 
 
 def commit_until_audited(session: Session) -> None:
-    """Empty epochs up to the next audit."""
+    """Commits empty epochs up to the next check."""
     session.commit()
     while session.now % determinism_check.AUDIT_EVERY:
         session.commit()
 
 
 def noisy(row: Any) -> tuple[Any, int]:
-    """Not deterministic, and not declared so."""
+    """A nondeterministic function without declaration."""
     return (row[0], random.getrandbits(60))
 
 
@@ -203,7 +203,7 @@ def test_check_accepts_deterministic_stage(session: Session) -> None:
 
 
 def rated(path: Path, rate: int) -> str:
-    """A file that says a rate, for functions that depend on the world."""
+    """A file with a rate, for functions that depend on it."""
     path.write_text(str(rate))
     return str(path)
 

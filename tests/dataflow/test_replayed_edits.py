@@ -37,7 +37,7 @@ def session(
 
 
 def edit(session: Session) -> None:
-    """Another version of the stage, over all of the past."""
+    """Edits the stage, with all past epochs replayed."""
     session.stage("sums", session["numbers"].filter("k > 0").group_by("k").agg(n="count(*)"))
 
 
@@ -47,7 +47,7 @@ def contents(session: Session) -> list[Any]:
 
 
 def when_appending(session: Session, act: Callable[[int, int], None]) -> Callable[[], None]:
-    """Calls `act` with number and kind before each frame; returns the way to stop that."""
+    """Calls `act` with number and kind before each frame; returns a function that stops it."""
     log = log_of(session)
     append, count = log.append, [0]
 
@@ -96,7 +96,7 @@ def test_reader_sees_old_past_until_edit_is_logged(session: Session) -> None:
 def test_edit_that_fails_at_any_frame_changes_nothing(
     session: Session, error: BaseException
 ) -> None:
-    """Its replayed epochs are in the log; those of the next try count, and no others."""
+    """Its replayed epochs are in the log; only those of the next attempt count."""
     old = contents(session)
     follower = nosync_nb.open(session.path, mode="r")
     for at in range(1, EPOCHS + 2):

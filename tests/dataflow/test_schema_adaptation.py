@@ -82,7 +82,7 @@ def lose_city(session: Session) -> None:
 
 
 def check(session: Session, build: Build) -> None:
-    """The stage is what its cell would make of it now."""
+    """Compares the stage with its definition computed again."""
     expected = build(session["grown"], session["calls"])
     assert session["reader"].schema == expected.schema
     assert session["reader"].rows() == expected.rows()

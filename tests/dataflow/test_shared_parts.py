@@ -22,7 +22,7 @@ def bag(collection: Collection) -> list[tuple[Any, ...]]:
 
 
 def tagged(row: Any) -> tuple[int, int]:
-    """Another result at every call."""
+    """Returns another result at every call."""
     return (row.n, random.getrandbits(40))
 
 
@@ -31,7 +31,7 @@ def tags(numbers: Collection) -> Collection:
 
 
 def rated(path: str) -> Part:
-    """A part that is remembered, as joins look into it, of a function that reads a file."""
+    """A part with state, whose function reads a file."""
 
     def price(row: Any) -> tuple[int, int]:
         return (row.n, row.n * int(Path(path).read_text()))
@@ -40,7 +40,7 @@ def rated(path: str) -> Part:
 
 
 def shared(session: Session, part: Part) -> dict[str, Collection]:
-    """Two descriptions over equal parts."""
+    """Two definitions over equal parts."""
     numbers = session["numbers"]
     joined = [part(numbers).join(session["names"], on="n") for _ in range(2)]
     return {"a": joined[0].select("price"), "b": joined[1].select("name", "price")}
@@ -56,7 +56,7 @@ def numbers(session: Session) -> Collection:
 
 
 def parts(session: Session, kind: str) -> int:
-    """How many nodes without a name run an operator of a kind."""
+    """The number of unnamed nodes with an operator of a kind."""
     graph = graph_of(session)
     return sum(n.name is None and type(n.operator).__name__ == kind for n in graph)
 
@@ -113,7 +113,7 @@ def test_stages_recomputed_together_still_share_part(
 def test_readers_follow_only_recomputed_stage(
     session: Session, numbers: Collection, tmp_path: Path
 ) -> None:
-    """Two equal stages, one of them computed again: what is made of them is no longer equal."""
+    """After one of two equal stages is recomputed, their readers are no longer equal."""
     rate = tmp_path / "rate"
     rate.write_text("10")
     part = rated(str(rate))
@@ -132,7 +132,7 @@ def test_readers_follow_only_recomputed_stage(
 
 
 def test_stage_over_same_part_draws_own_values(session: Session, numbers: Collection) -> None:
-    """Nobody has to remember what the first one gave, so the second one cannot be told it."""
+    """The first stage stores no emitted values, so the second one cannot reuse them."""
     for name, order in {"a": 1, "b": -1}.items():
         aggregates = {"low": "min(tag)", "high": "max(tag)"}
         made = tags(session["numbers"]).group_by("n").agg(**dict([*aggregates.items()][::order]))
@@ -203,7 +203,7 @@ def test_recomputed_stage_is_restored_after_restart(tmp_path: Path) -> None:
 
 
 def drawn(session: Session, rng: random.Random, stages: list[str]) -> Collection:
-    """A stage over what gives something else each time, or over such a stage."""
+    """A stage over random values, or over such a stage."""
     read = tags(session["numbers"])
     if stages and rng.random() < 0.4:
         read = session[rng.choice(stages)]
@@ -243,7 +243,7 @@ def act(session: Session, rng: random.Random, cells: dict[str, Collection], step
 def test_recomputed_values_are_retracted_as_emitted(
     session: Session, numbers: Collection, seed: int
 ) -> None:
-    """With no row left nothing is left: what is not as it was given would be there, or negative."""
+    """Without rows nothing may remain: wrong retractions would leave rows or negative counts."""
     rng = random.Random(seed)
     cells: dict[str, Collection] = {}
     for step in range(40):

@@ -24,11 +24,11 @@ from nosync_nb import Session, TimeError
 from nosync_nb.trace.history.downsampling import RetainedEpochs
 
 ROWS = 500
-"""Rows before the stages stop; what is missed is far less."""
+"""Rows before the stages stop; far fewer are missed."""
 
 
 class Kernels:
-    """Opens one log with the cloudpickle that stored its functions, or with another one."""
+    """Opens one log with the cloudpickle of its functions, or with another one."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
@@ -51,7 +51,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels
 
 
 def stages(session: Session) -> dict[str, nosync_nb.Collection]:
-    """The stages, but for the one that reads another by name; all share a part."""
+    """The stages over one shared part, without the stage that reads another by name."""
     numbers = session.input("numbers", "x int")
     odd = numbers.map(lambda row: (row.x % 2, row.x), "odd int, x int")
     return {
@@ -72,7 +72,7 @@ STAGES = ("odd", "sums", "least", "pairs", "kinds", "reader")
 
 
 def change(session: Session) -> None:
-    """Three epochs, one of them empty, with a retraction that reaches into what was there."""
+    """Commits three epochs, one of them empty, with a retraction of earlier rows."""
     numbers = session.inputs["numbers"]
     numbers.insert([(ROWS,), (ROWS + 1,)])
     session.commit()
@@ -87,7 +87,7 @@ def everything(session: Session, epochs: range) -> dict[Any, Any]:
 
 @pytest.fixture
 def expected(tmp_path: Path) -> dict[Any, Any]:
-    """What the stages are at each epoch if they never stop."""
+    """The stages at each epoch if they never stop."""
     with nosync_nb.open(tmp_path / "model") as session:
         define(session)
         session.inputs["numbers"].insert([(x,) for x in range(ROWS)])
@@ -111,7 +111,7 @@ def stopped(kernels: Kernels) -> Session:
 
 
 def go_on_as_ever(session: Session) -> None:
-    """What the stages are now is what their state says: the next changes need it."""
+    """Commits further changes, which need intact operator state."""
     for x in (2, 12):
         session.inputs["numbers"].remove([(x,), (x + 1,)])
         session.inputs["numbers"].insert([(5,), (1000 + x,)])
@@ -218,7 +218,7 @@ def test_open_with_loadable_functions_extends_stages(
 def test_stages_stopped_at_different_epochs_are_extended_together(
     kernels: Kernels, expected: dict[Any, Any]
 ) -> None:
-    """`sums` comes back while `reader` and others still lack their functions."""
+    """`sums` continues while `reader` and others still lack their functions."""
     session = kernels.opened(known=True)
     define(session)
     session.inputs["numbers"].insert([(x,) for x in range(ROWS)])
@@ -245,7 +245,7 @@ def test_stages_stopped_at_different_epochs_are_extended_together(
 def test_crash_while_extending_changes_nothing(
     stopped: Session, expected: dict[Any, Any], kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written is written after the epochs are computed, and at once."""
+    """All frames are written at once after the epochs are computed."""
     append = type(log_of(stopped)).append
     kinds: list[int] = []
 
@@ -376,7 +376,7 @@ def check(session: Session, name: str, past: dict[int, Counter[int]]) -> None:
 
 
 def computed(name: str, held: Counter[int]) -> list[Any]:
-    """What a stage has to be, without any dataflow."""
+    """Computes a stage without any dataflow."""
     odd = [(x % 2, x) for x in held.elements()]
     groups: dict[int, list[int]] = {}
     for kind, x in odd:
@@ -424,7 +424,7 @@ def test_stages_continue_beside_reader_by_other_key(kernels: Kernels) -> None:
 
 
 def test_stage_with_shared_memoised_results_is_not_extended(kernels: Kernels) -> None:
-    """One of two stages of a cell stops, and the part that both share memoises further results."""
+    """One of two stages of a cell stops, and their shared part memoises further results."""
 
     def define(session: Session) -> None:
         part = session.input("numbers", "x int").select("x % 3 AS k", "x", "rand() AS r")

@@ -61,7 +61,7 @@ null and c0_string
 
 
 def calls() -> Iterator[str]:
-    """Calls of each function with up to seven arguments, and with more than it takes."""
+    """Calls of each function with up to seven arguments, and with too many."""
     names = sorted(name for name in FUNCTIONS if name.isidentifier())
     for name in names:
         for count in range(8):
@@ -74,7 +74,7 @@ def calls() -> Iterator[str]:
 
 
 def computed_here(sql: str) -> bool:
-    """Whether the expression is compiled and needs no Spark."""
+    """Returns True if an expression is compiled and needs no Spark."""
     expression = frame().compiled(sql)
     return expression is not None and expression.local
 

@@ -38,7 +38,7 @@ def table(n: int, most: int) -> list[Any]:
 
 
 def both(sql: str, columns: list[Any], n: int) -> tuple[Any, Any, str]:
-    """What is computed at once (None: nothing), what the nodes give, and the type."""
+    """The fused result (None: not fused), the result of single nodes, and the type."""
     node = Binder(SCHEMA, utc=True).bind(parse(sql).tree)
     compiled = compile_polynomial(node)
     assert compiled is not None

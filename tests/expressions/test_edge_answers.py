@@ -26,7 +26,7 @@ from sql_cases.edge_cases import (
     plain,
     recorded,
 )
-from sql_cases.spark_examples import NEAR
+from sql_cases.function_cases import MATHEMATICS
 
 from nosync_nb import rows
 from nosync_nb.expressions.functions.registry import FUNCTIONS, OPERATORS
@@ -39,14 +39,14 @@ KNOWN = {
     "'%5d' < x_int": _NO_NUMBER,
     "'%5d' <> x_int": _NO_NUMBER,
 }
-"""Expressions that are accepted or answered differently on purpose, with the reason."""
+"""Intended differences from Spark, with the reason."""
 
 
 def alike(edge: Edge, ours: str | None, theirs: str | None) -> bool:
-    """Equal, but for the last places of functions that Java's library computes otherwise."""
+    """Equal, except for the last places of some functions of Java."""
     if ours == theirs:
         return True
-    if edge.name not in NEAR or None in (ours, theirs) or RAISES in (ours, theirs):
+    if edge.name not in MATHEMATICS or None in (ours, theirs) or RAISES in (ours, theirs):
         return False
     a, b = float(str(ours)), float(str(theirs))
     return abs(a - b) <= 2 * np.spacing(abs(b))
@@ -73,7 +73,6 @@ def differences(some: list[tuple[Edge, Answer]], answer: Any) -> dict[str, str]:
 
 
 def row(edge: Edge, place: int) -> dict[str, Any]:
-    """The values of a row, for messages."""
     schema, columns = frame()
     e = compiled(edge.sql)
     assert e is not None
@@ -98,7 +97,7 @@ def test_every_function_gives_answers_of_spark_at_edges() -> None:
 
 
 def test_few_rows_without_nulls_give_same_answers() -> None:
-    """They are computed by another form of the expression."""
+    """Another form of the expression computes them."""
     schema, columns = frame()
 
     def few(edge: Edge) -> Answer:
@@ -124,7 +123,7 @@ def test_few_rows_without_nulls_give_same_answers() -> None:
 
 
 def test_many_rows_give_same_answers() -> None:
-    """Text and nested values of many rows are kept in another form."""
+    """Text and nested values of many rows have another form."""
     columns = frame()[1]
 
     def many(edge: Edge) -> Answer:

@@ -19,7 +19,7 @@ _ROWS = [(1, "x", "2024-01-02"), (2, "7", "2024-02-30")]
 
 @pytest.fixture(scope="module")
 def session(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session with rows and a stage that was there before."""
+    """A session with rows and an existing stage."""
     path: Path = tmp_path_factory.mktemp("bad") / "log"
     with nosync_nb.open(path, spark=spark) as session:
         given = session.input("given", "i int, s string, d string")

@@ -15,7 +15,6 @@ from internals import services_of
 from sql_cases import interval_cases, json_cases, nested_cases, text_cases
 from sql_cases.expression_cases import all_cases
 from sql_cases.expression_frames import RECORD, digests, local_cases, results, values
-from sql_cases.further_cases import further
 
 from nosync_nb import Session, rows
 from nosync_nb.errors import ExpressionError, NosyncError
@@ -42,7 +41,7 @@ def column(*items: Any) -> Column:
 
 
 def evaluate(sql: str, ddl: str, *columns: Column) -> list[Any]:
-    """Evaluates over columns given in any form; returns Python values."""
+    """Evaluates over columns in any form; returns Python values."""
     e = compile_expression(sql, Schema.parse(ddl))
     return rows.to_pylist(e.evaluate(list(columns), len(columns[0])), e.type)
 
@@ -51,7 +50,7 @@ def evaluate(sql: str, ddl: str, *columns: Column) -> list[Any]:
 
 
 def test_every_table_entry_has_case_compared_with_spark() -> None:
-    texts = " ".join(case.sql for case in [*all_cases(), *further()])
+    texts = " ".join(case.sql for case in all_cases())
     texts += " ".join(sql for module in MODULES for sql, _ in module.every())
     texts += " ".join(interval_cases.every())
     for name in FUNCTIONS:
@@ -61,11 +60,11 @@ def test_every_table_entry_has_case_compared_with_spark() -> None:
 
 
 def test_every_case_gives_recorded_value() -> None:
-    """The proof needs Spark; here it is enough that nothing has changed since it was passed."""
+    """Comparison needs Spark; this test checks that no result has changed since the last one."""
     recorded, found = json.loads(RECORD.read_text()), digests()
     changed = {sql: (recorded.get(sql), now) for sql, now in found.items()}
     assert {sql: pair for sql, pair in changed.items() if pair[0] != pair[1]} == {}, (
-        "pass test_functions.py, then run tests/expression_frames.py"
+        "pass vs_spark/test_functions.py, then run tests/support/sql_cases/expression_frames.py"
     )
     assert recorded.keys() == found.keys()
 
@@ -137,13 +136,8 @@ def test_forms_may_be_mixed_in_one_batch() -> None:
 def test_arrow_columns_are_read_at_their_offset() -> None:
     whole = pa.array([None, True, False, None, True, False, True, None, True, True, None])
     assert evaluate("not a", "a boolean", whole.slice(3, 6)) == [
-        None,
-        False,
-        True,
-        False,
-        None,
-        False,
-    ]
+        None, False, True, False, None, False,
+    ]  # fmt: skip
     numbers = pa.array([1.5, None, 2.5, None], pa.float64())
     assert evaluate("a * 2", "a double", numbers.slice(1, 3)) == [None, 5.0, None]
 
@@ -362,19 +356,12 @@ def test_expressions_survive_pickling() -> None:
 @pytest.mark.parametrize(
     ("sql", "deterministic"),
     [
-        ("rand()", False),
-        ("distance + rand()", False),
-        ("current_timestamp", False),
-        ("now()", False),
-        ("current_date", False),
-        ("localtimestamp", False),
-        ("uuid()", False),
-        ("unix_timestamp()", False),
-        ("monotonically_increasing_id()", False),
-        ("mask(carrier)", True),
-        ("distance + 1", True),
+        ("rand()", False), ("distance + rand()", False), ("current_timestamp", False),
+        ("now()", False), ("current_date", False), ("localtimestamp", False), ("uuid()", False),
+        ("unix_timestamp()", False), ("monotonically_increasing_id()", False),
+        ("mask(carrier)", True), ("distance + 1", True),
     ],
-)
+)  # fmt: skip
 def test_nondeterministic_expressions_are_marked(sql: str, *, deterministic: bool) -> None:
     assert compiled(sql, types=asked).deterministic is deterministic
 
@@ -382,17 +369,11 @@ def test_nondeterministic_expressions_are_marked(sql: str, *, deterministic: boo
 @pytest.mark.parametrize(
     "sql",
     [
-        "text",
-        "Text = 'x'",
-        "upper(text) as text",
-        "v <> 'some text'",
-        "v = 'x as char (3)'",
-        "`text`",
-        "s.text",
-        "transform(a, text -> upper(text))",
+        "text", "Text = 'x'", "upper(text) as text", "v <> 'some text'", "v = 'x as char (3)'",
+        "`text`", "s.text", "transform(a, text -> upper(text))",
         "case when text is null then 'text' else text end",
     ],
-)
+)  # fmt: skip
 def test_names_like_types_are_columns_or_strings(sql: str) -> None:
     schema = Schema.parse("v string, text string, s struct<text: string>, a array<string>")
     assert compile_expression(sql, schema).local
@@ -404,20 +385,13 @@ def test_names_like_types_are_columns_or_strings(sql: str) -> None:
 @pytest.mark.parametrize(
     "sql",
     [
-        "carrier::varchar(3)",
-        "cast(carrier as  char (3))",
-        "cast(carrier as text)",
-        "carrier::text",
-        "cast(array(carrier) as array<text>)",
-        "to_csv(struct(carrier))",
-        "carrier || distance - 1",  # Spark groups it from the left
-        "dep_delay = distance between 1 and 2",
-        "cast(carrier as varchar(3))",
-        "date_format(day, 'w')",  # weeks of a locale
-        "to_date(carrier, 'EEE d')",
+        "carrier::varchar(3)", "cast(carrier as  char (3))", "cast(carrier as text)",
+        "carrier::text", "cast(array(carrier) as array<text>)", "to_csv(struct(carrier))",
+        "carrier || distance - 1", "dep_delay = distance between 1 and 2",
+        "cast(carrier as varchar(3))", "date_format(day, 'w')", "to_date(carrier, 'EEE d')",
         "day + interval (seats) day",
     ],
-)
+)  # fmt: skip
 def test_unsupported_expressions_are_left_to_spark(sql: str) -> None:
     e = compiled(sql, types=asked)
     assert not e.local
@@ -521,7 +495,7 @@ def test_greatest_literal_does_not_wrap_in_small_batches(sql: str) -> None:
 @pytest.mark.parametrize("type_", ["tinyint", "smallint", "int", "bigint"])
 @pytest.mark.parametrize("sign", ["+", "-", "*"])
 def test_small_batches_overflow_exactly_at_bounds(type_: str, sign: str) -> None:
-    """Literals of every size: those near the bounds leave no limit under which nothing wraps."""
+    """Literals of every size: those near the bounds leave no range that is safe from overflow."""
     bits = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}[type_]
     least, greatest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     edges = [least, least + 1, -2, -1, 0, 1, 2, greatest // 2 + 1, greatest - 1, greatest]

@@ -38,13 +38,13 @@ REASONS = {
         r"(to_)?unix_\w+ of (a )?timestamp_ntz"
     ),
 }
-"""Why Spark is needed for a cast, and what the expression says of it."""
+"""Why a cast needs Spark, and the pattern of its reason."""
 
 WITHOUT_ARGUMENTS = frozenset(
     ("curdate", "current_date", "current_timestamp", "e", "localtimestamp", "now", "pi", "uuid")
 )
 DRAWN = frozenset(("rand", "randn", "random"))
-"""Functions of a seed, which is a literal."""
+"""Functions with a literal seed."""
 
 NEEDING_SPARK = 218
 """Variations that need Spark; the number may only fall."""
@@ -120,7 +120,7 @@ WRAPPED = {
     "left('abc', x - 2011)": "ab",
     "date_from_unix_date(x)": "1975-07-07",
 }
-"""What Spark gives for x = 2 ** 32 + 2013 without ANSI mode."""
+"""Spark's results for x = 2 ** 32 + 2013 without ANSI mode."""
 
 
 @pytest.mark.parametrize("sql", WRAPPED)
@@ -147,7 +147,7 @@ def test_spark_wraps_bigint_argument_without_ansi_mode(spark: Any) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_functions_of_one_result_type_have_it_in_spark(spark: Any) -> None:
-    """Its documented examples have it, and calls of it with other types of arguments."""
+    """Checks its documented examples, and calls with other types of arguments."""
     there = set(functions(spark))
     assert RESULTS.keys() <= there
     examples = {name: documented(spark, name) for name in RESULTS}

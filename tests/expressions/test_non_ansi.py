@@ -10,7 +10,6 @@ from soak import tried
 from sql_cases.expression_cases import all_cases, column_of
 from sql_cases.expression_frames import values
 from sql_cases.function_cases import NEAR, PRINTED
-from sql_cases.further_cases import further
 from sql_cases.random_expressions import expressions
 
 from nosync_nb import rows
@@ -98,7 +97,7 @@ def test_values_without_ansi_mode_equal_spark(second_spark_session: Any) -> None
     session = second_spark_session
     session.conf.set("spark.sql.ansi.enabled", value=False)
     own = values()
-    sqls = list(dict.fromkeys(case.sql for case in (*all_cases(), *further())))
+    sqls = list(dict.fromkeys(case.sql for case in all_cases()))
     sqls += [sql for sql in expressions(tried(20, 4000), seed=2) if sql not in sqls]
     made = [e for sql in sqls if (e := compiled(sql, own.schema)).local]
     made = [e for e in made if tried(False, True) or _may_raise(e)]

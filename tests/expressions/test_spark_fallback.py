@@ -62,7 +62,7 @@ def test_operator_lists_expressions_that_need_spark() -> None:
 
 
 def test_ordinary_expressions_need_no_spark() -> None:
-    """Each that is computed in process spares a user the start of a JVM."""
+    """Each expression computed in process spares a user the start of a JVM."""
     reasons = {}
     ordinary = ORDINARY.read_text().splitlines()
     for text in ordinary:

@@ -24,7 +24,6 @@ def compiled(sql: str, schema: str) -> Expression:
 
 
 def of(sql: str, schema: str, *values: Any) -> list[Any]:
-    """The values of an expression over one column."""
     e = compiled(sql, schema)
     assert e.local, e.why
     type_ = schema.split(" ", 1)[1]

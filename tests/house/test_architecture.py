@@ -20,7 +20,7 @@ DOORS = {"frontend", "log_folders"}
 
 
 def names_of(tree: ast.AST) -> set[str]:
-    """What is imported in a piece of source, wherever it stands."""
+    """The imported names in a source, at any level."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -31,14 +31,13 @@ def names_of(tree: ast.AST) -> set[str]:
 
 
 def imported(room: str) -> set[str]:
-    """The rooms that a room imports, for types alone too, itself left out."""
+    """The rooms that a room imports, for types too."""
     names = {n for path in (ENGINE / room).rglob("*.py") for n in names_of(parsed(path))}
     found = {n.split(".")[1] for n in names if n.startswith("nosync_nb.")}
     return found & {*ROOMS, "errors"} - {room}
 
 
 def parsed(path: Path) -> ast.Module:
-    """The source of a module."""
     return ast.parse(path.read_text())
 
 
@@ -54,7 +53,7 @@ def test_each_room_states_promises_ownership_and_imports(room: str) -> None:
 
 
 class AtRuntime(ast.NodeTransformer):
-    """A module without what only type checkers see of it."""
+    """A module without its type-checking blocks."""
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
         return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
@@ -116,7 +115,7 @@ def test_engine_consists_of_rooms_and_three_foundations() -> None:
 
 
 def test_front_ends_import_public_modules_of_engine_only() -> None:
-    """The contract lists every other module of the engine, a new one too, and ignores nothing."""
+    """The contract lists every other module of the engine, new ones too, without exceptions."""
     contracts = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["importlinter"]
     (contract,) = [
         each

@@ -15,14 +15,13 @@ BINDER = TOP / "binder"
 
 
 def project() -> dict[str, list[str]]:
-    """The extras of the project."""
     told = tomllib.loads((TOP / "pyproject.toml").read_text())
     extras: dict[str, list[str]] = told["project"]["optional-dependencies"]
     return extras
 
 
 def requirements() -> list[str]:
-    """What Binder installs beside the base of its own, which has JupyterLab."""
+    """The packages that Binder installs beside its base, which has JupyterLab."""
     return (BINDER / "requirements.txt").read_text().splitlines()
 
 

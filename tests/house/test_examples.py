@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ SPARK = {"Collection.to_spark", "Session.stream"}
 
 NAMES = public_api.names_for_users()
 EXAMPLES = {public_api.docstring(name): name for name in reversed(NAMES)}
-"""The names by their docstrings: aliases and inherited methods are run once."""
+"""The names by docstring, so that aliases and inherited methods run once."""
 
 
 def parameters(*, notebook: bool) -> list[Any]:
@@ -45,7 +46,7 @@ def test_each_public_name_has_example() -> None:
 def names(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_key: None
 ) -> Iterator[dict[str, Any]]:
-    """The names that the examples share, made by the program on the first page of the reference."""
+    """The names that the examples share, defined on the first page of the reference."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     if request.node.get_closest_marker("spark"):
@@ -75,12 +76,9 @@ def test_notebook_example_shows_its_values(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NOSYNC_SESSION", "log")
-    notebook = Notebook()
-    try:
+    with closing(Notebook()) as notebook:
         notebook.ok("%load_ext nosync")
         for example in doctest.DocTestParser().get_examples(text):
             shown = notebook.ok(example.source)
             if example.want:
                 assert f"{shown.value!r}\n" == example.want
-    finally:
-        notebook.close()

@@ -42,12 +42,10 @@ DISK_OWNERS = {  # these may, each for a reason
 
 
 def name_of(path: Path) -> str:
-    """Names a file in the ids of tests."""
     return str(path.relative_to(TOP))
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """Lists files that git knows."""
     listed = subprocess.run(
         ["git", "ls-files", "--", *patterns], cwd=TOP, capture_output=True, text=True, check=False
     )
@@ -109,7 +107,7 @@ def reaches_disk(node: ast.AST) -> bool:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_only_one_module_accesses_disk(path: Path) -> None:
-    """Else what it promises (plain names, no links, nothing that hangs, private) is not kept."""
+    """Otherwise its promises (plain names, no links, no blocking, privacy) do not hold."""
     found = [ast.unparse(n) for n in ast.walk(ast.parse(path.read_text())) if reaches_disk(n)]
     if name_of(path) not in DISK_OWNERS:
         assert found == []

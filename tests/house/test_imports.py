@@ -23,7 +23,7 @@ ENGINE = {"nosync_nb", "pyarrow", "numpy", "sqlglot"}
 
 
 def load(module: str, folder: Path) -> tuple[set[str], int]:
-    """Imports a module in a process of its own; what it loaded, how many threads it started."""
+    """Imports a module in its own process; returns the loaded modules and started threads."""
     code = CODE.format(module=module)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False
@@ -87,7 +87,7 @@ def test_import_has_no_side_effect(module: str, tmp_path: Path) -> None:
 
 
 def test_nosync_reexports_objects_of_engine() -> None:
-    """But for `open`, which takes notebooks as well."""
+    """Except for `open`, which accepts notebooks as well."""
     import nosync
     import nosync_nb
 

@@ -15,11 +15,11 @@ def trees() -> list[ast.Module]:
 
 
 IMPORTED = re.compile(r"nosync_nb(\.\w+)*\.?|nosync_nb-|.*python -m nosync_nb\.\w+.*", re.DOTALL)
-"""Texts that may name the engine's package: what is imported or run, and a file of it."""
+"""Texts that may name the engine's package: imports, commands, and one file."""
 
 
 def texts(tree: ast.Module) -> set[str]:
-    """The texts of a module but its docstrings."""
+    """The texts of a module without its docstrings."""
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return {c.value for c in constants if isinstance(c.value, str) and id(c) not in prose}

@@ -19,7 +19,7 @@ from nosync_nb.operators.registry import SPECS
 
 ENGINE = Path(__file__).resolve().parents[2] / "nosync_nb"
 WRITERS = {"then", "_apply", "_combine", "Definition"}
-"""The calls in collections whose first argument, if it is a text, is the word of an operator."""
+"""The calls in collections whose first argument, if a text, is an operator word."""
 
 ABOVE = ("collections", "dataflow", "store", "spark", "session")
 KNOWN = {
@@ -28,7 +28,7 @@ KNOWN = {
     "spark/execution/bulk_run.py": 1,  # a row-wise operator is one with what reads it
     "spark/execution/placement.py": 1,  # likewise
 }
-"""Questions after the class of an operator outside of operators; fewer are welcome."""
+"""Class tests of operators outside of their room; fewer are welcome."""
 
 
 def texts_of(path: Path) -> ast.Module:
@@ -36,7 +36,7 @@ def texts_of(path: Path) -> ast.Module:
 
 
 def words(tree: ast.AST) -> Iterator[str]:
-    """The words of operators that a module writes in definitions."""
+    """The operator words that a module writes in definitions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args and name_of(node.func) in WRITERS:
             word = node.args[0]
@@ -45,14 +45,13 @@ def words(tree: ast.AST) -> Iterator[str]:
 
 
 def name_of(node: ast.expr) -> str:
-    """The last name of `a.b.c`."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def classes() -> set[str]:
-    """The names of all operators and of all pieces of row-wise ones."""
+    """The names of all operator classes and row-wise pieces."""
     found = {base.Operator, base.RowPiece}
     for each in list(found):
         waiting = [each]
@@ -64,7 +63,7 @@ def classes() -> set[str]:
 
 
 def questions(tree: ast.AST, asked: set[str]) -> int:
-    """How often a module asks whether something is of one of these classes."""
+    """The number of class tests in a module."""
     count = 0
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and name_of(node.func) == "isinstance":

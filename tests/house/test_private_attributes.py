@@ -23,7 +23,7 @@ ENGINE = TOP / "nosync_nb"
 NOTEBOOK = (TOP / "magics", TOP / "widgets")
 
 USES_MAX = 0
-"""Uses of a private attribute of an object of another module."""
+"""The greatest number of uses of private attributes of another module."""
 
 PYSPARKS = {
     "_active_session": "Connect's session of the thread; there is no public way to forget it",
@@ -37,7 +37,7 @@ PYSPARKS = {
     "_jsparkSession": "the JVM's session: two classic objects may stand for one, and share it",
     "_jvm": "of the gateway",
 }
-"""What PySpark keeps to itself, and the one module that sees whether a session lives has to ask."""
+"""Internals of PySpark, and the one module that may use them to check a session."""
 
 OFFERED = {
     "_exit": "of os, documented: ends a process at once",
@@ -65,19 +65,19 @@ OFFERED = {
     "__class__": "of an object that is made one of another kind",
     "__module__": "of a class of the same file, which plays another's",
 }
-"""What tests and the bench use of others: private by its name alone, or there to be set."""
+"""Attributes of other objects for tests and the bench: private only by name, or meant to be set."""
 
 DOOR = TOP / "tests" / "support" / "internals.py"
-"""The one file of tests that may reach in."""
+"""The one file of tests that may use internals."""
 
 ASSIGNED = {
     "atexit": "of weakref.finalize: documented, to leave the end to the system",
     "setattr(owner, method)": "PySpark's methods that take names: it has no hook for lookups",
 }
-"""The attributes of others that the engine assigns."""
+"""The attributes of other objects that the engine assigns."""
 
 NOTEBOOK_USES_MAX = 2
-"""Of the same in magics and widgets: what IPython calls `_render_traceback_`, set and taken off."""
+"""The same for magics and widgets: `_render_traceback_` of IPython, set and deleted."""
 
 NOTEBOOK_ASSIGNED = {
     "setattr(error, BODY)": "a mark on Python's SyntaxError, which is raised as it is",
@@ -95,19 +95,19 @@ NOTEBOOK_ASSIGNED = {
     "retain": "likewise",
     "spark_off": "likewise",
 }
-"""The attributes of others that magics and widgets assign."""
+"""The attributes of other objects that magics and widgets assign."""
 
 _OWN = {"self", "cls"}
 
 
 def is_private(name: str) -> bool:
-    """Whether a name is one that a module keeps to itself; `_replace` of a named tuple is not."""
+    """Returns True for a private name; `_replace` of a named tuple is public."""
     named_tuple = {"_replace", "_asdict", "_fields", "_make"}
     return name.startswith("_") and not name.startswith("__") and name not in named_tuple
 
 
 def defined(tree: ast.Module) -> set[str]:
-    """The names that a module gives to anything: definitions, variables, fields and attributes."""
+    """The names that a module defines: definitions, variables, fields and attributes."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -124,7 +124,7 @@ def defined(tree: ast.Module) -> set[str]:
 
 
 def members(tree: ast.Module) -> set[str]:
-    """The attributes that the classes of a module have: methods, fields, slots, their own."""
+    """The attributes of the classes of a module."""
     found: set[str] = set()
     for each in ast.walk(tree):
         if isinstance(each, ast.ClassDef):
@@ -142,7 +142,7 @@ def members(tree: ast.Module) -> set[str]:
 
 
 def is_own(node: ast.Attribute) -> bool:
-    """Whether an attribute is of the object or class whose method this is."""
+    """Returns True if an attribute belongs to the object or class of its method."""
     return isinstance(node.value, ast.Name) and node.value.id in _OWN
 
 
@@ -151,7 +151,7 @@ def is_text(node: ast.AST) -> bool:
 
 
 def foreign(tree: ast.Module) -> Iterator[ast.Attribute]:
-    """The attributes of other objects whose names this module does not define, in any order."""
+    """The used attributes of other objects that this module does not define."""
     own = defined(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and not is_own(node) and node.attr not in own:
@@ -159,12 +159,12 @@ def foreign(tree: ast.Module) -> Iterator[ast.Attribute]:
 
 
 def uses(text: str) -> int:
-    """How often a module looks into what others keep to themselves, to read or to assign."""
+    """The number of uses of private attributes in a module, reads and assignments."""
     return sum(is_private(node.attr) for node in foreign(ast.parse(text)))
 
 
 def _named(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """The object of which something is set by its name, and what; None if nothing is."""
+    """The object and name of an assignment by name, such as `setattr`; None for other calls."""
     if not isinstance(node, ast.Call | ast.Subscript):
         return None
     if isinstance(node, ast.Call):
@@ -189,7 +189,7 @@ _CHANGES = {"update", "pop", "popitem", "clear", "setdefault", "__setitem__", "_
 
 
 def assigned(text: str) -> list[str]:
-    """What a module assigns, or deletes, of objects that are not its own."""
+    """The foreign attributes that a module assigns or deletes."""
     tree = ast.parse(text)
     own, found = members(tree), []
     for node in ast.walk(tree):
@@ -204,7 +204,7 @@ def assigned(text: str) -> list[str]:
 
 
 def assignments(text: str) -> int:
-    """How often a module assigns, or deletes, an attribute of an object that is not its own."""
+    """The number of foreign assignments in a module."""
     return len(assigned(text))
 
 
@@ -214,7 +214,7 @@ def test_one_module_uses_listed_pyspark_internals() -> None:
 
 
 def takers(tree: ast.Module) -> list[str]:
-    """The functions that are given a session."""
+    """The functions with a session parameter."""
     return [
         node.name
         for node in ast.walk(tree)
@@ -231,13 +231,13 @@ def test_nothing_below_session_receives_one() -> None:
 
 
 def worst(counted: Counter[str]) -> str:
-    """The ten modules with most."""
+    """The ten modules with the most uses."""
     lines = [f"{number:5} {name}" for name, number in counted.most_common(10)]
     return "\n".join([f"{counted.total()} in all; most in", *lines])
 
 
 def modules(*folders: Path) -> list[Path]:
-    """The modules in some folders, but for the one that has to look into PySpark."""
+    """The modules of some folders, without the one that uses PySpark's internals."""
     paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
     return [path for path in paths if path != ENGINE / "spark" / "launch.py"]
 

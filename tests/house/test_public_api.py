@@ -19,7 +19,7 @@ PROMISED = {
     *("info", "replicas", "spark_control", "cursor", "begin", "declared_from_data", "subscribe"),
     *("on_notice", "refresh", "resolve", "owns", "fork", "replay"),
 }
-"""What README and the arguments of `open` and the magics' settings promise of a session."""
+"""The members of a session that README, the arguments of `open` and the settings promise."""
 
 BEYOND = {
     "closed": "a program that did not open it looks whether it may still be used",
@@ -28,10 +28,9 @@ BEYOND = {
     "stale": "which stages have stopped, and why, while a program runs: the report of an opening"
     " and notices tell it once",
 }
-"""What a user of the library needs beside that, of which the contract is silent."""
+"""Further members that users of the library need."""
 
 NOT_BUILT: set[str] = set()
-"""Promised, and not there yet."""
 
 
 def test_session_shows_promised_and_listed_names(session: Session) -> None:

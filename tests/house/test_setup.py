@@ -19,7 +19,7 @@ import system
 
 
 def fake_java(home: Path, version: str, *, status: int = 0) -> Path:
-    """Writes a program that claims to be a Java."""
+    """Writes a program that acts as a Java."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\nexit {status}\n")
@@ -101,7 +101,7 @@ LOCKED = Path(__file__).resolve().parents[2] / "scripts" / "locked"
 
 
 def pinned(name: str) -> dict[str, list[str]]:
-    """The versions in a file of locked packages, each with how many hashes it has."""
+    """The versions in a lock file, each with its number of hashes."""
     found: dict[str, list[str]] = {}
     for entry in re.split(r"\n(?=\S)", (LOCKED / f"{name}.txt").read_text()):
         line = re.match(r"([\w.-]+)(?:\[[\w,-]+\])?==(\S+)", entry)

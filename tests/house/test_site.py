@@ -27,7 +27,7 @@ LOADING_RELATIONS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` builds it."""
+    """The site as built by `make docs`."""
     folder = tmp_path_factory.mktemp("site")
     build = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)],
@@ -42,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Loads(HTMLParser):
-    """Collects the addresses that a browser loads when it shows a page."""
+    """Collects the addresses that a browser loads for a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,8 +103,6 @@ def test_reading_pages_requests_no_other_host(site: Path, chromium: str) -> None
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files and logs nothing."""
-
     def log_message(self, format: str, *args: object) -> None:
         pass
 

@@ -1,4 +1,4 @@
-"""What tests of notebooks share: a shell with the extension, and a place for its log."""
+"""Fixtures of notebook tests: a shell with the extension, and a location for its log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jupyter.shell import Notebook
 
 @pytest.fixture
 def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    """A notebook in a folder of its own, whose log will be `log`; the extension is not loaded."""
+    """A notebook in its own folder with the log `log`; the extension is not loaded."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NOSYNC_SESSION", "log")
     notebook = Notebook()
@@ -21,6 +21,6 @@ def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]
 
 @pytest.fixture
 def empty(plain: Notebook) -> Notebook:
-    """One with the extension loaded, and nothing in it."""
+    """A notebook with the extension loaded and an empty log."""
     plain.ok("%load_ext nosync")
     return plain

@@ -99,7 +99,7 @@ _THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', { 
 
 
 def wear(page: Page, theme: str) -> None:
-    """Puts JupyterLab into a theme, and waits until what covers it meanwhile is gone."""
+    """Applies a theme of JupyterLab, and waits for the end of its splash screen."""
     page.evaluate(_THEME, f"JupyterLab {theme}")
     light = str(theme == "Light").lower()
     page.locator(f'body[data-jp-theme-light="{light}"]').wait_for(state="attached")
@@ -108,7 +108,7 @@ def wear(page: Page, theme: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where JupyterLab runs; its notebooks are in `root`."""
+    """The folder of JupyterLab; its notebooks are in `root`."""
     made = tmp_path_factory.mktemp("lab")
     (made / "root").mkdir()
     return made
@@ -116,7 +116,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    """The JupyterLab of all tests here."""
     server = Server(folder, folder / "root")
     yield server
     server.stop()
@@ -124,30 +123,30 @@ def server(folder: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def page(chromium: str) -> Iterator[Page]:
-    """A page of the browser."""
     with browser_page(chromium) as page:
         yield page
 
 
 @pytest.fixture
 def opened(page: Page, server: Server) -> tuple[Page, str]:
-    """The page, and the address of the JupyterLab as of this day."""
+    """The page, and the current address of JupyterLab."""
     return page, server.url
 
 
 def notebook_of(opened: tuple[Page, str], folder: Path, name: str, cells: list[str]) -> LabPage:
-    """A new notebook, open in the page."""
     write_notebook(folder / "root" / name, cells)
     return _shown(*opened, name)
 
 
 def picture(name: str, folder: Path) -> Path:
-    """Where a picture of the README goes: `make screenshot` says, else a folder of the test."""
+    """The path of a picture of the README: set by `make screenshot`, else in a folder of the
+    test.
+    """
     return Path(os.environ.get("NOSYNC_SCREENSHOTS", folder)) / name
 
 
 def _shown(page: Page, url: str, name: str) -> LabPage:
-    """A notebook that is there, open in the page."""
+    """Opens an existing notebook in the page."""
     notebook = LabPage(page, url, name)
     page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
     return notebook
@@ -204,7 +203,7 @@ def test_branch_in_browser(folder: Path, opened: tuple[Page, str], tmp_path: Pat
 
 
 def _several_under_one_slider(view: Locator, page: Page, folder: Path) -> None:
-    """The other stage moves with the first, and the line adds up a column."""
+    """The second stage moves with the first, and the line sums a column."""
     beside = view.get_by_role("region", name="late through time")
     expect(beside).to_contain_text("late at epoch 4")
     view.get_by_role("button", name="Previous").click()
@@ -304,7 +303,7 @@ def test_readme_story_in_browser(folder: Path, opened: tuple[Page, str], tmp_pat
 
 
 def _travel(notebook: LabPage) -> None:
-    """Moves the slider by keyboard, button and mouse; rows follow."""
+    """Moves the slider by keyboard, button and mouse; the rows follow."""
     view = notebook.cell(TRAVEL).locator(".nosync-travel")
     view.wait_for()
     slider = view.get_by_role("slider", name="epoch of worst")
@@ -328,7 +327,7 @@ def _travel(notebook: LabPage) -> None:
 
 
 def _travel_while_a_cell_runs(notebook: LabPage) -> None:
-    """The slider is answered by a subshell while the main shell is busy."""
+    """A subshell answers the slider while the main shell is busy."""
     view = notebook.cell(TRAVEL).locator(".nosync-travel")
     notebook.begin(WAIT)
     view.get_by_role("slider").focus()
@@ -353,7 +352,7 @@ print("computed again:", nosync.session().recovery.recomputed)"""
 
 
 def _drag(slider: Locator) -> None:
-    """Drags a slider from its right end to a third of its width, once it stands still."""
+    """Drags a slider from its right end to a third of its width, once it is still."""
     slider.hover()
     box = slider.bounding_box()
     assert box is not None
@@ -368,7 +367,7 @@ def _drag(slider: Locator) -> None:
 def test_tutorial_in_browser_survives_kill_of_server(
     folder: Path, page: Page, server: Server, tmp_path: Path
 ) -> None:
-    """Run All, a slider that is dragged; then server and kernel die in the middle of a loop."""
+    """Run All, a dragged slider; then server and kernel die during a loop."""
     root = folder / "root" / "tutorials"
     root.mkdir()
     path = shutil.copy(TUTORIAL, root)

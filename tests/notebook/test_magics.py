@@ -7,6 +7,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -310,9 +311,7 @@ def test_rows_inserted_between_cells_are_committed_by_next_cell(notebook: Notebo
     assert "epoch 4: flights 1 row" in notebook.ok("%dd status")
 
 
-def test_rows_between_cells_that_fail_to_commit_stay_until_discarded(
-    notebook: Notebook,
-) -> None:
+def test_rows_between_cells_that_fail_to_commit_stay_until_discarded(notebook: Notebook) -> None:
     notebook.ok('%%dd\nodd = flights.map(lambda r: (1 // (r.delay - 7),), "x int")')
     notebook.names["flights"].insert([("DL", 7)])
     shown = notebook.ok("1 + 1")
@@ -343,11 +342,8 @@ def test_unload_commits_rows_inserted_between_cells(notebook: Notebook) -> None:
     )
     notebook.names["flights"].insert([("DL", 3)])
     notebook.close()
-    session = nosync.open("log")
-    try:
+    with nosync.open("log") as session:
         assert (session.now, len(session["flights"])) == (4, 6)
-    finally:
-        session.close()
 
 
 # -- stages ----------------------------------------------------------------------------------------
@@ -498,7 +494,7 @@ def test_stage_keeps_captured_value_until_cell_runs_again(notebook: Notebook) ->
 
 
 def test_spark_setting_turns_spark_off_and_on(notebook: Notebook) -> None:
-    """Also before there is a session, and for the next one."""
+    """The setting also applies before the session opens, and to the next session."""
     assert not nosync.session().spark_off
     notebook.ok('%config NoSync.spark = "off"')
     assert nosync.session().spark_off
@@ -821,8 +817,7 @@ def test_rows_of_cell_that_closes_session_are_an_error(notebook: Notebook) -> No
 def test_variables_are_restored_with_report(notebook: Notebook) -> None:
     notebook.ok("total = 5\nother = delays")
     notebook.close()
-    again = Notebook()
-    try:
+    with closing(Notebook()) as again:
         shown = again.ok("%load_ext nosync")
         assert "recovered at epoch 1" in shown
         assert "closed properly" in shown
@@ -832,8 +827,6 @@ def test_variables_are_restored_with_report(notebook: Notebook) -> None:
         assert nosync.session().recovery.not_restored["total"] == "In[5]: total = 5"
         assert rows(again, "other") == [("AA", 2, 30), ("UA", 1, 5)]
         assert "total" in again.ok("%dd recover")
-    finally:
-        again.close()
 
 
 def test_memo_of_cell_with_secret_has_names_only(notebook: Notebook) -> None:
@@ -894,9 +887,7 @@ def test_lost_jvm_of_spark_fails_no_cell(
     assert current.variables.memo.running is None
 
 
-def test_spark_variable_follows_next_session_unless_user_rebinds_it(
-    notebook: Notebook,
-) -> None:
+def test_spark_variable_follows_next_session_unless_user_rebinds_it(notebook: Notebook) -> None:
     current = nosync.extension.current()
     assert current is not None
     first, second, third = object(), object(), object()
@@ -910,14 +901,11 @@ def test_spark_variable_follows_next_session_unless_user_rebinds_it(
 
 def test_variable_of_user_is_never_replaced(notebook: Notebook) -> None:
     notebook.close()
-    again = Notebook()
-    try:
+    with closing(Notebook()) as again:
         again.ok("delays = 'mine'")
         shown = again.ok("%load_ext nosync")
         assert 'the stage is session["delays"]' in shown
         assert again.names["delays"] == "mine"
-    finally:
-        again.close()
 
 
 def test_two_crashes_in_recovery_lead_to_safe_mode(notebook: Notebook, tmp_path: Path) -> None:
@@ -925,15 +913,12 @@ def test_two_crashes_in_recovery_lead_to_safe_mode(notebook: Notebook, tmp_path:
 
     notebook.close()
     dataclasses.replace(NotebookMemo.read(tmp_path / "log"), attempts=2).write(tmp_path / "log")
-    again = Notebook()
-    try:
+    with closing(Notebook()) as again:
         assert "ended the kernel twice" in again.ok("%load_ext nosync")
         assert "ended the kernel twice" in again.fails("nosync.session()")
         again.ok("%dd recover")
         assert again.names["delays"].name == "delays"
         assert NotebookMemo.read(tmp_path / "log").attempts == 0
-    finally:
-        again.close()
 
 
 # -- errors and completion -------------------------------------------------------------------------
@@ -990,26 +975,20 @@ def test_notebook_without_name_reports_temporary_log(
     for name in ("NOSYNC_SESSION", "JPY_SESSION_NAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    notebook = Notebook()
-    try:
+    with closing(Notebook()) as notebook:
         notebook.ok("%load_ext nosync")
         assert "temporary" in notebook.ok(FLIGHTS)
-    finally:
-        notebook.close()
 
 
 def test_deleted_variable_is_not_reported_lost_after_restart(notebook: Notebook) -> None:
     notebook.ok("total = 5\nkept = 6\nother = delays\nmore = delays")
     notebook.ok("del total, other")
     notebook.close()
-    again = Notebook()
-    try:
+    with closing(Notebook()) as again:
         again.ok("%load_ext nosync")
         assert set(nosync.session().recovery.not_restored) == {"kept"}
         assert "other" not in again.names
         assert rows(again, "more") == [("AA", 2, 30), ("UA", 1, 5)]
-    finally:
-        again.close()
 
 
 def test_notebook_message_is_text_and_escaped_html(notebook: Notebook) -> None:

@@ -29,7 +29,7 @@ BUCKET = re.compile(r"replicas add s3://([a-z-]+)/")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Returns what the page's kernels and commands find in their environment."""
+    """The environment of the page's kernels and commands."""
     return {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": package_path(),
@@ -40,15 +40,12 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 class Reader:
-    """A person who follows a page in one folder."""
-
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
         self._stack = stack
         self._kernels: dict[str, Kernel] = {}
 
     def run(self, kind: str, title: str, source: str) -> tuple[str, str]:
-        """Runs one fence and returns its status and what it showed."""
         if kind == "bash":
             done = subprocess.run(
                 ["bash", "-euc", source], cwd=self._folder, capture_output=True, text=True

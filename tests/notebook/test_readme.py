@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,7 @@ def test_quick_start_of_readme_runs_and_survives_kill(
     cells = quick_start()
     assert len(cells) == 4
     assert len("".join(cells).splitlines()) <= 20
-    kernel = Kernel(tmp_path)
-    try:
+    with closing(Kernel(tmp_path)) as kernel:
         for run in range(2):
             if run:
                 kernel.kill()
@@ -39,5 +39,3 @@ def test_quick_start_of_readme_runs_and_survives_kill(
                 assert shown[2].text.count("committed") == 1
             assert "AA" in kernel.run('print(late.rows(at="day 2"))')
             assert "3" in kernel.run("print(nosync.session().now)")
-    finally:
-        kernel.close()

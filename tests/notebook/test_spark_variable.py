@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,7 @@ def test_spark_variable_reads_all_stages_after_kill_and_lost_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
-    kernel = Kernel(tmp_path)
-    try:
+    with closing(Kernel(tmp_path)) as kernel:
         for cell in (f"%dd replicas add file://{tmp_path}/copies", OWN, LOAD, STAGES):
             assert kernel.run(cell, timeout=240).status == "ok"
         assert kernel.run("moments.insert([(3, None)])").status == "ok"
@@ -84,15 +84,10 @@ def test_spark_variable_reads_all_stages_after_kill_and_lost_disk(
         assert "3 True" in kernel.run(EVERY, timeout=240)
         assert "4" in kernel.run("counts.to_spark().count()", timeout=240)
         assert "0 stages 0 epochs" in kernel.run(WORK)
-    finally:
-        kernel.close()
 
 
 @pytest.mark.spark
 def test_cell_waits_for_spark_started_in_background(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path)
-    try:
+    with closing(Kernel(tmp_path)) as kernel:
         kernel.run(EAGER)
         assert "3" in kernel.run("spark.range(3).count()", timeout=240)
-    finally:
-        kernel.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ YELLOW = "background:#fff3c4"
 
 @pytest.fixture
 def notebook(empty: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
-    """A notebook whose stages will be stale."""
     monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
     for source in CELLS:
         empty.ok(source)
@@ -53,39 +53,24 @@ def make_stale(notebook: Notebook, when: str) -> None:
 
 @pytest.fixture(params=WHEN)
 def stale(notebook: Notebook, request: pytest.FixtureRequest) -> Notebook:
-    """The notebook with two stale stages."""
     make_stale(notebook, request.param)
     return notebook
 
 
 @pytest.fixture
 def pulse(stale: Notebook) -> Iterator[OverviewPoller]:
-    """What tells the views of the panel."""
+    """A poller that polls only on `refresh`."""
     pulse = OverviewPoller(nosync.session())
     yield pulse
     pulse.close()
 
 
 LOOKS = [
-    "per",
-    "over",
-    "%dd show per",
-    "%dd show over",
-    "%dd show per --at 1",
-    "%dd diff per",
-    "%dd travel per",
-    "%dd travel per over",
-    "%dd travel big per",
-    "%dd status",
-    "%dd graph",
-    "display(per)",
-    "%config NoSync.show = 'rows'\nper",
-    'per.filter("worst > 0")',
-    'per.join(flights, on="carrier")',
-    'nosync.session()["per"]',
-    "per, over",
-]
-"""Cells that look at stale stages."""
+    "per", "over", "%dd show per", "%dd show over", "%dd show per --at 1", "%dd diff per",
+    "%dd travel per", "%dd travel per over", "%dd travel big per", "%dd status", "%dd graph",
+    "display(per)", "%config NoSync.show = 'rows'\nper", 'per.filter("worst > 0")',
+    'per.join(flights, on="carrier")', 'nosync.session()["per"]', "per, over",
+]  # fmt: skip
 
 
 def _all(shown: Shown) -> tuple[str, str]:
@@ -133,10 +118,8 @@ def test_text_of_stale_stage_has_mark(stale: Notebook) -> None:
     assert "stale" not in repr(stale.names["flights"])
 
 
-def test_program_that_reads_stale_stage_gets_error(
-    notebook: Notebook,
-) -> None:
-    """Its rows would be taken for those of now."""
+def test_program_that_reads_stale_stage_gets_error(notebook: Notebook) -> None:
+    """A program would take the last rows for current ones."""
     make_stale(notebook, WHEN[1])
     with pytest.raises(TimeError, match="'per' is stale since epoch 1"):
         notebook.names["per"].rows()
@@ -197,9 +180,7 @@ def test_panel_views_show_stale_stage(stale: Notebook, pulse: OverviewPoller) ->
         view.close()
 
 
-def test_open_views_show_mark_while_stage_is_stale(
-    notebook: Notebook,
-) -> None:
+def test_open_views_show_mark_while_stage_is_stale(notebook: Notebook) -> None:
     session = nosync.session()
     grid, frozen = GridView(session, "per"), GridView(session, "per")
     frozen.freeze(on=True)
@@ -242,13 +223,12 @@ def test_stale_stage_of_another_session_has_mark(notebook: Notebook, tmp_path: P
 def test_stale_stage_without_rows_has_mark(
     empty: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was kept in memory alone, and the kernel was restarted since."""
+    """The stage was kept in memory only, and the kernel was restarted."""
     monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
     for source in (*CELLS, "%%dd --persist memory\npart = big.filter('delay > 9')", RENAME):
         empty.ok(source)
     empty.close()
-    again = Notebook()
-    try:
+    with closing(Notebook()) as again:
         again.ok("%load_ext nosync")
         session = nosync.session()
         assert "part" in session.stale
@@ -266,5 +246,3 @@ def test_stale_stage_without_rows_has_mark(
             assert not page.get("error")
         for view in (grid, slider, graph, pulse):
             view.close()
-    finally:
-        again.close()

@@ -1,8 +1,8 @@
 """The tutorials: each runs from an empty folder, and survives its kills.
 
-A kernel of our own runs all of them, also through their kills and a second *Run All*. What nbval
-asks of a cell it asks too, and sees what nbval does not: a UsageError. That nbval itself accepts
-them is tried with the shortest; with all that kill nothing in the nightly profile.
+A kernel runs all of them, also through their kills and a second *Run All*. It checks what nbval
+checks, and also finds a UsageError. nbval itself runs the shortest one, and in the nightly profile
+all without kills.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ from nosync.kernelspec import install
 TOP = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((TOP / "tutorials").glob("*.ipynb"))
 NEEDS_JAVA = "06-spark"
-"""The one tutorial that may start a JVM."""
 KILLS = "kills-kernel"
 RAISES = "raises-exception"
 
 
 def cells_of(path: Path) -> list[tuple[str, set[str]]]:
-    """Returns sources and tags of the code cells."""
     notebook: Any = nbformat.read(path, as_version=4)
     return [
         (cell.source, set(cell.metadata.get("tags", [])))
@@ -42,23 +40,21 @@ def cells_of(path: Path) -> list[tuple[str, set[str]]]:
 
 
 def kills(path: Path) -> bool:
-    """Tells whether a notebook kills its kernel."""
     return any(KILLS in tags for _, tags in cells_of(path))
 
 
 def for_nbval() -> list[Path]:
-    """Those that nbval runs: without kills; each starts what it needs anew, Spark too."""
+    """The tutorials that nbval runs: those without kills, because each starts its own Spark."""
     paths = sorted((path for path in NOTEBOOKS if not kills(path)), key=lambda p: len(cells_of(p)))
     return tried(paths[:1], soak=paths)
 
 
 def wait_for_death(kernel: Kernel) -> None:
-    """Waits until the kernel's process has killed itself."""
     assert process_of(kernel).wait(timeout=120) == -signal.SIGKILL
 
 
 def run_all(kernel: Kernel, cells: list[tuple[str, set[str]]]) -> None:
-    """Runs cells; each must end as it says, and show no error if it is to end well."""
+    """Runs cells; each must end with its expected status, and show no unexpected error."""
     for source, tags in cells:
         reply = kernel.run(source, timeout=240)
         expected = "error" if RAISES in tags else "ok"

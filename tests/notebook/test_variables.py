@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ flights, daily, other_name = src["flights"], src["daily"], src["daily"]
 total, rates, when = 5, [1, 2], lambda: 0
 import math as delays
 """
-"""A cell of a colleague: stages of another log, one of them under another name, and values."""
+"""A cell of a colleague: stages of another log, one of them renamed, and values."""
 
 HELD = ("src", "flights", "daily", "other_name", "total", "rates", "when", "delays")
 
@@ -51,7 +52,6 @@ CHANGE = [
 
 @pytest.fixture
 def other(tmp_path: Path, plain: Notebook) -> Path:
-    """A log that belongs to no notebook."""
     return _log(tmp_path / "other", [(1,), (2,)])
 
 
@@ -66,7 +66,6 @@ def _log(folder: Path, rows: list[tuple[int]]) -> Path:
 
 
 def _run(notebook: Notebook, source: str) -> str:
-    """Runs lines that may be magics, each as a cell; those that fail are part of some cases."""
     cells = [source] if source.startswith("%%") else source.splitlines()
     return "".join(notebook.cell(cell).text for cell in cells)
 
@@ -118,19 +117,16 @@ def test_log_reports_stages_hidden_by_variables(
 def test_stage_of_another_session_is_not_restored_as_local_one(
     plain: Notebook, other: Path, tmp_path: Path
 ) -> None:
-    """After a restart the name is missing, and the report says which cell made it."""
+    """After a restart the name is missing, and the report names the cell that bound it."""
     _log(tmp_path / "log", [(7,), (8,), (9,)])
     plain.ok("%load_ext nosync")
     plain.ok('src = nosync.open("other", mode="r")\nelsewhere = src["daily"]\nmine = daily')
     plain.close()
-    again = Notebook()
-    try:
+    with closing(Notebook()) as again:
         again.ok("%load_ext nosync")
         assert "elsewhere" not in again.names
         assert "elsewhere" in nosync.session().recovery.not_restored
         assert [tuple(row) for row in again.names["mine"].rows()] == [(7,), (8,), (9,)]
-    finally:
-        again.close()
 
 
 def test_stage_of_another_session_is_no_alias(plain: Notebook, other: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,27 +25,26 @@ BAD = "carrier,delay\nAA,soon\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where files appear."""
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
 
 
 @pytest.fixture
 def notebook(empty: Notebook, folder: Path) -> Notebook:
-    """A notebook that watches a folder; its thread looks when a test says so."""
+    """A notebook that watches a folder; its thread polls only on request."""
     empty.ok(INPUT)
     empty.ok(WATCH.format(3600))
     return empty
 
 
 def put(path: Path, text: str) -> None:
-    """Writes a file, as if hours ago, so that it is settled."""
+    """Writes a file with an old time, so that it is settled."""
     path.write_text(text)
     os.utime(path, (path.stat().st_mtime - 7200,) * 2)
 
 
 def look(notebook: Notebook) -> None:
-    """Looks in another thread."""
+    """Polls in another thread."""
     thread = threading.Thread(target=notebook.names["w"].look)
     thread.start()
     thread.join()
@@ -67,7 +67,7 @@ def test_file_refused_between_cells_is_shown_once_in_next_cell(
 
 
 def test_file_refused_by_thread_is_shown_in_next_cell(empty: Notebook, folder: Path) -> None:
-    """The thread's own look, which no cell waits for."""
+    """The thread polls by itself; no cell waits for it."""
     heard = threading.Event()
     empty.names["heard"] = heard
     empty.ok(f"{INPUT}\nflights.inspect(lambda epoch, changes: heard.set())")
@@ -120,7 +120,7 @@ def test_status_lists_refused_files_with_reasons(notebook: Notebook, folder: Pat
 
 @pytest.fixture
 def pulse(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverviewPoller]:
-    """What tells the panel, when a test says so."""
+    """A poller that polls only on `refresh`."""
     monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
     pulse = OverviewPoller(nosync.session())
     yield pulse
@@ -171,9 +171,8 @@ heard.wait(60)
 
 
 def test_file_refused_while_cell_runs_is_output_of_that_cell(tmp_path: Path) -> None:
-    """Not of the cell that began the watch, nor of one that the front end does not show."""
-    kernel = Kernel(tmp_path)
-    try:
+    """The output belongs neither to the cell that started the watch nor to a hidden one."""
+    with closing(Kernel(tmp_path)) as kernel:
         kernel.run("import os, threading\nos.mkdir('data')\nheard = threading.Event()")
         kernel.run(f"{INPUT}\nflights.inspect(lambda epoch, changes: heard.set())")
         kernel.run(WATCH.format(1))
@@ -184,5 +183,3 @@ def test_file_refused_while_cell_runs_is_output_of_that_cell(tmp_path: Path) -> 
         shown = kernel.run("w.stop()")
         assert "NoSync: 'data/c.csv' was not loaded" in shown
         assert "a.csv" not in shown
-    finally:
-        kernel.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from models import model
 from models.model import Row
 from strategies import all_types
 
-import nosync_nb
 from nosync_nb import Session, rows
 from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.dataflow.planner import plan_definition
@@ -212,19 +210,18 @@ def test_raising_element_changes_nothing(session: Session) -> None:
     assert sorted(map(tuple, made.rows())) == [(1, 3), (1, 6)]
 
 
-def test_only_columns_that_are_read_pass_explode(tmp_path: Path) -> None:
-    with nosync_nb.open(tmp_path / "log") as session:
-        given_ = session.input("given", TABLE)
-        asked = given_.flat_map("posexplode(a) AS (i, x)").group_by("x").agg(n="count(*)")
-        parts = [*plan_definition(definition_of("test", asked), None).walk()]
-        (exploded,) = [part for part in parts if part.op == "explode"]
-        assert exploded.inputs[0].schema.names == ("i",)
-        assert exploded.inputs[0].schema.types == ("array<string>",)
-        given_.insert(VALUES)
-        session.commit()
-        assert sorted(asked.rows(), key=repr) == sorted(
-            [("", 1), ("a", 4), ("é😀", 1), (None, 1)], key=repr
-        )
+def test_only_columns_that_are_read_pass_explode(session: Session) -> None:
+    given_ = session.input("given", TABLE)
+    asked = given_.flat_map("posexplode(a) AS (i, x)").group_by("x").agg(n="count(*)")
+    parts = [*plan_definition(definition_of("test", asked), None).walk()]
+    (exploded,) = [part for part in parts if part.op == "explode"]
+    assert exploded.inputs[0].schema.names == ("i",)
+    assert exploded.inputs[0].schema.types == ("array<string>",)
+    given_.insert(VALUES)
+    session.commit()
+    assert sorted(asked.rows(), key=repr) == sorted(
+        [("", 1), ("a", 4), ("é😀", 1), (None, 1)], key=repr
+    )
 
 
 def test_explode_adapts_to_lost_columns(session: Session) -> None:

@@ -64,7 +64,7 @@ def test_scalar_groups_equal_rows_by_key(data: st.DataObject) -> None:
 def test_dictionary_codes_group_like_hashes(
     data: st.DataObject, width: int, buckets: int | None, nulls: bool
 ) -> None:
-    """As by their hashes, also where two codes are of one text or the hashes of two are equal."""
+    """Also if two codes have one text, or two hashes are equal."""
     n, kinds = data.draw(st.integers(1, 30)), ("string",) * width
     texts = st.lists(st.sampled_from(["", "a", "b", "ab"]), min_size=1, max_size=4)
     columns: list[Any] = []

@@ -1,7 +1,7 @@
 """Operators: at every epoch equal to their models over the accumulated inputs.
 
-Stages are defined before the first epoch or between two, so that first runs and changes meet;
-beside the state, the changes, the past, and the same expression without a name are compared.
+Stages are defined before the first epoch or between two, so the tests cover backfills and changes.
+Besides the rows they compare the changes, every past epoch, and the same expression without a name.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def in_arrow(part: Batch) -> Batch:
 
 
 def counted(held: Trace, asked: Batch) -> tuple[list[int], int]:
-    """The counts, and how many rows were read for them."""
+    """The counts, and the number of rows read for them."""
     step = Step((), (), (), ())
     return row_counts(held, asked, step).tolist(), step.touched
 

@@ -1,6 +1,6 @@
 """Session window kernel: negative counts, equal hashes, long sessions, and work by counters.
 
-What they give for times of all kinds is in test_windows.py.
+The results for times of all kinds are in test_windows.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from models.batch_model import weak_hashes
 from models.model import Bag
 
 import nosync_nb
-from nosync_nb import StageError
+from nosync_nb import Session, StageError
 from nosync_nb.collections.library import windows
 from nosync_nb.operators import session_windows
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_at_first() -> Iterator[None]:
-    """Looks at so few rows at first that it must look again."""
+    """Makes the first lookup so small that a second one is needed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_windows, "_LOOK", 1)
         patch.setattr(session_windows, "_FURTHER", 2)
@@ -39,7 +39,7 @@ def _few_at_first() -> Iterator[None]:
 
 
 def in_sessions(bag: Bag) -> Bag:
-    """Rows (key, time, n) in sessions that end where nothing happens for 2 minutes."""
+    """Rows (key, time, n) in sessions that end after 2 minutes without rows."""
     found = {}
     for row, n in bag.items():
         if n <= 0 or row[1] is None:
@@ -106,12 +106,11 @@ def test_change_touches_its_sessions_only(tmp_path: Path) -> None:
     assert max(touched[1]) < 400
 
 
-def test_session_that_ends_after_year_9999_is_stage_error(tmp_path: Path) -> None:
-    with nosync_nb.open(tmp_path / "log") as session:
-        visits = session.input("visits", "at timestamp")
-        visits.insert([(START,)])
-        session.commit()
-        for gap in ("3000000 days", timedelta.max):
-            with pytest.raises(StageError, match="a session ends after the year 9999"):
-                windows.sessions(visits, on="at", gap=gap).rows()
-        assert len(windows.sessions(visits, on="at", gap="1 day").rows()) == 1
+def test_session_that_ends_after_year_9999_is_stage_error(session: Session) -> None:
+    visits = session.input("visits", "at timestamp")
+    visits.insert([(START,)])
+    session.commit()
+    for gap in ("3000000 days", timedelta.max):
+        with pytest.raises(StageError, match="a session ends after the year 9999"):
+            windows.sessions(visits, on="at", gap=gap).rows()
+    assert len(windows.sessions(visits, on="at", gap="1 day").rows()) == 1

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_at_first() -> Iterator[None]:
-    """Looks at so few rows at first that it must look again."""
+    """Makes the first lookup so small that a second one is needed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(top_k, "_MORE", 0)
         patch.setattr(top_k, "_FURTHER", 2)
@@ -41,7 +41,6 @@ def _few_at_first() -> Iterator[None]:
 
 
 def count(collection: Collection) -> dict[Any, int]:
-    """The rows with their counts."""
     return dict(Counter(tuple(row) for row in collection.rows()))
 
 
@@ -49,7 +48,6 @@ def count(collection: Collection) -> dict[Any, int]:
 
 
 def sorted_rows(group: Sequence[Row], by: Order_) -> list[Row]:
-    """Rows by an order, ties by the whole row."""
     found = sorted(group, key=model.row_order)
     for place, descending, nulls_first in reversed(by):
         there = [r for r in found if r[place] is not None]
@@ -60,7 +58,7 @@ def sorted_rows(group: Sequence[Row], by: Order_) -> list[Row]:
 
 
 def windows(held: Bag, keys: Sequence[int], k: int, by: Order_, offset: int) -> Iterator[Any]:
-    """Each group in order, and where its window lies."""
+    """Each group in order, and the slice of its window."""
     groups: dict[Row, list[Row]] = {}
     for row, n in held.items():
         groups.setdefault(tuple(row[i] for i in keys), []).extend([row] * max(n, 0))
@@ -69,14 +67,14 @@ def windows(held: Bag, keys: Sequence[int], k: int, by: Order_, offset: int) -> 
 
 
 def top(held: Bag, keys: Sequence[int], k: int, by: Order_, offset: int = 0) -> Bag:
-    """The copies at the head of each group."""
+    """The first copies of each group."""
     return model.bag(
         row for ordered, window in windows(held, keys, k, by, offset) for row in ordered[window]
     )
 
 
 def ranked(held: Bag, keys: Sequence[int], k: int, by: Order_, offset: int = 0) -> Bag:
-    """The same with their ranks: 1 + the rows strictly before."""
+    """The first copies with their ranks: 1 + the number of rows strictly before."""
     found = []
     for ordered, window in windows(held, keys, k, by, offset):
         marks = [tuple(model.order(row[i]) for i, _, _ in by) for row in ordered]
@@ -100,7 +98,7 @@ orders = st.lists(
 
 
 def text(by: Order_) -> str | None:
-    """An order in SQL, its defaults left out."""
+    """An order in SQL without its defaults."""
     terms = []
     for place, descending, nulls_first in by:
         nulls = "" if nulls_first != descending else f" nulls {'first' if nulls_first else 'last'}"
@@ -215,7 +213,7 @@ def test_groups_with_equal_hashes_stay_apart(data: st.DataObject, by: Order_) ->
 
 @given(st.data())
 def test_top_and_threshold_work_inside_loop(data: st.DataObject) -> None:
-    """The shortest ways to each place, and the places that can be reached."""
+    """The shortest ways to each place, and the reachable places."""
 
     def build(starts: Collection, edges: Collection) -> Collection:
         def shorter(ways: Collection) -> Collection:

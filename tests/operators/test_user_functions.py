@@ -1,6 +1,6 @@
-"""Functions of users: errors and results that an operator cannot take.
+"""Functions of users: errors and results that an operator cannot accept.
 
-Whatever a function does, a commit ends with a `StageError` that names the stage, and nothing of the
+Any fault of a function ends the commit with a `StageError` that names the stage, and nothing of the
 epoch is applied.
 """
 
@@ -18,15 +18,11 @@ from nosync_nb import Collection, Session, StageError
 
 
 class NoTruth:
-    """Has no truth value."""
-
     def __bool__(self) -> bool:
         raise TypeError("no truth")
 
 
 class Unprintable(NoTruth):
-    """Cannot be printed either."""
-
     def __repr__(self) -> str:
         raise RuntimeError("no text")
 
@@ -41,8 +37,6 @@ def yielding(*_: Any) -> Iterator[Any]:
 
 
 class UnprintableError(Exception):
-    """An error without a text."""
-
     def __str__(self) -> str:
         raise RuntimeError("no text")
 

@@ -82,7 +82,7 @@ def test_frame_of_negative_count_names_stage(spark: Any, tmp_path: Path) -> None
 
 
 def every() -> Updates:
-    """Rows of all types: extremes, NaN, null, a row of nulls, a row twice."""
+    """Rows of all types: bounds, NaN, null, a row of nulls, a duplicate row."""
     pairs = zip(EVERY.values(), SCHEMA.types, strict=True)
     columns = [rows.from_arrow(pa.array(v, rows.arrow_type(t)), t) for v, t in pairs]
     made = Updates(columns, np.ones(3, np.int64))

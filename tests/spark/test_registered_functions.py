@@ -17,7 +17,7 @@ SOURCE = "def plus(v):\n    return v + {by}\n"
 
 
 def plus(by: int) -> Callable[[int], int]:
-    """A new function object with equal code for equal arguments, as a cell that is run again."""
+    """A new function object with equal code for equal arguments, as a rerun cell makes."""
     names: dict[str, Any] = {}
     exec(SOURCE.format(by=by), names)
     function: Callable[[int], int] = names["plus"]
@@ -130,7 +130,7 @@ def test_nondeterministic_function_has_its_results_memoised(session: Session, sp
 
 
 class JavaFunction:
-    """A function of Java's, as far as Spark can see."""
+    """An object that Spark accepts as a Java function."""
 
     def call(self, value: Any) -> Any:
         return value

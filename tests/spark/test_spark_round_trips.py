@@ -17,7 +17,7 @@ LENGTH = max(len(case.values) for case in CASES.values())
 
 
 def columns() -> dict[str, pa.Array]:
-    """The cases as columns of one length, filled up with null."""
+    """The cases as columns of one length, filled with null."""
     arrays = {name: case.array for name, case in CASES.items()}
     return {
         name: pa.concat_arrays([array, pa.nulls(LENGTH - len(array), array.type)])

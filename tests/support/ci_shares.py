@@ -1,7 +1,7 @@
-"""How the minutes of CI are shared out, and what each share took: printed at the end of a run.
+"""The shares of CI's minutes and the time of each, printed at the end of a run.
 
-A whole run has less than 25 minutes on two cores, with its set-up. A share that is exceeded gives
-cases to `make soak`, never a promise; what one takes depends on the machine, so no test asks.
+A whole run has less than 25 minutes on two cores, with its set-up. A share that is exceeded moves
+cases to `make soak`, never a promise. Times depend on the machine, so no test checks them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SHARES = (  # the first whose pattern is found in the path of a test below tests
 
 
 def share(path: str) -> str:
-    """The share that pays for a test, by its path below `tests/`."""
+    """The share of a test, by its path below `tests/`."""
     return next(name for name, _, pattern in SHARES if re.search(pattern, path))
 
 
 class Shares:
-    """A plugin of pytest that adds up what the tests of each share took, on all workers."""
+    """A plugin of pytest that adds up the times of each share, on all workers."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -43,7 +43,7 @@ class Shares:
         self._seconds[share(report.nodeid.removeprefix("tests/"))] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Prints the table, after runs that are long enough for it to say something."""
+        """Prints the table after long runs."""
         elapsed, whole = time.monotonic() - self._began, self._seconds.total()
         if elapsed < 120:
             return

@@ -1,10 +1,9 @@
-"""The fault matrix: which tests hold which rows of `FAULTS.md`, and what a run has tried of it.
+"""The fault matrix: the tests of each row of `FAULTS.md`, and the rows that a run has tried.
 
-A test says so by `@pytest.mark.fault(row, ...)`; `python tests/support/fault_matrix.py` brings the
-lists of `FAULTS.md` level with that, and a test of the house asks for it. What needs a right that
-this machine does not give (a name space, a mount) is found out when it runs: it is then skipped by
-`forbidden`, and counted in the last line of the run under its reason, also in CI, where nothing
-else is skipped.
+A test declares its rows by `@pytest.mark.fault(row, ...)`. `python tests/support/fault_matrix.py`
+updates the lists of `FAULTS.md`, and a house test compares them. A test that needs a right which
+the machine refuses (a name space, a mount) is skipped by `forbidden` and counted in the last line
+of the run with its reason. In CI nothing else is skipped.
 """
 
 from __future__ import annotations
@@ -23,17 +22,16 @@ ROWS = range(1, 49)
 
 
 def rows(item: pytest.Item) -> list[int]:
-    """The rows that a test holds."""
     return sorted({row for mark in item.iter_markers("fault") for row in mark.args})
 
 
 def forbidden(why: str) -> NoReturn:
-    """Ends a test that this machine does not let run; `why` names what it lacks."""
+    """Skips a test that this machine does not let run; `why` names the missing right."""
     pytest.skip(NOT_RUN + why)
 
 
 def marked(source: str) -> dict[str, set[int]]:
-    """The tests of a file that hold rows, by their names."""
+    """The fault rows of the tests in a source, by name of the test."""
     found: dict[str, set[int]] = defaultdict(set)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
@@ -44,7 +42,7 @@ def marked(source: str) -> dict[str, set[int]]:
 
 
 def written(text: str) -> dict[int, set[str]]:
-    """The tests that `FAULTS.md` names in each of its sections."""
+    """The tests that `FAULTS.md` lists in each section."""
     parts = re.split(r"^## (\d+)\. ", text, flags=re.M)
     return {
         int(number): set(re.findall(r"^- `([^`]+)`$", body, flags=re.M))
@@ -53,7 +51,6 @@ def written(text: str) -> dict[int, set[str]]:
 
 
 def held() -> dict[int, set[str]]:
-    """The tests of each row, by their marks."""
     found: dict[int, set[str]] = defaultdict(set)
     for path in sorted(TESTS.rglob("test_*.py")):
         for name, rows_held in marked(path.read_text()).items():
@@ -63,7 +60,7 @@ def held() -> dict[int, set[str]]:
 
 
 def level(text: str) -> str:
-    """`FAULTS.md` with the tests of now in each section; what it says otherwise stays."""
+    """Updates the lists of tests in a text of `FAULTS.md`; its other text stays."""
     first, *parts = re.split(r"^(?=## \d+\. )", text, flags=re.M)
     found = held()
     for number, part in zip(ROWS, parts, strict=True):
@@ -74,7 +71,7 @@ def level(text: str) -> str:
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """Counts by itself what the machine forbids: the last line says how often, and why."""
+    """Counts refused tests separately: the last line has their number and reason."""
     if report.skipped and isinstance(report.longrepr, tuple):
         why = report.longrepr[2].removeprefix("Skipped: ")
         if why.startswith(NOT_RUN):
@@ -83,7 +80,7 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Says what was tried of the matrix and what was not, and what happened in simulated lives."""
+    """Prints the tried and untried rows, and the events of simulated lives."""
     ran: dict[int, set[str]] = defaultdict(set)
     did: Counter[str] = Counter()
     lives = 0

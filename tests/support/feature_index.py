@@ -21,7 +21,6 @@ simulated lives in `properties` and `store/replication` hold several features at
 
 
 def features() -> dict[str, tuple[str, str]]:
-    """Returns the feature of each test module and what holds, by path below `tests`."""
     found = {}
     for path in sorted(TESTS.rglob("test_*.py")):
         text = ast.get_docstring(ast.parse(path.read_text())) or ""
@@ -31,7 +30,6 @@ def features() -> dict[str, tuple[str, str]]:
 
 
 def page() -> str:
-    """Returns the index as Markdown, by folder."""
     text, folder = HEADER, ""
     for path, (name, promise) in features().items():
         room = str(Path(path).parent)

@@ -1,7 +1,7 @@
-"""Golden logs: where they lie, what a session over one shows as text, and the epoch that follows.
+"""The golden logs: their location, a session over one as text, and the epoch that follows.
 
-Format 1 is frozen: they are never written again. `expected.json` has the rows of every stage at
-every epoch; a test opens them.
+Format 1 is frozen, so they are never written again. `expected.json` has the rows of every stage at
+every epoch.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ GOLDEN = Path(__file__).resolve().parents[1] / "data" / "v1"
 KEY = GOLDEN / "key"
 EXPECTED = GOLDEN / "expected.json"
 PLACE = Path("/golden")
-"""Where their owners say that they lie: what they were written in is of nobody's concern."""
+"""The recorded path of the logs; their true one is irrelevant."""
 LABELS = {
     "orders": {"first load": 1, "a block": 25, "halfway": 21, "tail": 41},
     "graph": {"first owner": 13, "second owner": 26},
     "forks": {"begun": 1, "tail": 16},
 }
-"""The logs, and the epochs that have a label."""
+"""The logs, and their labelled epochs."""
 
 BRANCHES = ("before-rewind-1", "before-rewind-2", "what_if", "what_if/inner")
-"""The branches of the last one: what rewinds have left, one of its own, and one of that."""
+"""The branches of the last log: backups of rewinds, a branch, and its branch."""
 
 CUSTOMERS = "customer int, name string, region string, credit decimal(8, 2)"
 
 FIRST_ORDERS = [(i, i % 5, i * 1.5, "early") for i in range(8)]
-"""What was loaded as `first`: it is there once, however often it is loaded again."""
+"""The rows of the load with key `first`, which is skipped when repeated."""
 
 BLOCK = [(500, 5, 5.0, "block")]
-"""What an epoch with a key of its own inserted."""
+"""The rows of the block with a key."""
 
 
 def copied(name: str, folder: Path) -> Path:
-    """A log of its own for a test, private as logs are; a checkout keeps no modes."""
+    """A copy of a log for a test, private as logs are; a checkout keeps no modes."""
     log = folder / name
     shutil.copytree(GOLDEN / name, log)
     for path in (log, *log.rglob("*")):
@@ -52,12 +52,11 @@ def copied(name: str, folder: Path) -> Path:
 
 
 def branch_of(log: Path, name: str) -> Path:
-    """The folder of a branch of a log."""
     return Path(branches.branch_folder(str(log), name))
 
 
 def carried(folder: Path) -> Path:
-    """The key that signed the logs, in a file that only its user can read."""
+    """A private copy of the key that signed the logs."""
     path = folder / "carried"
     shutil.copyfile(KEY, path)
     path.chmod(0o600)
@@ -65,12 +64,12 @@ def carried(folder: Path) -> Path:
 
 
 def texts(rows: Iterable[Any]) -> list[str]:
-    """Rows as JSON can have them, with every value told apart."""
+    """Rows as texts for JSON, in which unequal values differ."""
     return [repr(tuple(row)) for row in rows]
 
 
 def shown(session: Session) -> dict[str, Any]:
-    """All that can be read: of each stage and version how its rows changed, by epoch."""
+    """All readable contents: the changes of each stage and version, by epoch."""
     return {
         "now": session.now,
         "reads": {name: sorted(below) for name, below in sorted(session.info.reads.items())},
@@ -79,7 +78,7 @@ def shown(session: Session) -> dict[str, Any]:
 
 
 def states(session: Session, name: str) -> list[list[Any]]:
-    """What a stage holds: by epoch which rows have gone and come; None where a range begins."""
+    """The history of a stage: removed and added rows by epoch; None where a range begins."""
     result: list[list[Any]] = []
     for epochs in session[name].history():
         before: Counter[str] = Counter()
@@ -95,13 +94,13 @@ def states(session: Session, name: str) -> list[list[Any]]:
 
 
 def newest(session: Session) -> dict[str, list[str]]:
-    """What the stages that go on hold now."""
+    """The current rows of the live stages."""
     names = [n for n in sorted(session.info.reads) if "@" not in n and n not in session.stale]
     return {name: texts(session[name].rows()) for name in names}
 
 
 def go_on(session: Session, log: str) -> None:
-    """The epochs after the last one of a log: every input loses rows, and gets others."""
+    """Commits the epochs after the last one of a log: every input loses and gets rows."""
     settle_background(session)
     if log == "orders":
         session["orders"].insert(FIRST_ORDERS, once="first")

@@ -1,8 +1,8 @@
-"""The door of tests and of the bench to the internals of a session and of other objects.
+"""The access of tests and of the bench to internals of a session and of other objects.
 
-For tests that check how something is done, or make a step of it fail. This is the only file of
-tests and of the bench that gets the services of a session, uses a private name of another module,
-or assigns an attribute of another object; a test holds the others to it.
+For tests that check an implementation step or make it fail. No other file of tests and of the bench
+uses the services of a session, a private name of another module, or assigns an attribute of another
+object; a house test enforces that.
 """
 
 from __future__ import annotations
@@ -60,62 +60,50 @@ if TYPE_CHECKING:
 
 
 def services_of(session: Session) -> Services:
-    """Returns the services of a session."""
     return owners_of(session)
 
 
 def store_of(session: Session) -> Store:
-    """Returns the folder of the log."""
     return services_of(session).publisher.store
 
 
 def log_of(session: Session) -> Log:
-    """Returns the log of frames and checkpoints."""
     return store_of(session).log
 
 
 def parts_folder(session: Session) -> str:
-    """Returns the folder of the part files."""
     return store_of(session).parts
 
 
 def history_of(session: Session) -> History:
-    """Returns the history of the log."""
     return store_of(session).history
 
 
 def snapshot_of(session: Session) -> Snapshot:
-    """Returns the snapshot that readers have."""
     return services_of(session).publisher.snapshot
 
 
 def graph_of(session: Session) -> Graph:
-    """Returns the dataflow graph."""
     return snapshot_of(session).graph
 
 
 def catalog_of(session: Session) -> Mapping[str, Stage]:
-    """Returns the stages and inputs by name."""
     return snapshot_of(session).catalog
 
 
 def traces_of(session: Session) -> Mapping[int, Trace]:
-    """Returns the traces by number."""
     return snapshot_of(session).version.traces
 
 
 def notices_of(session: Session) -> deque[str]:
-    """Returns the last notices."""
     return services_of(session).listeners.notices
 
 
 def checkpoint_now(session: Session) -> None:
-    """Writes a checkpoint in this thread."""
     services_of(session).upkeep.checkpoint()
 
 
 def merge_trace(session: Session, number: int) -> None:
-    """Runs the planned merges of a trace in this thread."""
     services_of(session).upkeep.merge(number)
 
 
@@ -125,7 +113,6 @@ def settle_background(session: Session) -> None:
 
 
 def drain_background(session: Session, seconds: float | None = None) -> None:
-    """Waits for the background tasks, or for some seconds."""
     services_of(session).worker.drain(seconds)
 
 
@@ -133,13 +120,13 @@ def drain_background(session: Session, seconds: float | None = None) -> None:
 
 
 def give_spark(session: Session, spark: Any) -> None:
-    """Has a session use a Spark session as if it had been opened with it."""
+    """Makes a session use a Spark session as if it had been opened with it."""
     services_of(session).link._given = spark
 
 
 @contextmanager
 def spark_unseen() -> Iterator[None]:
-    """Hides a Spark session that is there from those who open one of ours without it."""
+    """Hides the active Spark session from sessions that are opened without it."""
     import pytest
 
     with pytest.MonkeyPatch.context() as patch:
@@ -148,7 +135,7 @@ def spark_unseen() -> Iterator[None]:
 
 
 class TellingLock:
-    """A lock that tells when somebody waits for it."""
+    """A lock that calls `told` when a thread waits for it."""
 
     def __init__(self, told: Callable[[], None]) -> None:
         self._lock, self._told = threading.Lock(), told
@@ -163,32 +150,30 @@ class TellingLock:
 
 
 def on_second_checkpoint(session: Session, told: Callable[[], None]) -> None:
-    """Tells when a checkpoint waits for another one to be written."""
+    """Calls `told` when a checkpoint waits for another one."""
     services_of(session).upkeep._checkpointing = TellingLock(told)  # type: ignore[assignment]
 
 
 def lose_patience(session: Session) -> None:
-    """A checkpoint that failed is tried again, as if the log had grown meanwhile."""
+    """Lets a failed checkpoint be retried as if the log had grown."""
     services_of(session).upkeep.patience = 0
 
 
 def rebuild(session: Session) -> None:
-    """Has made what operators lack, as the worker does, in this thread."""
+    """Rebuilds missing operator state in this thread."""
     services_of(session).rebuilding._run_in_worker()
 
 
 def repeats_of(session: Session) -> object:
-    """What a session still knows of loads from before it was opened."""
+    """The cached load keys from before the session was opened."""
     return services_of(session).loads.repeats._state
 
 
 def batch_of(collection: Collection) -> Batch:
-    """What a read of a collection is made of."""
     return collection._read(None)
 
 
 def slots_of(placement: Placement, spark: Any) -> int:
-    """How many tasks run at a time, as far as placement knows."""
     return placement._slots(spark)
 
 
@@ -196,28 +181,28 @@ def slots_of(placement: Placement, spark: Any) -> int:
 
 
 SIGNED = len(signing._MAGIC) + signing.ID_BYTES + signing._MAC_BYTES
-"""Where that begins which the signature of a sealed function covers."""
+"""The offset at which the signed bytes of a signed function begin."""
 
 
 def signed_again(data: bytes, key: bytes, signed: bytes) -> bytes:
-    """A sealed function with something else in it, and the signature of that."""
+    """A signed function with other contents and a valid signature."""
     return data[: SIGNED - signing._MAC_BYTES] + signing._mac(key, "", signed) + signed
 
 
 def other_versions(patch: pytest.MonkeyPatch, **versions: str) -> dict[str, str]:
-    """From now on this is another Python or cloudpickle; returns what it was."""
+    """Simulates another version of Python or cloudpickle; returns the true ones."""
     here = signing._environment()
     patch.setattr(signing, "_environment", lambda: {**here, **versions})
     return here
 
 
 def kernel_identities() -> int:
-    """Of how many functions it is remembered what they are called in this kernel."""
+    """The number of functions with an identity in this kernel only."""
     return len(closure._kernel_identities)
 
 
 def share_utc(module: Any, patch: pytest.MonkeyPatch) -> None:
-    """Gives a copy of `event_time` the one function that asks who it belongs to."""
+    """Shares the zone check of `event_time` with a copy of the module."""
     patch.setattr(module, "_utc", event_time._utc)
 
 
@@ -225,17 +210,16 @@ def share_utc(module: Any, patch: pytest.MonkeyPatch) -> None:
 
 
 def known_of(memo: SlotCache[Any]) -> int:
-    """How many groups a memo remembers."""
     return len(memo._known)
 
 
 def worked(effort: LoopCostEstimate, whole: int) -> None:
-    """A loop has been run anew, at a cost."""
+    """Records the cost of a loop that was recomputed."""
     effort.whole = whole
 
 
 def on_few(patch: pytest.MonkeyPatch, told: Callable[[bool], None]) -> None:
-    """Tells of each run of a loop over rows whether it was enough."""
+    """Reports for each run of a loop on the row path whether it succeeded."""
     original = Loop._run_on_rows
 
     def run(loop: Loop, step: Any, effort: LoopCostEstimate, budget: int, mirror: Any) -> Any:
@@ -247,7 +231,7 @@ def on_few(patch: pytest.MonkeyPatch, told: Callable[[bool], None]) -> None:
 
 
 def on_sorted(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
-    """Tells how many rows are sorted, whenever some are."""
+    """Reports the number of rows of each sort."""
     original = batch._sort_and_consolidate
 
     def run(layout: Any, columns: Any, khash: Any, rhash: Any, diff: Any, code: Any) -> Any:
@@ -258,7 +242,7 @@ def on_sorted(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
 
 
 def on_enough(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
-    """Tells at how many rows a count looks, whenever it does."""
+    """Reports the number of rows that each count check reads."""
     original = stats._are_nonnegative
 
     def run(trace: Any, part: Any, index: Any) -> bool:
@@ -269,7 +253,7 @@ def on_enough(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
 
 
 def on_places(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
-    """Tells of how many rows a count finds out where they stand, for each part that has any."""
+    """Reports the number of row positions that a count looks up in each part."""
     original = stats._row_positions
 
     def run(part: Any, low: Any, *hashes: Any) -> Any:
@@ -280,7 +264,7 @@ def on_places(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
 
 
 def on_compared(patch: pytest.MonkeyPatch, told: Callable[[str], None]) -> None:
-    """Tells which part files are compared with their checksums, whenever one is."""
+    """Reports the part files whose checksums are verified."""
     original = arrow_file._check_blocks
 
     def run(data: Any, table: Any, folder: str, name: str) -> None:
@@ -291,7 +275,7 @@ def on_compared(patch: pytest.MonkeyPatch, told: Callable[[str], None]) -> None:
 
 
 def on_first(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
-    """Tells of how many rows the first ones are looked for among, whenever they are."""
+    """Reports the number of rows among which the first ones are searched."""
     original = paging._first_of_part
 
     def run(part: Any, ordering: Any, n: int) -> Any:
@@ -302,22 +286,19 @@ def on_first(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
 
 
 def tree_of(history: History) -> tuple[PackNode, ...]:
-    """The packs of a past."""
     return history._view.tree
 
 
 def tails_of(history: History) -> dict[int, list[Entry]]:
-    """What of a past is not packed: what is appended here is in it."""
     return history._view.tails
 
 
 def archive_of(history: History) -> Archive:
-    """Who reads and writes the packs."""
     return history._archive
 
 
 def directory_of(pack: Pack) -> list[list[int]]:
-    """Of each section of a pack: its trace, offset, bytes, checksum, and bytes of its header."""
+    """The trace, offset, bytes, checksum and header bytes of each section of a pack."""
     return pack._directory
 
 
@@ -332,23 +313,19 @@ def decode_section(pack: Pack, content: bytes, entry: list[int], checksum: int) 
 
 
 def words_of(log: Log) -> ControlBlock:
-    """What a log's owner and its readers tell each other in a mapped file."""
     return log._words
 
 
 def writer_of(log: Log) -> Writer:
-    """Who appends to a log that is open for writing."""
     assert log._writer is not None
     return log._writer
 
 
 def lease_of(log: Log) -> WriterLease:
-    """What makes a log's writer its owner."""
     return writer_of(log)._lease
 
 
 def disk_of(log: Log) -> Files:
-    """The disk that a log was given."""
     return log._files
 
 
@@ -359,7 +336,7 @@ def lose_file(log: Log) -> None:
 
 @contextmanager
 def no_flush(log: Log) -> Iterator[None]:
-    """While it is open nothing that is appended gets to the disk."""
+    """Keeps appended bytes from the disk inside the block."""
     flushing = writer_of(log)._flushing
     flushing.acquire()
     try:
@@ -370,7 +347,7 @@ def no_flush(log: Log) -> Iterator[None]:
 
 @contextmanager
 def asked_here() -> Iterator[None]:
-    """While it is open who asks a replica waits himself, as one does that never hangs."""
+    """Runs remote calls in the calling thread, as if no replica could hang."""
     import pytest
 
     with pytest.MonkeyPatch.context() as patch:
@@ -379,17 +356,15 @@ def asked_here() -> Iterator[None]:
 
 
 def descriptor_of(file: File) -> int:
-    """The number of an open file."""
     return file._fd
 
 
 def frame_of(epoch: int, text: bytes) -> bytes:
-    """The payload of a frame with nothing but its text."""
     return payloads._HEAD.pack(epoch, 0.0, len(text)) + text
 
 
 def lower_thresholds() -> None:
-    """Makes files, checkpoints, packs and merges of a load that is small, for a whole process."""
+    """Makes files, checkpoints, packs and merges small, for a whole process."""
     store.SPILL_ROWS = upkeep.SPILL_ROWS = 36
     store.SPILL_BYTES, store.SETTLED_BYTES = 800, 200
     compaction.RANGE_ROWS = 200
@@ -403,48 +378,44 @@ def lower_thresholds() -> None:
 
 
 def is_seen(spark: Any, folder: str) -> bool:
-    """Whether executors see a folder."""
-
     return staging._workers_see_files(spark, StagingArea(folder))
 
 
 def looked() -> int:
-    """How many parts an executor remembers to have looked through."""
+    """The number of parts that an executor has verified."""
     from nosync_nb.spark.execution import tasks
 
     return len(tasks._looked)
 
 
 def served(folder: str, name: str) -> snapshot_server.StageSnapshot:
-    """What a reader of a view is given of a stage."""
+    """The snapshot that a reader of a view gets of a stage."""
     from nosync_nb.spark.views import snapshot_server
 
     return snapshot_server._read_folder(folder, name, None, None)
 
 
 def ended(server: snapshot_server.SnapshotServer) -> bool:
-    """Whether a server of views has hung up, which it is given time for."""
+    """Waits for the end of a snapshot server; returns whether it has ended."""
     server._thread.join(60)
     return not server._thread.is_alive()
 
 
 def asked(view: Any, content: dict[str, Any]) -> None:
-    """Has a view get a message, as the front end sends it."""
+    """Sends a message to a view as the front end does."""
     view._handle_custom_msg(content, [])
 
 
 def process_of(kernel: Any) -> Any:
-    """The process of a kernel that nbclient runs."""
     return kernel._manager.provisioner.process
 
 
 def is_held(lock: Any) -> bool:
-    """Whether this thread holds a reentrant lock."""
     return bool(lock._is_owned())
 
 
 def files_of_log(history: History, trace: int) -> set[str]:
-    """The part files in which changes of a trace lie, but for sums of them."""
+    """The part files with changes of a trace, without those of sums."""
     view, archive = history._view, history._archive
     tail = [c.refs for _, c in view.tails.get(trace, ()) if isinstance(c, FiledChange)]
     leaves = [node for top in view.tree for node in top.walk() if not node.children]
@@ -454,7 +425,7 @@ def files_of_log(history: History, trace: int) -> set[str]:
 
 
 def files_with(session: Session, name: str) -> set[str]:
-    """The files that hold the rows, the past and what is remembered of a stage."""
+    """The files of the rows, the history and the operator state of a stage."""
     seen = snapshot_of(session)
     node = seen.graph.named[name]
     assert node.log is not None
@@ -464,7 +435,6 @@ def files_with(session: Session, name: str) -> set[str]:
 
 
 def sleeps(thread: threading.Thread) -> bool:
-    """Whether a thread waits for another one."""
     assert thread.ident is not None
     frame = sys._current_frames().get(thread.ident)
     join: Any = threading.Thread.join

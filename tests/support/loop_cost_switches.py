@@ -1,4 +1,4 @@
-"""Loops whose effort is decided anew, and all that their traces hold."""
+"""Loops with new cost estimates, and the rows of all traces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nosync_nb.collections.session_protocol import session_of
 
 
 def both_ways(edges: Collection) -> Collection:
-    """What is reached from 0 in even and in odd numbers of steps: two variables."""
+    """Nodes reached from 0 in even and in odd numbers of steps: two variables."""
 
     def step(side: Collection) -> Collection:
         return side.join(edges, on={"node": "src"}).select("dst AS node")
@@ -28,7 +28,6 @@ def both_ways(edges: Collection) -> Collection:
 
 
 def traces(session: Session) -> dict[int, Any]:
-    """What every trace holds."""
     services_of(session).gate.run_pre_write_tasks()
     sums = {}
     for number, trace in traces_of(session).items():

@@ -1,7 +1,7 @@
-"""Writes into the pages what their code prints: `python tests/support/page_output.py [PAGE ...]`.
+"""Writes the output of the code on pages: `python tests/support/page_output.py [PAGE ...]`.
 
-Runs README and the pages as `tests/notebook/test_pages.py` does, and replaces the `text` fence
-that follows a code fence by the output. A code fence without such a fence shows none.
+It runs README and the pages as `tests/notebook/test_pages.py` does, and replaces the `text` fence
+after a code fence by the output. A code fence without a `text` fence shows no output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOISE = re.compile(
     r"^\d+ Spark jobs?, .* tasks?$|^first run of .*$|^epochs \d+ to \d+ are committed$|^decodes .*$"
 )
 TWICE = re.compile(r"^(\S+ at epoch \d+)(: .*\n(?:.*\n)*?)\1\n(?:.*\n?)*", re.M)
-"""A grid as text, then the same as the text of its widget."""
+"""A grid as text, followed by the same text from its widget."""
 
 
 def lines(output: str, folder: str) -> list[str]:

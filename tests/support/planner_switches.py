@@ -1,4 +1,4 @@
-"""Switches for tests: definitions run as they are written, or as if others kept everything."""
+"""Switches of the planner: definitions unplanned, or with every arrangement available."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nosync_nb.dataflow.optimizer.multiway_joins import Lookup
 
 @contextmanager
 def planless(*, off: bool = True) -> Iterator[None]:
-    """Compiles definitions as they are written; with `off=False` it does nothing."""
+    """Compiles definitions without a plan; with `off=False` it does nothing."""
     if not off:
         yield
         return
@@ -26,7 +26,7 @@ def planless(*, off: bool = True) -> Iterator[None]:
 
 
 class Everything(frozenset[Lookup]):
-    """Named collections by whatever keys."""
+    """Named collections that have every arrangement."""
 
     def __rand__(self, other: frozenset[Lookup]) -> frozenset[Lookup]:  # type: ignore[override]
         return other
@@ -34,7 +34,7 @@ class Everything(frozenset[Lookup]):
 
 @contextmanager
 def granted(*, off: bool = False) -> Iterator[None]:
-    """Compiles definitions as if others kept all that they wish for."""
+    """Compiles definitions as if other stages had every requested arrangement."""
     if off:
         yield
         return
@@ -44,7 +44,7 @@ def granted(*, off: bool = False) -> Iterator[None]:
 
 @contextmanager
 def weighed(*, off: bool = False) -> Iterator[None]:
-    """Compiles definitions as if what they might look up were always less, once there are rows."""
+    """Compiles definitions as if lookups were always cheaper than stored rows."""
     if off:
         yield
         return

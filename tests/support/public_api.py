@@ -41,7 +41,7 @@ INTERNAL = {
     ),
     **dict.fromkeys(["nodes_of", "upwards", "weighted", "whole"], "graphs"),
 }
-"""Members without underscore, by their owner, that other modules of ours call and users do not."""
+"""Members without underscore that other modules of NoSync call and users do not, by owner."""
 
 SHOWN_TO_FRONT_ENDS = {
     "frontend.Cursor": {"check", "near", "take_over"},
@@ -75,7 +75,7 @@ def recorded() -> dict[str, dict[str, Any]]:
 
 
 def broken(before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]) -> list[str]:
-    """What users rely on and no longer find. Summaries may change, and names may be added."""
+    """The parts of the surface that users rely on and that are missing. Summaries may change."""
     return [
         f"{kind}: {name} was {value!r}, is {now[kind].get(name)!r}"
         for kind, listed in before.items()
@@ -101,7 +101,6 @@ def _is_for_users(name: str) -> bool:
 
 
 def docstring(name: str) -> str:
-    """Returns the docstring of a public name."""
     import nosync
 
     *path, last = name.split(".")
@@ -130,7 +129,6 @@ def _names() -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _members(name: str, owner: Any) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The public attributes that our own classes and modules define."""
     listed = getattr(owner, "__all__", None) or [n for n in dir(owner) if not n.startswith("_")]
     for each in sorted(listed):
         static, value = inspect.getattr_static(owner, each), getattr(owner, each)
@@ -141,7 +139,7 @@ def _members(name: str, owner: Any) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _signature(value: Any) -> str:
-    """Parameters with their defaults, without types, which are written in many ways."""
+    """The parameters with their defaults, without types, which have several spellings."""
     if not callable(value):
         return type(value).__name__
     given = inspect.signature(value).parameters.values()
@@ -165,14 +163,13 @@ def _commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Options with their choices, and positional arguments."""
     for action in parser._get_optional_actions() + parser._get_positional_actions():
         choices = f" {'|'.join(map(str, action.choices))}" if action.choices else ""
         yield (", ".join(action.option_strings) or action.dest) + choices
 
 
 def _settings() -> Iterator[tuple[str, str]]:
-    """What `%config NoSync` sets, with the defaults."""
+    """The settings of `%config NoSync` with their defaults."""
     from nosync.magic import NoSync
 
     for name, trait in sorted(NoSync.class_traits(config=True).items()):

@@ -1,7 +1,6 @@
-"""Random plans over two wide inputs: operators of all kinds, of which little is read in the end.
+"""Random plans over two wide inputs: operators of all kinds, with few columns read at the end.
 
-A plan is a list of choices, so that it can be described in any session; a value that a choice asks
-for and is not there is taken round.
+A plan is a list of choices, so it can be built in any session; a choice beyond a list wraps around.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ STEPS = (
     "filter", "filter", "join", "join", "outer", "semi", "anti", "select", "compute", "concat",
     "distinct", "negate", "count", "sums", "top", "names", "except", "explode",
 )  # fmt: skip
-"""Joins and filters more often than others, as plans are about them."""
+"""Joins and filters are more frequent, because planning is about them."""
 
 JOINS = ("join", "outer", "semi", "anti")
 JOINS_MAX = 3
-"""Values are few, and each join gives several rows for one."""
+"""The limit, because each join multiplies the rows."""
 
 RAISING = ("divide", "overflow")
 
@@ -39,7 +38,7 @@ RULED = (
     "above other names", "unread and raising", "some of distinct rows", "some of a difference",
     "some of a set difference", "above a loop", "some of a loop",
 )  # fmt: skip
-"""What conditions of planning are about: each is two steps or three, which together make one."""
+"""Cases of planning conditions; each is two or three steps."""
 
 values = st.one_of(st.none(), st.integers(-1, 2))
 texts = st.one_of(st.none(), st.sampled_from(["", "p", "q", "é"]))
@@ -57,7 +56,7 @@ changes = st.lists(
     min_size=1,
     max_size=8,
 )
-"""Rows that come and go, also before they came."""
+"""Rows that are added and removed, also before they exist."""
 
 
 def choices(words: Sequence[str]) -> st.SearchStrategy[Choice]:
@@ -71,7 +70,7 @@ def plans(*, most: int = 7) -> st.SearchStrategy[Plan]:
 
 
 def chains() -> st.SearchStrategy[Plan]:
-    """Inner joins one above the other, mostly by the first columns, with little between."""
+    """Inner joins above one another, mostly by the first columns."""
     join = st.tuples(st.just("join"), st.integers(1, 2), st.integers(0, 1))
     more = st.one_of(join, join, join, choices(("filter", "select", "join")))
     joins = st.tuples(join, join, st.lists(more, max_size=2))
@@ -88,14 +87,14 @@ def ruled_chains() -> st.SearchStrategy[Plan]:
 
 
 def raising_plans() -> st.SearchStrategy[Plan]:
-    """Plans with something in between that some rows make raise, and filters above it."""
+    """Plans with a step that some rows make raise, and filters above it."""
     parts = st.tuples(plans(most=3), choices(RAISING), st.lists(choices(STEPS), max_size=2))
     above = choices(("filter", "divide"))
     return st.tuples(parts, above).map(lambda all_: (*all_[0][0], all_[0][1], *all_[0][2], all_[1]))
 
 
 def ruled_plans() -> st.SearchStrategy[Plan]:
-    """Short plans that end in what a condition of planning is about."""
+    """Short plans that end in a case of a planning condition."""
     before = st.lists(choices(STEPS), max_size=1)
     return st.tuples(before, choices(RULED)).map(lambda both: (*both[0], both[1]))
 
@@ -125,7 +124,7 @@ states: st.SearchStrategy[Rows] = st.fixed_dictionaries(
 
 
 def described(plan: Plan, of: dict[str, Collection]) -> Collection:
-    """A plan as a collection: each step takes the last one, and perhaps one before."""
+    """Builds a plan: each step reads the last collection, and perhaps an earlier one."""
     made, joins = [of["a"], of["b"]], 0
     for number, (word, one, other) in enumerate(plan):
         joins += word in JOINS
@@ -189,7 +188,7 @@ def _step(
 def _ruled(
     word: str, source: Collection, beside: Collection, one: int, other: int, number: int
 ) -> Collection:
-    """One of `RULED`, over a part of which there is no other reader."""
+    """One of `RULED`, over a part without other readers."""
     names = source.schema.names
     column, second = names[one % len(names)], names[other % len(names)]
     wide = source.with_columns({f"w{number}": f"coalesce({column}, {column}) is null"})
@@ -223,7 +222,7 @@ def _ruled(
 
 
 def _swapped(source: Collection, one: int) -> Collection:
-    """Two columns of one type under each other's names."""
+    """Exchanges the names of two columns of one type."""
     for mine, kind in source.schema.fields[one % 2 :]:
         for theirs, same in source.schema.fields:
             if kind == same and mine != theirs:

@@ -28,7 +28,6 @@ def count_rows(key: Any, group: list[Any]) -> list[tuple[int]]:
 
 
 def some_copies(count: int) -> int:
-    """A function for threshold: two of three or more, none of one."""
     return min(count // 2, 2)
 
 
@@ -99,7 +98,6 @@ UNARY: dict[str, tuple[Callable[[Collection], Collection], Callable[[Bag], Bag]]
     ),
     "threshold": (lambda c: c.threshold(some_copies), lambda b: model.threshold(b, some_copies)),
 }
-"""Operators on one collection."""
 
 
 def _compose(a: Collection, b: Collection) -> Collection:
@@ -109,7 +107,7 @@ def _compose(a: Collection, b: Collection) -> Collection:
 
 
 def _outer(how: str) -> tuple[Any, Any]:
-    """An outer join, of which the one or the other value is kept."""
+    """An outer join that keeps one of the two values."""
     return (
         lambda a, b: a.join(b.rename({"c1": "d1"}), on="c0", how=how).select(
             "c0", "coalesce(d1, c1) as c1"
@@ -145,7 +143,6 @@ BINARY: dict[
         ),
     ),
 }
-"""Operators on two."""
 
 
 @st.composite
@@ -181,21 +178,19 @@ def programs(draw: st.DrawFn, inputs: Sequence[str], depth: int = 6, variables: 
 
 
 def uses(program: Program, variable: int) -> bool:
-    """Whether a program reads a variable."""
     if program[0] == "variable":
         return bool(program[1] == variable)
     return any(uses(p, variable) for p in program[1:] if isinstance(p, tuple))
 
 
 def loops(program: Program) -> int:
-    """How many loops a program has."""
     return (program[0] == "iterate") + sum(loops(p) for p in program[1:] if isinstance(p, tuple))
 
 
 def build(
     program: Program, inputs: Mapping[str, Collection], variables: Sequence[Collection] = ()
 ) -> Collection:
-    """The collection that a program describes."""
+    """Builds the collection of a program."""
     op, *rest = program
     if op == "input":
         return inputs[rest[0]]
@@ -211,7 +206,7 @@ def build(
 
 
 def run(program: Program, inputs: Mapping[str, Bag], variables: Sequence[Bag] = ()) -> Bag:
-    """What a program gives, from scratch."""
+    """Computes a program from scratch."""
     op, *rest = program
     if op == "input":
         return inputs[rest[0]]

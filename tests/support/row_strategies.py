@@ -1,4 +1,4 @@
-"""Hypothesis strategies of types, and of the values that columns of a type keep."""
+"""Hypothesis strategies of types, and of values as columns store them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ types = scalar_types | nested_types
 
 
 def integers(bits: int) -> st.SearchStrategy[int]:
-    """Integers of so many bits, extremes among them."""
+    """Integers of some bits, bounds included."""
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
     return st.sampled_from([low, -1, 0, 1, high]) | st.integers(low, high)
 
@@ -56,7 +56,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def values(type_: str) -> st.SearchStrategy[Any]:
-    """Values of a type as columns keep them, never null at the top."""
+    """Values of a type as columns store them, never null at the top."""
     if type_ in _VALUES:
         return _VALUES[type_]
     if type_.startswith("decimal"):

@@ -1,4 +1,4 @@
-"""A small session that many tests begin with, and all that must not change by accident."""
+"""A small session, and its contents as data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def people(session: Session) -> None:
 
 
 def state(session: Session) -> dict[str, Any]:
-    """All that must not change."""
+    """The contents that must not change."""
     return {
         **everything(session),
         "now": session.now,
@@ -32,7 +32,7 @@ def state(session: Session) -> dict[str, Any]:
 
 
 def everything(session: Session) -> dict[str, Any]:
-    """All that can be read, at every epoch."""
+    """The rows of everything at every epoch."""
     return {
         name: [session[name].rows(at=at) for at in session[name].history()[0]]
         for name in session.info.reads

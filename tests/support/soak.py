@@ -1,6 +1,6 @@
-"""How many cases a test tries: enough for its promise by default, many more in the nightly profile.
+"""The number of cases of a test: fewer by default, many more in the nightly profile.
 
-`make soak` is that profile. What is promised is the same in both, and every assertion.
+`make soak` is that profile. Promises and assertions are the same in both.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ SOAK = settings.get_current_profile_name() == "nightly"
 
 
 def tried(usual: T, soak: T) -> T:
-    """How many, or which, are tried by this run."""
+    """The number or choice of cases for this run."""
     return soak if SOAK else usual

@@ -1,7 +1,7 @@
-"""Hypothesis strategies of schemas, rows and histories, as users give them.
+"""Hypothesis strategies of schemas, rows and histories, as users pass them.
 
-Values come from small pools with every extreme in them, so that rows, keys and groups meet, cancel
-and come back. A history never leaves a count below 0 at the end of an epoch.
+Values come from small pools with all bounds in them, so that rows, keys and groups meet, cancel and
+return. No count is negative at the end of an epoch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ def values(type_: str) -> st.SearchStrategy[Any]:
 
 
 def rows(row_types: Sequence[str]) -> st.SearchStrategy[Row]:
-    """Rows of columns of these types."""
     return st.tuples(*map(values, row_types))
 
 
@@ -76,14 +75,14 @@ def ddl(row_types: Sequence[str], prefix: str = "c") -> str:
 
 
 class Change(NamedTuple):
-    """Rows that are inserted (or removed) by one call."""
+    """Rows of one insert or remove call."""
 
     insert: bool
     rows: list[Row]
 
 
 class Epoch(NamedTuple):
-    """The calls of an epoch by input, and what every input holds after it."""
+    """The calls of an epoch by input, and the contents of every input after it."""
 
     calls: dict[str, list[Change]]
     after: dict[str, Bag]
@@ -99,7 +98,7 @@ def histories(
 ) -> list[Epoch]:
     """Epochs of changes to inputs of given column types, retractions and empty epochs included.
 
-    A row may be taken away and given back within an epoch, in any order.
+    An epoch may remove a row and insert it again, in any order.
     """
     made = pools or {}
     pool = {
@@ -136,7 +135,7 @@ def key(row: Row) -> Row:
 
 
 def _calls(diffs: Sequence[tuple[Row, int]]) -> list[Change]:
-    """Diffs as calls: all insertions at once, and all removals."""
+    """Diffs as two calls: all insertions, and all removals."""
     changes = []
     for insert in (True, False):
         made = [row for row, n in diffs for _ in range(n if insert else -n)]

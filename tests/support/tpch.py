@@ -1,4 +1,4 @@
-"""Small tables in the form of TPC-H's, of which each query of the benchmark has rows."""
+"""Small tables in the schema of TPC-H, with rows for each query of the benchmark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 
 def write_tables(folder: Path, orders: int, *, seed: int = 1) -> None:
-    """Writes the tables that the benchmark reads, with three lines for each order."""
+    """Writes the tables of the benchmark, with three lines for each order."""
     rng = np.random.default_rng(seed)
     first = (date(1993, 7, 1) - date(1970, 1, 1)).days
 

@@ -1,4 +1,4 @@
-"""Formats of views: figures, tables, timelines, pictures, the script."""
+"""Formats of views: figures, tables, timelines, pictures, reports."""
 
 from __future__ import annotations
 

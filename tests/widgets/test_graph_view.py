@@ -21,7 +21,6 @@ SCRIPT = Path(__file__).parents[1] / "support" / "jupyter" / "frontier.test.mjs"
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Any]:
-    """Two epochs of flights, those that were late, and how many."""
     session = nosync_nb.open(str(tmp_path / "log"))
     flights = session.input("flights", "carrier string, delay int")
     session.stage("late", flights.filter("delay > 4"))
@@ -36,7 +35,7 @@ def session(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverviewPoller]:
-    """A pulse that looks when it is told to."""
+    """A poller that polls only on `refresh`."""
     monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
     pulse = OverviewPoller(session)
     yield pulse
@@ -45,7 +44,6 @@ def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverviewPol
 
 @pytest.fixture
 def view(pulse: OverviewPoller) -> Iterator[FrontierView]:
-    """The graph."""
     view = FrontierView(pulse)
     yield view
     view.close()
@@ -143,7 +141,7 @@ def test_rows_after_rewind_are_those_of_new_epoch(
 
 
 def test_rows_carry_their_epoch(view: FrontierView, pulse: OverviewPoller, session: Any) -> None:
-    """Also where it moves on between two looks, as it does while a cell commits."""
+    """The epoch may advance between two polls, as it does while a cell commits."""
     view.select("late")
     session["flights"].insert([("DL", 70)])
     session.commit()

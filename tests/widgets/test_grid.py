@@ -32,7 +32,6 @@ SCRIPTS = Path(__file__).parents[1] / "support" / "jupyter"
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """An epoch of flights; what is late; nothing is read again by itself."""
     monkeypatch.setattr(throttle, "REST_S", 3600)
     session = nosync_nb.open(str(tmp_path / "log"))
     flights = session.input("flights", "carrier string, delay int")
@@ -52,7 +51,7 @@ def grid(session: Any) -> Iterator[GridView]:
 
 
 def show(grid: GridView, **other: Any) -> Any:
-    """Asks as the front end does; the page that answers."""
+    """Sends a request as the front end does; returns the page that answers."""
     number = grid.page.get("asked", 0) + 1
     now = {key: grid.page.get(key) for key in ("order", "where", "offset", "limit")}
     asked(grid, {"kind": "show", "asked": number, **now, **other})
@@ -66,7 +65,7 @@ def fly(session: Any, *rows: tuple[str, int]) -> None:
 
 
 def sent(grid: GridView, monkeypatch: pytest.MonkeyPatch, kind: str) -> Any:
-    """What a download sends, put together again."""
+    """The name and the bytes of a download."""
     told: list[Any] = []
 
     def sends(content: Any, buffers: Any = None) -> None:
@@ -369,7 +368,7 @@ def test_throttles_share_budget() -> None:
 
 
 def test_throttle_rests_longer_while_process_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two seconds of rest are due: the process worked for half of them, for all, or was idle."""
+    """Two seconds of rest are due: the process worked half of them, all of them, or was idle."""
     now = {"thread": 0.0, "process": 0.0, "clock": 0.0}
     rests: list[float] = []
 
@@ -428,7 +427,7 @@ def test_open_views_share_one_budget(session: Any) -> None:
 
 
 def test_summary_merges_no_layers_and_loads_no_pandas() -> None:
-    """Adding up a million rows takes longer than counting; loading pandas takes half a second."""
+    """Merging a million rows takes longer than counting; loading pandas takes half a second."""
     script = """
 import sys, tempfile, nosync_nb
 from nosync_nb.trace.trace import Trace

@@ -28,7 +28,6 @@ SCRIPTS = Path(__file__).parents[1] / "support" / "jupyter"
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Any]:
-    """Two epochs of flights and the worst delay of each carrier."""
     session = nosync_nb.open(str(tmp_path / "log"))
     flights = session.input("flights", "carrier string, delay int")
     session.stage("worst", flights.group_by("carrier").agg(worst="max(delay)"))
@@ -42,7 +41,7 @@ def session(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverviewPoller]:
-    """A pulse that looks when it is told to."""
+    """A poller that polls only on `refresh`."""
     monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
     pulse = OverviewPoller(session)
     yield pulse
@@ -51,7 +50,6 @@ def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverviewPol
 
 @pytest.fixture
 def view(pulse: OverviewPoller) -> Iterator[LayersView]:
-    """The layers of the input."""
     view = LayersView(pulse, "flights")
     yield view
     view.close()
@@ -306,7 +304,7 @@ def test_threads_may_poll_and_select_while_epochs_commit(
 
 
 def contrast(one: str, other: str) -> float:
-    """How well two colours of a style sheet are told apart, by WCAG 2."""
+    """The contrast of two colours of a style sheet, by WCAG 2."""
 
     def luminance(colour: str) -> float:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -328,7 +326,7 @@ def test_text_on_layers_is_readable_in_light_and_dark() -> None:
 def test_update_is_sent_in_context_of_last_message(
     view: LayersView, pulse: OverviewPoller, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else its next message waits for the cell that runs."""
+    """Otherwise its next message waits for the running cell."""
     where: ContextVar[str] = ContextVar("where", default="a cell")
     told: list[str] = []
     monkeypatch.setattr(view.comm, "send", lambda *_args, **_more: told.append(where.get()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ CELLS = [
 
 @pytest.fixture
 def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    """A notebook with an input and two stages."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NOSYNC_SESSION", "log")
     monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
@@ -47,7 +47,6 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebo
 
 @pytest.fixture
 def panel(notebook: Notebook) -> Iterator[Panel]:
-    """Its panel."""
     ours = notebook.shell.magics_manager.registry["NoSync"].notebook
     panel = Panel(OverviewPoller(nosync.session()), PanelActions(ours))
     yield panel
@@ -55,7 +54,7 @@ def panel(notebook: Notebook) -> Iterator[Panel]:
 
 
 def click(button: ipywidgets.Button) -> None:
-    """What the front end sends."""
+    """Sends a click as the front end does."""
     asked(button, {"event": "click"})
 
 
@@ -223,8 +222,7 @@ def test_panel_without_front_end_names_commands(notebook: Notebook) -> None:
 
 
 def test_views_in_kernel_leave_table_and_model(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path)
-    try:
+    with closing(Kernel(tmp_path)) as kernel:
         for source in CELLS:
             assert kernel.run(source).status == "ok"
         said: dict[str, Any] = {}
@@ -236,5 +234,3 @@ def test_views_in_kernel_leave_table_and_model(tmp_path: Path) -> None:
         assert said["layers late"].models == kernel.run("%dd layers late").models
         assert "opened at the side" in said["panel"].text
         assert kernel.run("%unload_ext nosync").status == "ok"
-    finally:
-        kernel.close()

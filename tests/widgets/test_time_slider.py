@@ -19,7 +19,6 @@ from nosync_widgets.views.time_slider import RowCountSeries, Timeline, TravelVie
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Any]:
-    """Three epochs of flights and the worst delay of each carrier."""
     session = nosync_nb.open(str(tmp_path / "log"))
     flights = session.input("flights", "carrier string, delay int")
     session.stage("worst", flights.group_by("carrier").agg(worst="max(delay)"))
@@ -32,7 +31,6 @@ def session(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def view(session: Any) -> Iterator[TravelView]:
-    """A view of the stage."""
     view = TravelView(session, "worst")
     yield view
     view.close()
@@ -154,7 +152,7 @@ def test_static_slider_is_table(view: TravelView) -> None:
 
 
 def test_top_is_in_its_order_at_each_epoch(session: Any) -> None:
-    """In the view and in what is left of it without one."""
+    """In the widget and in its static copy."""
     session.stage("most", session["flights"].group_by().top(2, by="delay desc"))
     each = session["flights"].group_by("carrier").top(1, by="delay desc")
     session.define({"each": each}, replay=0)

@@ -116,7 +116,7 @@ CELLS = {
 
 
 def define(text: str, *, source: bool = True, **names: Any) -> Any:
-    """Runs a cell as a notebook does and returns its f."""
+    """Runs a cell like a notebook and returns its f."""
     name = f"<cell {next(_cells)}>"
     if source:
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
@@ -126,7 +126,7 @@ def define(text: str, *, source: bool = True, **names: Any) -> Any:
 
 
 def identify(text: str, *, source: bool = True, **names: Any) -> str:
-    """The fingerprint of a cell's f, which must have one."""
+    """The fingerprint of a cell's f."""
     identity = function_fingerprint(define(text, source=source, **names))
     assert identity.reason is None
     assert identity.fingerprint is not None
@@ -134,7 +134,7 @@ def identify(text: str, *, source: bool = True, **names: Any) -> str:
 
 
 def in_process(program: str, seed: str, *arguments: str) -> Any:
-    """What a program prints as JSON, run by a new interpreter with its own hash seed."""
+    """The JSON output of a program in a new interpreter with its own hash seed."""
     here = Path(__file__).parent
     paths = f"{here}:{here.parents[1] / 'support'}:{here.parents[2]}"
     result = subprocess.run(

@@ -63,7 +63,7 @@ def _over_edges(library: Library, edges: Collection) -> dict[str, Collection]:
 
 
 def _stages(session: Session, library: Library) -> dict[str, Definition]:
-    """What every function of the library makes, over both kinds of times."""
+    """The stages of every library function, over both types of times."""
     made = {}
     for type_ in ("timestamp", "timestamp_ntz"):
         rows = session.input(f"rows_{type_}", f"k bigint, at {type_}, v double")
@@ -87,13 +87,15 @@ LIBRARY: Library = {"windows": windows, "asof": asof, "graphs": graphs}
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["utc", "another zone"])
 def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times without a zone are turned by expressions in UTC, by our own functions elsewhere."""
+    """Times without a zone are converted by expressions in UTC, and by library functions
+    elsewhere.
+    """
     monkeypatch.setattr(event_time, "_utc", lambda _: request.param)
 
 
 @pytest.fixture
 def moved(monkeypatch: pytest.MonkeyPatch) -> Library:
-    """The library's modules from other paths, each with a line more on top."""
+    """The library's modules from other paths, each one line longer."""
     names = {"event_time": event_time, "asof": asof, "windows": windows, "graphs": graphs}
     made: Library = {}
     for name, module in names.items():
@@ -115,11 +117,10 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Library:
     return made
 
 
-def test_moved_library_has_equal_fingerprints(tmp_path: Path, moved: Library) -> None:
-    with nosync_nb.open(tmp_path / "log") as session:
-        expected = _prints(session, LIBRARY)
-        assert len(expected) == 2 * 7 + 8
-        assert expected == _prints(session, moved)
+def test_moved_library_has_equal_fingerprints(session: Session, moved: Library) -> None:
+    expected = _prints(session, LIBRARY)
+    assert len(expected) == 2 * 7 + 8
+    assert expected == _prints(session, moved)
 
 
 def test_fingerprints_contain_no_module_path_or_line_of_library(

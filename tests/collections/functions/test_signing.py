@@ -37,7 +37,7 @@ def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Bomb:
-    """Says so when it is loaded."""
+    """Records that it was unpickled."""
 
     gone_off = False
 
@@ -46,7 +46,7 @@ class Bomb:
 
 
 def sealed_bomb(key: bytes) -> bytes:
-    """A signed pickle that acts when it is loaded."""
+    """A signed pickle with a side effect."""
     import cloudpickle
 
     data = sign_function(len, key=key)
@@ -167,8 +167,6 @@ def test_function_without_identity_is_not_signed(captured: Any) -> None:
 
 
 class Elsewhere(Files):
-    """A disk without a key."""
-
     def exists(self, path: str) -> bool:
         return False
 
@@ -253,7 +251,7 @@ def test_key_is_outside_every_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_relative_data_folder_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str
 ) -> None:
-    """The key would lie beside the work, and go where the work goes."""
+    """The key would be beside the work, and be copied with it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NOSYNC_KEY_FILE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

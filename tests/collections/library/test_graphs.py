@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 def held(collection: Collection) -> Rows:
-    """The rows, of which none comes twice."""
+    """The rows, which must be distinct."""
     found = [tuple(row) for row in collection.rows()]
     assert len(found) == len(set(found))
     return set(found)
@@ -41,7 +41,7 @@ def held(collection: Collection) -> Rows:
 
 
 def digraph(rows: Counter[Edge], nodes: Rows) -> nx.DiGraph:
-    """The edges that have both ends, the shortest of parallel ones, and the nodes."""
+    """The edges with both ends, the shortest of parallel ones, and the nodes."""
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(node for (node,) in nodes)
     for src, dst, weight in rows:
@@ -55,14 +55,14 @@ def digraph(rows: Counter[Edge], nodes: Rows) -> nx.DiGraph:
 
 
 def plain(graph: nx.DiGraph) -> nx.Graph:
-    """The graph without directions and edges of a node to itself."""
+    """The undirected graph without loops."""
     both: nx.Graph = nx.Graph(graph)
     both.remove_edges_from(list(nx.selfloop_edges(both)))
     return both
 
 
 def lengths(graph: nx.DiGraph, roots: Rows, weight: Any) -> Rows:
-    """Distances from the nearest root, which needs no edges; an edge of length None is none."""
+    """Distances from the nearest root; edges without length are skipped."""
     graph = graph.copy()
     starts = {node for (node,) in roots}
     graph.add_nodes_from(starts)
@@ -157,10 +157,10 @@ ALGORITHMS: Mapping[str, tuple[Build, Oracle]] = {
 
 
 class Edits:
-    """A graph under random edits: the rows of an input, and what changes next.
+    """A graph under random edits: the rows of an input, and its next changes.
 
-    Rows come and go in about equal numbers around `size`; some are copies of others, some lead
-    from a node to itself, and some have an end only.
+    The number of rows stays around `size`. Some rows are duplicates, some are loops, and some have
+    one end only.
     """
 
     def __init__(self, seed: int, size: int) -> None:
@@ -178,7 +178,6 @@ class Edits:
         return (*ends, weight)
 
     def apply(self, edges: Any, count: int) -> None:
-        """Changes so many rows of the input."""
         for _ in range(count):
             if self.random.randrange(2 * self.size) >= self.rows.total():
                 row = self._new()
@@ -191,12 +190,10 @@ class Edits:
 
 
 def remembered(session: Session) -> int:
-    """The rows in all traces of a session, each added up over its layers."""
     return sum(len(trace.consolidated()) for trace in traces_of(session).values())
 
 
 def define(session: Session, names: Any = ALGORITHMS) -> None:
-    """Inputs and a stage for each algorithm."""
     edges = session.input("edges", LENGTHS)
     nodes, roots = session.input("nodes", "node int"), session.input("roots", "node int")
     for name in names:
@@ -204,7 +201,6 @@ def define(session: Session, names: Any = ALGORITHMS) -> None:
 
 
 def compare(session: Session, edits: Edits, nodes: Rows, roots: Rows) -> None:
-    """Every stage against its oracle."""
     graph = digraph(edits.rows, nodes)
     for name in ALGORITHMS:
         if name in session.stages:
@@ -242,7 +238,7 @@ def test_algorithms_follow_random_edits_across_restarts_and_leave_no_state(
 
 @pytest.mark.parametrize("name", ["strong", "core"])
 def test_hundreds_of_random_edits_equal_networkx(name: str, session: Session) -> None:
-    """Each edit is an epoch; around the size where parts merge."""
+    """Each edit is an epoch; the graph has the size at which parts merge."""
     edits = Edits(seed=len(name), size=2 * NODES if name == "core" else 3 * NODES // 2)
     define(session, [name])
     changed, before = 0, set()
@@ -316,12 +312,12 @@ def test_pagerank_approximates_stationary_distribution(session: Session) -> None
 
 
 def first_blob() -> nx.DiGraph:
-    """A small graph in which some can reach each other and some cannot."""
+    """A small graph with some unreachable pairs."""
     return nx.gnp_random_graph(10, 0.3, seed=3, directed=True)
 
 
 def blobs(count: int) -> pa.Table:
-    """So many copies of one small graph, with nodes of their own."""
+    """Copies of one small graph with their own nodes."""
     src, dst = np.array(sorted(first_blob().edges)).T
     first = 100 * np.arange(count)[:, None]
     return pa.table({"src": (first + src).ravel(), "dst": (first + dst).ravel()})
@@ -334,7 +330,7 @@ def blobs(count: int) -> pa.Table:
 def test_work_is_independent_of_distant_parts(
     name: str, few_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Edges of one of many equal parts change: the work is the same whatever their number."""
+    """The edges of one of many equal parts change: the work does not depend on their number."""
     monkeypatch.setattr(loop, "FEW_ROWS", few_rows)
     touched = []
     for count in (20, 200):
@@ -408,7 +404,7 @@ WITH_NODES: dict[str, Callable[[Any, Any], Any]] = {  # those that take nodes be
 
 
 class NoCollection:
-    """Something that has the methods of a collection, and is none."""
+    """An object with the methods of a collection."""
 
     def __repr__(self) -> str:
         return "<a table>"

@@ -37,12 +37,11 @@ def times(type_: str) -> st.SearchStrategy[Any]:
 
 
 def near(type_: str) -> st.SearchStrategy[Any]:
-    """Times on the bounds of short windows, one after the other."""
+    """Consecutive times on the bounds of short windows."""
     return st.integers(-1, 6).map(lambda n: (START + 5 * n * MINUTE).replace(tzinfo=ZONED[type_]))
 
 
 def count(collection: Collection) -> dict[Any, int]:
-    """The rows with their counts."""
     return dict(Counter(tuple(row) for row in collection.rows()))
 
 
@@ -53,7 +52,7 @@ def floored(time: datetime, width: timedelta) -> datetime:
 
 
 def windowed(bag: Bag, at: int, size: timedelta, every: timedelta) -> Bag:
-    """Every row in every window that holds it."""
+    """Every row in every window that contains it."""
 
     def of(row: Row) -> Iterator[Row]:
         if row[at] is None:
@@ -125,7 +124,7 @@ def test_sessions_end_after_gap(data: st.DataObject, of: str, minutes: int) -> N
 
 
 def kept(bag: Bag, at: int, retain: timedelta, grain: timedelta) -> Bag:
-    """The rows whose grain, by the time in column `at`, is not too far behind the newest."""
+    """The rows whose grain, by the time in column `at`, is within retention of the newest."""
     there = model.filtered(bag, lambda r: r[at] is not None)
     if not there:
         return there
@@ -426,7 +425,6 @@ def test_times_without_zone_are_independent_of_session_zone(tmp_path: Path, spar
 
 
 def assert_same(ours: Collection, theirs: Any) -> None:
-    """Equal rows, as often."""
     table = theirs.toArrow().to_pydict()
     assert held(ours) == model.bag(map(model.typed, zip(*table.values(), strict=True)))
 

@@ -54,14 +54,14 @@ def bought(session: Session, predicate: str = "") -> Collection:
 
 
 def between(session: Session) -> int:
-    """The rows that parts without a name keep."""
+    """The rows stored by unnamed parts."""
     seen = snapshot_of(session)
     numbers = [n for node in seen.graph if node.name is None for n, _ in node.layouts()]
     return sum(t.rows_count for n in numbers if (t := seen.version.traces.get(n)) is not None)
 
 
 def rows(session: Session, keep: Any = lambda line, day: True) -> list[Any]:
-    """What `bought` gives, by a loop."""
+    """Computes `bought` by a loop."""
     found = []
     for n in range(LINES):
         order = n % ORDERS

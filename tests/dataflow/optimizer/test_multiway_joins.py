@@ -53,7 +53,7 @@ def inputs_of_chains(collection: Collection) -> list[int]:
 
 
 def kept(session: Session) -> int:
-    """The rows that parts without a name keep."""
+    """The rows stored by unnamed parts."""
     snapshot = snapshot_of(session)
     numbers = [n for node in snapshot.graph if node.name is None for n, _ in node.layouts()]
     traces = [trace for n in numbers if (trace := snapshot.version.traces.get(n)) is not None]
@@ -66,7 +66,7 @@ def insert(session: Session, factor: int = 1) -> None:
 
 
 def expected(counts: dict[str, Counter[Any]]) -> Counter[Any]:
-    """What `sold` gives, by loops over all rows."""
+    """Computes `sold` by loops over all rows."""
     held: Counter[Any] = Counter()
     for rows in itertools.product(*(counts[name].items() for name in TABLES)):
         (customer, a), (order, b), (line, c), (bill, d) = rows
@@ -103,7 +103,7 @@ def test_explain_shows_lookups_by_size(session: Session) -> None:
 
 
 def told(collection: Collection) -> list[str]:
-    """Why joins of a stage keep those below them, from the result down, and how many rows."""
+    """The reasons for stored rows of joins in a plan, with row counts."""
     return re.findall(r"stores the rows of the join below \(([^;\n]*)", str(collection.explain()))
 
 
@@ -247,7 +247,7 @@ def test_joins_in_loops_are_not_merged(session: Session) -> None:
 
 
 def cheap(session: Session) -> Collection:
-    """Joins with a predicate between, which need orders by their own key to keep no rows."""
+    """Joins with a predicate between; without orders by their own key they must store rows."""
     return bought(session).filter("price < 7").join(session["lines"], on="o").select("name", "n")
 
 

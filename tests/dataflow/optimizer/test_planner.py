@@ -33,7 +33,7 @@ def plan_of(collection: Collection) -> Definition:
 
 
 def shape(tree: Definition) -> Any:
-    """A plan as its operators, each with what matters of it and its inputs."""
+    """A plan as nested tuples: operator, its main parameter, inputs."""
     match tree.op:
         case "ref":
             return tree.name
@@ -132,7 +132,7 @@ def test_filter_moves_into_union_and_below_distinct(session: Session) -> None:
 
 
 def unmatched(session: Session) -> None:
-    """A row that a join leaves out, and that a division by its price cannot stand."""
+    """Inserts a row that a join drops and that makes a division raise."""
     session["orders"].insert([(1, 1, 0, "a", "x")])
     session["orders"].insert([(2, 2, 5, "b", "x")])
     session["customers"].insert([(2, "name", "address", 1)])

@@ -16,7 +16,7 @@ import pytest
 from checks.checking import opened
 
 import nosync_nb
-from nosync_nb import rows
+from nosync_nb import Session, rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.rows import Schema
 
@@ -65,7 +65,6 @@ EACH = {
     ("bit_and", "bit_or", "bit_xor"): "i t l",
     ("min_by", "max_by"): "s,o d,o p,o d,d p,p s,s g,g",
 }
-"""Functions with each of some arguments."""
 
 
 def calls() -> dict[str, str]:
@@ -76,7 +75,7 @@ def calls() -> dict[str, str]:
 
 
 def some_rows(seed: int) -> Iterator[tuple[Any, ...]]:
-    """Groups of many kinds: empty values, one, equal ones, infinities, many."""
+    """Groups of many kinds: nulls, one row, equal rows, infinities, many rows."""
     chosen, numbered = random.Random(seed), count()
     for k, (size, strange) in enumerate(
         [(1, 0), (2, 0), (3, 0), (9, 0), (40, 0), (12, 1), (90, 0)]
@@ -98,7 +97,7 @@ def some_rows(seed: int) -> Iterator[tuple[Any, ...]]:
 
 
 def alike(own: Any, other: Any) -> bool:
-    """Equal, but for the last digits that Spark rounds on the way."""
+    """Equal, except for the last digits that Spark rounds."""
     if isinstance(own, float) and isinstance(other, float):
         if math.isnan(own) or math.isnan(other):
             return math.isnan(own) and math.isnan(other)
@@ -151,7 +150,7 @@ def test_aggregates_after_removals_equal_spark(
 def of_spark(
     spark: Any, named: dict[str, str], keys: tuple[str, ...]
 ) -> dict[str, tuple[str, dict[Any, Any]]]:
-    """Name -> type and values by key; Spark cannot compute some of distinct values with others."""
+    """Name -> type and values by key; some distinct aggregates need a query of their own."""
     alone = ("percentile(distinct", "listagg(distinct", "try_sum(distinct", "skewness(distinct")
     alone += ("kurtosis(distinct", "corr(distinct")
     distinct = {name: sql for name, sql in named.items() if "distinct" in sql}
@@ -187,30 +186,29 @@ def test_variances_are_null_and_nan_where_spark_has_them(spark: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("seed", [3, 4])
-def test_aggregates_are_exact_after_removals(seed: int) -> None:
+def test_aggregates_are_exact_after_removals(session: Session, seed: int) -> None:
     named = {**calls(), "product": "product(d)", "whole": "product(i)"}
     chosen = random.Random(seed)
     pool = list(some_rows(seed))
-    with opened() as session:
-        given = session.input("given", SCHEMA)
-        fresh = session.input("fresh", SCHEMA)
-        stage = session.stage("stage", given.group_by("k").agg(**named))
-        other = session.stage("other", fresh.group_by("k").agg(**named))
-        held: list[Any] = []
-        for _ in range(4):
-            held += (coming := chosen.choices(pool, k=60))
-            given.insert(coming)
-            session.commit()
-            chosen.shuffle(held)
-            held, going = held[:40], held[40:]
-            given.remove(going)
-            session.commit()
-        fresh.insert(held)
+    given = session.input("given", SCHEMA)
+    fresh = session.input("fresh", SCHEMA)
+    stage = session.stage("stage", given.group_by("k").agg(**named))
+    other = session.stage("other", fresh.group_by("k").agg(**named))
+    held: list[Any] = []
+    for _ in range(4):
+        held += (coming := chosen.choices(pool, k=60))
+        given.insert(coming)
         session.commit()
-        assert repr(stage.rows()) == repr(other.rows())
-        given.remove(held)
+        chosen.shuffle(held)
+        held, going = held[:40], held[40:]
+        given.remove(going)
         session.commit()
-        assert stage.rows() == []
+    fresh.insert(held)
+    session.commit()
+    assert repr(stage.rows()) == repr(other.rows())
+    given.remove(held)
+    session.commit()
+    assert stage.rows() == []
 
 
 def test_moments_use_rows_with_all_arguments() -> None:
@@ -247,14 +245,15 @@ def test_moments_use_rows_with_all_arguments() -> None:
         ([None], None),
     ],
 )
-def test_product_is_rounded_once(values: list[float | None], expected: float | None) -> None:
-    with opened() as session:
-        given = session.input("given", "x double")
-        stage = session.stage("stage", given.agg(p="product(x)"))
-        given.insert([(x,) for x in values])
-        session.commit()
-        ((found,),) = stage.rows()
-        assert repr(found) == repr(expected)
+def test_product_is_rounded_once(
+    session: Session, values: list[float | None], expected: float | None
+) -> None:
+    given = session.input("given", "x double")
+    stage = session.stage("stage", given.agg(p="product(x)"))
+    given.insert([(x,) for x in values])
+    session.commit()
+    ((found,),) = stage.rows()
+    assert repr(found) == repr(expected)
 
 
 @pytest.mark.parametrize(
@@ -278,8 +277,9 @@ def test_product_is_rounded_once(values: list[float | None], expected: float | N
         ("histogram_numeric(d, 5)", "unknown aggregate histogram_numeric"),
     ],
 )
-def test_invalid_aggregates_are_refused_at_definition(sql: str, said: str) -> None:
-    with opened() as session:
-        given = session.input("given", SCHEMA)
-        with pytest.raises(ExpressionError, match=said):
-            session.stage("stage", given.group_by("k").agg(n=sql))
+def test_invalid_aggregates_are_refused_at_definition(
+    session: Session, sql: str, said: str
+) -> None:
+    given = session.input("given", SCHEMA)
+    with pytest.raises(ExpressionError, match=said):
+        session.stage("stage", given.group_by("k").agg(n=sql))

@@ -59,32 +59,18 @@ def test_arguments_are_row_expressions() -> None:
 @pytest.mark.parametrize(
     ("sql", "type_"),
     [
-        ("count(tags)", "bigint"),
-        ("sum(seats)", "bigint"),
-        ("sum(f)", "double"),
-        ("sum(paid)", "decimal(20,2)"),
-        ("avg(seats)", "double"),
-        ("mean(f)", "double"),
-        ("min(carrier)", "string"),
-        ("max(paid)", "decimal(10,2)"),
-        ("max(late)", "boolean"),
-        ("min(day)", "date"),
-        ("max(f)", "float"),
-        ("avg(paid)", "decimal(14,6)"),
-        ("count(distinct carrier, seats)", "bigint"),
-        ("sum(distinct seats)", "bigint"),
-        ("stddev(seats)", "double"),
-        ("var_samp(paid)", "double"),
-        ("min_by(tags, paid)", "array<string>"),
-        ("max_by(carrier, late)", "string"),
-        ("collect_list(paid)", "array<decimal(10,2)>"),
-        ("collect_set(day)", "array<date>"),
-        ("every(late)", "boolean"),
-        ("some(seats > 1)", "boolean"),
-        ("bit_or(seats)", "int"),
+        ("count(tags)", "bigint"), ("sum(seats)", "bigint"), ("sum(f)", "double"),
+        ("sum(paid)", "decimal(20,2)"), ("avg(seats)", "double"), ("mean(f)", "double"),
+        ("min(carrier)", "string"), ("max(paid)", "decimal(10,2)"), ("max(late)", "boolean"),
+        ("min(day)", "date"), ("max(f)", "float"), ("avg(paid)", "decimal(14,6)"),
+        ("count(distinct carrier, seats)", "bigint"), ("sum(distinct seats)", "bigint"),
+        ("stddev(seats)", "double"), ("var_samp(paid)", "double"),
+        ("min_by(tags, paid)", "array<string>"), ("max_by(carrier, late)", "string"),
+        ("collect_list(paid)", "array<decimal(10,2)>"), ("collect_set(day)", "array<date>"),
+        ("every(late)", "boolean"), ("some(seats > 1)", "boolean"), ("bit_or(seats)", "int"),
         ("count_if(late)", "bigint"),
     ],
-)
+)  # fmt: skip
 def test_results_have_types_of_spark(sql: str, type_: str) -> None:
     found = compiled(sql)
     assert found.calls[0].type == type_

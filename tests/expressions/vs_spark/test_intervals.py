@@ -33,7 +33,7 @@ Made = tuple[str, Expression, Any, Mask | None]
 
 @pytest.fixture(params=[True, False], ids=["ansi", "not ansi"])
 def mode(request: pytest.FixtureRequest, second_spark_session: Any) -> tuple[Any, SqlSettings]:
-    """A Spark session of a mode, beside the one of all tests."""
+    """A Spark session in a mode, beside the session of other tests."""
     session = second_spark_session
     session.conf.set("spark.sql.ansi.enabled", request.param)
     return session, SqlSettings("UTC", request.param)

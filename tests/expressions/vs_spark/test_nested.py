@@ -74,7 +74,7 @@ def test_nested_values_equal_spark(cases: ModuleType, spark: Any) -> None:
 
 
 def test_every_nested_case_gives_recorded_value() -> None:
-    """The proof needs Spark; here it is enough that nothing has changed since it was passed."""
+    """Comparison needs Spark; this test checks that no result has changed since the last one."""
     recorded, found = json.loads(RECORD.read_text()), digests_of_nested()
     changed = {sql: (recorded.get(sql), now) for sql, now in found.items()}
     assert {sql: pair for sql, pair in changed.items() if pair[0] != pair[1]} == {}, (
@@ -125,17 +125,11 @@ def test_error_inside_lambda_names_row() -> None:
 @pytest.mark.parametrize(
     "sql",
     [
-        "array(1, true)",
-        "array()",
-        "array(null)",
-        "m = m",
-        "array_contains(a, null)",
-        "aggregate(w, 0, (z, x) -> z + x)",
-        "transform(a, (x, y, z) -> x)",
-        "struct(st.x)",
+        "array(1, true)", "array()", "array(null)", "m = m", "array_contains(a, null)",
+        "aggregate(w, 0, (z, x) -> z + x)", "transform(a, (x, y, z) -> x)", "struct(st.x)",
         "a[1:2]",
     ],
-)
+)  # fmt: skip
 def test_unsupported_nested_expressions_are_left_to_spark(sql: str) -> None:
     e = compile_expression(sql, SCHEMA, types=lambda *_: ["int"])
     assert not e.local

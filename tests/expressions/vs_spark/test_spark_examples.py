@@ -28,14 +28,14 @@ def names(spark: Any) -> list[str]:
 
 @pytest.fixture(params=[True, False], ids=["ansi", "not ansi"])
 def mode(request: pytest.FixtureRequest, second_spark_session: Any) -> tuple[Any, bool]:
-    """A Spark session of a mode, beside the one of all tests."""
+    """A Spark session in a mode, beside the session of other tests."""
     session = second_spark_session
     session.conf.set("spark.sql.ansi.enabled", request.param)
     return session, request.param
 
 
 def compared(examples: list[Example], mode: tuple[Any, bool]) -> tuple[int, dict[str, str]]:
-    """How many are computed here, and what differs."""
+    """The number of examples computed in process, and their differences from Spark."""
     spark, ansi = mode
     answered = [(x, spark_examples.here(x, ansi=ansi)) for x in examples]
     local = [(x, answer) for x, answer in answered if answer is not None]

@@ -21,8 +21,6 @@ from nosync_nb.store.replication.agent import progress
 
 
 class Recorder:
-    """Keeps what is shown."""
-
     def __init__(self) -> None:
         self.told: Queue[ProgressState | None] = Queue()
 
@@ -158,7 +156,7 @@ def test_wait_for_replicas_shows_remaining_bytes(
             counted.set()
 
     def told(line: bytes) -> progress.Told:
-        """Holds back that the replica has the rows, until who waits has seen that it lacks them."""
+        """Delays the report that the replica has the rows until its backlog was displayed."""
         assert not lacking.is_set() or counted.wait(120)
         said = progress.parse_progress(line)
         if isinstance(said, progress.ReplicaProgress) and said.backlog_bytes > 1 << 19:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_note_without_a_query_in_the_cell_is_general() -> None:
 
 
 def test_functions_of_pyspark_without_a_session_are_errors_with_a_hint() -> None:
-    """In a process of its own: another test may have started Spark in this one."""
+    """Runs in its own process, because another test may have started Spark in this one."""
     script = """
 from pyspark.sql import functions as F
 from nosync.cells.spark_equivalents import without_spark
@@ -111,8 +112,7 @@ def test_other_errors_are_left_alone() -> None:
 
 
 def test_cells_without_spark_show_the_error_and_the_hint(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path)
-    try:
+    with closing(Kernel(tmp_path)) as kernel:
         for cell in ("import nosync\nfrom pyspark.sql import functions as F", FLIGHTS):
             assert kernel.run(cell).status == "ok"
         for cell in (
@@ -126,14 +126,11 @@ def test_cells_without_spark_show_the_error_and_the_hint(tmp_path: Path) -> None
             assert len(reply.text.strip().splitlines()) <= 4, reply.text
         reply = kernel.run("%%dd\nlate = 5")
         assert "NoSync: no stage" in reply.text
-    finally:
-        kernel.close()
 
 
 @pytest.mark.spark
 def test_cell_with_a_query_of_spark_shows_the_definition(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path)
-    try:
+    with closing(Kernel(tmp_path)) as kernel:
         assert (
             kernel.run(FLIGHTS.replace("flights = ", "import nosync\nflights = ", 1)).status == "ok"
         )
@@ -146,5 +143,3 @@ def test_cell_with_a_query_of_spark_shows_the_definition(tmp_path: Path) -> None
         assert "g = flights.filter('delay > 10')" in reply.text
         assert "no top-level name" not in reply.text
         assert kernel.run("%%dd\ng = flights.filter('delay > 10')").status == "ok"
-    finally:
-        kernel.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -90,9 +91,7 @@ def test_hasattr_on_collection_raises_no_misuse_error(notebook: Notebook) -> Non
         iter(orders)
 
 
-def test_error_in_backfill_names_line_of_stage(
-    notebook: Notebook,
-) -> None:
+def test_error_in_backfill_names_line_of_stage(notebook: Notebook) -> None:
     shown = notebook.fails(
         '%%dd\nfine = orders.filter("id > 0")\n\nworse = (\n'
         '    orders.filter("sku > 5")\n)\nlast = orders.distinct()'
@@ -211,8 +210,7 @@ def test_cell_that_loads_extension_shows_its_commit(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NOSYNC_SESSION", "log")
-    notebook = Notebook()
-    try:
+    with closing(Notebook()) as notebook:
         shown = notebook.ok(
             '%load_ext nosync\nnumbers = nosync.input("numbers", "n int")\n'
             "numbers.insert([(41,)]);\nnumbers"
@@ -220,5 +218,3 @@ def test_cell_that_loads_extension_shows_its_commit(
         assert "41" in shown.text
         assert "epoch 1: numbers 1 row" in shown.text
         assert nosync.session().now == 1
-    finally:
-        notebook.close()

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,7 @@ def test_switch_reports_branch_and_epoch_only(notebook: Notebook) -> None:
     assert "recompute: fast: it was not available at epoch 2" in said
 
 
-def test_handles_follow_switch_and_unnamed_ones_are_reported(
-    notebook: Notebook,
-) -> None:
+def test_handles_follow_switch_and_unnamed_ones_are_reported(notebook: Notebook) -> None:
     notebook.ok("mine, session = slow, nosync.session()\nunnamed = slow.filter('delay > 25')")
     notebook.ok("%dd branch what_if --at 2")
     assert "run their cells again: unnamed" in notebook.ok("%dd switch what_if")
@@ -137,7 +136,7 @@ def test_open_views_follow_switch_and_rewind(notebook: Notebook) -> None:
 def test_no_view_reads_closed_session_during_switch(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Views look in threads of their own: here all of them do when a session has been closed."""
+    """Views read in their own threads; here all of them read just after a session is closed."""
     views = notebook.shell.find_line_magic("dd").__self__.notebook.views
     slider = views.travel(nosync.session(), "slow", None, None)
     grid = views.grid(nosync.session(), "slow", 20, None)
@@ -186,9 +185,7 @@ def test_slider_buttons_do_what_commands_do(notebook: Notebook) -> None:
     assert nosync.session().now == 2
 
 
-def test_slider_button_computes_past_of_late_stage(
-    notebook: Notebook,
-) -> None:
+def test_slider_button_computes_past_of_late_stage(notebook: Notebook) -> None:
     notebook.ok("%%dd\nfew = slow.filter('delay < 25')\nnone = few.filter('false')")
     notebook.ok("%dd travel few slow")
     views = notebook.shell.find_line_magic("dd").__self__.notebook.views
@@ -240,19 +237,13 @@ def test_restarted_notebook_returns_to_its_branch(notebook: Notebook) -> None:
     notebook.ok("%dd switch what_if")
     notebook.ok('flights.insert([("UA", 50)])')
     notebook.close()
-    again = Notebook()
-    try:
+    with closing(Notebook()) as again:
         assert "now on branch what_if" in again.ok("%load_ext nosync")
         assert rows(again) == [("UA", 50)]
         again.ok("%dd switch")
-    finally:
-        again.close()
-    last = Notebook()
-    try:
+    with closing(Notebook()) as last:
         assert "branch" not in last.ok("%load_ext nosync")
         assert rows(last) == [("AA", 20), ("AA", 30)]
-    finally:
-        last.close()
 
 
 def test_follow_catches_branch_up_with_main_log(notebook: Notebook) -> None:
@@ -331,12 +322,9 @@ def test_dropped_branch_falls_back_to_main_log(notebook: Notebook, tmp_path: Pat
     notebook.close()
     with nosync_nb.open(tmp_path / "log") as main:
         main.drop_branch("what_if")
-    again = started()
-    try:
+    with closing(started()) as again:
         again.ok("slow.count()")
         assert nosync.session().path == str(tmp_path / "log")
-    finally:
-        again.close()
 
 
 def test_compare_takes_stage_of_another_branch(notebook: Notebook) -> None:
@@ -385,8 +373,7 @@ def test_branch_is_forked_from_current_branch(notebook: Notebook, tmp_path: Path
         "%dd rewind 4"
     )
     notebook.close()
-    again = started()
-    try:
+    with closing(started()) as again:
         again.ok(FLIGHTS)
         assert again.names["slow"].count() == 3
         assert "epoch 4 · branch outer/inner of log" in again.ok("%dd status")
@@ -399,5 +386,3 @@ def test_branch_is_forked_from_current_branch(notebook: Notebook, tmp_path: Path
         assert "inner" not in again.ok("%dd branch")
         again.ok("%dd branch --drop outer")
         assert os.listdir(tmp_path / "log" / "branches") == [".in-use"]
-    finally:
-        again.close()

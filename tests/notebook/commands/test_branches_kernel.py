@@ -24,7 +24,7 @@ def insert(carrier: str) -> str:
 
 @pytest.fixture
 def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Kernel, Kernel]]:
-    """The notebook `main`, which runs, and that of a colleague, who has a branch of its log."""
+    """The running notebook `main`, and the notebook of a colleague with a branch of its log."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
     with ExitStack() as stack:
         owner, colleague = (
@@ -38,9 +38,7 @@ def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
         yield owner, colleague
 
 
-def test_main_is_readable_while_its_notebook_writes(
-    notebooks: tuple[Kernel, Kernel],
-) -> None:
+def test_main_is_readable_while_its_notebook_writes(notebooks: tuple[Kernel, Kernel]) -> None:
     owner, colleague = notebooks
     colleague.run(insert("DL"))
     owner.run(insert("B6"))
@@ -101,8 +99,7 @@ def test_branch_in_another_folder_has_no_main(empty: Notebook, tmp_path: Path) -
     with nosync.open(tmp_path / "other") as other:
         other.input("x", "a int")
         other.branch("made").close()
-    again = Notebook()
-    try:
+    with closing(Notebook()) as again:
         again.ok("%load_ext nosync\n%dd open moved")
         for command in ("%dd compare main/counts counts", "%dd follow"):
             refused = again.fails(command)
@@ -115,5 +112,3 @@ def test_branch_in_another_folder_has_no_main(empty: Notebook, tmp_path: Path) -
         again.ok("%dd open other/branches/moved")
         refused = again.fails("%dd compare main/counts counts")
         assert "was forked from a log that is not in the folder above it" in refused
-    finally:
-        again.close()

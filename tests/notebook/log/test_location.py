@@ -112,7 +112,7 @@ def victim(tmp_path: Path) -> Path:
 
 
 def test_log_folder_that_is_a_link_is_refused(tmp_path: Path, victim: Path) -> None:
-    """A repository of somebody else may carry links: what they lead to is not written to."""
+    """The repository of another user may contain links; their targets must not be written."""
     above = tmp_path / "work" / ".nosync"
     above.parent.mkdir()
     above.symlink_to(victim.parent)

@@ -32,7 +32,7 @@ OWN = (
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with a key of its own; no log is chosen."""
+    """The working folder, with its own key and without a chosen log."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
     monkeypatch.delenv("NOSYNC_SESSION", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -45,9 +45,9 @@ def save(path: Path) -> None:
 
 
 class Front(Notebook):
-    """A shell whose front end tells the text of the running cell, as a kernel's does.
+    """A shell whose front end sends the text of the running cell, as a kernel's does.
 
-    `begun` is what its first cell showed, which loads the extension.
+    `begun` is the output of its first cell, which loads the extension.
     """
 
     begun: Shown
@@ -59,7 +59,7 @@ class Front(Notebook):
 
 @contextmanager
 def opened(path: Path) -> Iterator[Front]:
-    """A shell that is told that this is its notebook."""
+    """A shell of the given notebook."""
     before = os.environ.get("JPY_SESSION_NAME")
     os.environ["JPY_SESSION_NAME"] = str(path)
     shell = Front()
@@ -74,7 +74,7 @@ def opened(path: Path) -> Iterator[Front]:
 
 
 def loaded(folder: Path, *, to: str = "job.ipynb") -> Path:
-    """A notebook that was loaded as Untitled and renamed; the path of its file."""
+    """The path of a notebook that was loaded as Untitled and then renamed."""
     untitled = folder / "Untitled.ipynb"
     save(untitled)
     with opened(untitled) as notebook:
@@ -89,7 +89,7 @@ def logs(folder: Path) -> list[str]:
 
 @contextmanager
 def owned(log: Path) -> Iterator[int]:
-    """Another process has a log open; its number."""
+    """The id of another process that has a log open."""
     with subprocess.Popen(
         [sys.executable, "-c", OWN, str(log)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
@@ -115,7 +115,7 @@ def test_log_folder_is_renamed_after_notebook_at_open(folder: Path) -> None:
 def test_rename_interrupted_at_any_step_leaves_one_whole_log(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever call of the disk is interrupted: rows, imports and the list of logs are found."""
+    """After an interrupt of any disk call, rows, imports and the list of logs are found."""
     rename, calls, stop = Binding.rename, [0], [-1]
     names = ("exists", "names", "read", "status", "lock", "make_folder", "replace", "rename")
 

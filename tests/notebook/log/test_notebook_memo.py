@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -151,16 +152,13 @@ def notebook(plain: Notebook) -> Notebook:
     return plain
 
 
-def test_report_lists_lost_variables_and_omits_restored_ones(
-    notebook: Notebook,
-) -> None:
+def test_report_lists_lost_variables_and_omits_restored_ones(notebook: Notebook) -> None:
     notebook.ok("import collections as co\nfrom collections import Counter\nrng = 5")
     notebook.ok("for i in range(3):\n    last = i")
     notebook.ok('flights = nosync.input("flights", "carrier string")\na, b = 1, 2')
     notebook.ok("%%dd\ndelays = flights.group_by('carrier').agg(n='count(*)')")
     notebook.close()
-    again = Notebook()
-    try:
+    with closing(Notebook()) as again:
         again.ok("a = 5")
         shown = again.ok("%load_ext nosync\nprint(Counter('x'), co.Counter, js.dumps(1))\nlast = 1")
         assert "not running" not in shown
@@ -173,8 +171,6 @@ def test_report_lists_lost_variables_and_omits_restored_ones(
         assert ("read", "flights, delays") in report.facts()
         assert "i (" not in shown
         assert "Counter({'x': 1})" in shown
-    finally:
-        again.close()
 
 
 FLIGHTS = (
@@ -194,8 +190,7 @@ def test_report_names_killed_cell_and_committed_epochs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
-    kernel = Kernel(tmp_path)
-    try:
+    with closing(Kernel(tmp_path)) as kernel:
         kernel.run(FLIGHTS)
         kernel.run("import signal\nwait, total = True, 5")
         kernel.begin(LOOP)
@@ -212,14 +207,11 @@ def test_report_names_killed_cell_and_committed_epochs(
         shown = kernel.run("wait = False")
         assert "(closed properly)" in shown
         assert "running" not in shown
-    finally:
-        kernel.close()
 
 
 @pytest.mark.spark
 def test_cell_after_restart_has_spark_with_its_views(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path)
-    try:
+    with closing(Kernel(tmp_path)) as kernel:
         kernel.run(FLIGHTS)
         kernel.run("%%dd --on spark\nlate = flights.filter('delay > 5')", timeout=180)
         show = "print(spark.table('late').collect())"
@@ -229,5 +221,3 @@ def test_cell_after_restart_has_spark_with_its_views(tmp_path: Path) -> None:
         assert "(closed properly)" in shown
         assert "starts again with its settings when a cell needs it" in shown
         assert "delay=10" in shown
-    finally:
-        kernel.close()

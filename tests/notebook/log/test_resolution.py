@@ -30,30 +30,30 @@ K1, K2 = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "2b4e28ba-2fa1-11d2-883f-0016d3
 
 
 def ids(letters: str) -> frozenset[str]:
-    """Ids of cells as Jupyter draws them."""
+    """Ids of cells as Jupyter generates them."""
     return frozenset(f"{ord(each):08x}" for each in letters)
 
 
 def here(name: str = "flights", **known: Any) -> NotebookFacts:
-    """A notebook that was saved with the cells `a` and `b`; what a case says differs."""
+    """A saved notebook with the cells `a` and `b`; arguments override its facts."""
     usual = {"file": FILE, "cells": ids("ab"), "kernel": K1}
     return NotebookFacts(natural=LOGS / name, notebook=f"/w/{name}.ipynb", **{**usual, **known})
 
 
 def log(name: str = "flights", *, lives: str = "", brought: bool = False, **known: Any) -> KnownLog:
-    """A log that has seen cell `a` of the notebook of its name, in an earlier kernel."""
+    """A log that recorded cell `a` of its notebook in an earlier kernel."""
     usual = {"notebook": f"/w/{name}.ipynb", "file": FILE, "cells": ids("a"), "kernel": K2}
     record = LogRecord(**{**usual, "log": str(LOGS / name), "seen": 1.0, **known})
     return KnownLog(LOGS / name, record, lives, brought, record.former)
 
 
 def texts(letters: str) -> frozenset[str]:
-    """What stands for the texts of numbered cells."""
+    """Ids that replace those of numbered cells with these texts."""
     return frozenset(notebook_server_facts("0", each) for each in letters)
 
 
 SETUP = frozenset({"setup", "load-data"})
-"""Ids that somebody wrote, as they stand in many notebooks."""
+"""Ids written by hand, which occur in many notebooks."""
 
 UNKNOWN = KnownLog(LOGS / "flights")
 UNTITLED = "Untitled"
@@ -64,11 +64,7 @@ CASES = {
     "a log of before records": (here(), [UNKNOWN], "flights", "path", ""),
     "the user has chosen": (here(chosen=LOGS / "x"), [log()], "x", "chosen", ""),
     "first save of Untitled, in its kernel": (
-        here("quick", cells=frozenset()),
-        [log(UNTITLED, kernel=K1)],
-        UNTITLED,
-        "kernel",
-        "",
+        here("quick", cells=frozenset()), [log(UNTITLED, kernel=K1)], UNTITLED, "kernel", "",
     ),
     "first save of Untitled, the next day": (
         here("quick"),
@@ -102,47 +98,23 @@ CASES = {
         "",
     ),
     "deleted and made anew, with the number of the old file": (
-        here(cells=ids("n")),
-        [log()],
-        "flights-2",
-        "new",
-        "gone",
+        here(cells=ids("n")), [log()], "flights-2", "new", "gone",
     ),
     "deleted and made anew, no cell in it yet": (
-        here(cells=frozenset()),
-        [log()],
-        "flights-2",
-        "new",
-        "gone",
+        here(cells=frozenset()), [log()], "flights-2", "new", "gone",
     ),
     "the number of a file that is gone went to one of another name": (
-        here("fresh", cells=ids("n")),
-        [log()],
-        "fresh",
-        "new",
-        "",
+        here("fresh", cells=ids("n")), [log()], "fresh", "new", "",
     ),
     "moved with its cells to another disk": (
-        here("moved", file=(2, 7)),
-        [log()],
-        "flights",
-        "cells",
-        "",
+        here("moved", file=(2, 7)), [log()], "flights", "cells", "",
     ),
     "checked out of git": (here(file=OTHER_FILE), [log()], "flights", "cells", ""),
     "ids written by hand, checked out of git": (
-        here(file=OTHER_FILE, cells=SETUP),
-        [log(cells=SETUP)],
-        "flights",
-        "cells",
-        "",
+        here(file=OTHER_FILE, cells=SETUP), [log(cells=SETUP)], "flights", "cells", "",
     ),
     "ids written by hand, renamed": (
-        here("renamed", cells=SETUP),
-        [log(cells=SETUP)],
-        "flights",
-        "file",
-        "",
+        here("renamed", cells=SETUP), [log(cells=SETUP)], "flights", "file", "",
     ),
     "one of them, in the number of a file that is gone": (
         here("other", cells=frozenset({"setup", "plot"})),
@@ -152,11 +124,7 @@ CASES = {
         "maybe",
     ),
     "ids written by hand, and those of a notebook that is gone": (
-        here("other", file=OTHER_FILE, cells=SETUP),
-        [log(cells=SETUP)],
-        "other",
-        "new",
-        "maybe",
+        here("other", file=OTHER_FILE, cells=SETUP), [log(cells=SETUP)], "other", "new", "maybe",
     ),
     "one of them, before the notebook was saved": (
         here("other", file=None, cells=frozenset({"setup"})),
@@ -180,11 +148,7 @@ CASES = {
         "",
     ),
     "a copy, its original there": (
-        here("copy", file=OTHER_FILE),
-        [log(lives="/w/flights.ipynb")],
-        "copy",
-        "new",
-        "copy",
+        here("copy", file=OTHER_FILE), [log(lives="/w/flights.ipynb")], "copy", "new", "copy",
     ),
     "a copy that has its own log by now": (
         here("copy", file=OTHER_FILE),
@@ -222,32 +186,16 @@ CASES = {
         "",
     ),
     "a notebook that keeps no ids of cells": (
-        here(cells=None),
-        [log(cells=())],
-        "flights",
-        "path",
-        "",
+        here(cells=None), [log(cells=())], "flights", "path", "",
     ),
     "one without ids, and another file than the log knows": (
-        here(cells=None, file=OTHER_FILE),
-        [log(cells=())],
-        "flights-2",
-        "new",
-        "gone",
+        here(cells=None, file=OTHER_FILE), [log(cells=())], "flights-2", "new", "gone",
     ),
     "one without ids, renamed": (
-        here("renamed", cells=None),
-        [log(cells=())],
-        "renamed",
-        "new",
-        "maybe",
+        here("renamed", cells=None), [log(cells=())], "renamed", "new", "maybe",
     ),
     "a runner that tells nothing but the path": (
-        here(cells=None, file=None, kernel=""),
-        [log()],
-        "flights",
-        "path",
-        "",
+        here(cells=None, file=None, kernel=""), [log()], "flights", "path", "",
     ),
     "one that tells the path of a notebook that was renamed to it": (
         here(cells=None, file=None, kernel=""),
@@ -278,25 +226,13 @@ CASES = {
         "",
     ),
     "numbered cells, all of them edited": (
-        here(cells=texts("xyz")),
-        [log(cells=texts("ab"))],
-        "flights",
-        "path",
-        "",
+        here(cells=texts("xyz")), [log(cells=texts("ab"))], "flights", "path", "",
     ),
     "cells that were numbered in the file after the log saw them": (
-        here(cells=texts("ab")),
-        [log()],
-        "flights",
-        "path",
-        "",
+        here(cells=texts("ab")), [log()], "flights", "path", "",
     ),
     "numbered cells, renamed and all of them edited": (
-        here("renamed", cells=texts("xyz")),
-        [log(cells=texts("ab"))],
-        "renamed",
-        "new",
-        "maybe",
+        here("renamed", cells=texts("xyz")), [log(cells=texts("ab"))], "renamed", "new", "maybe",
     ),
     "numbered cells, in another file of the name": (
         here(file=OTHER_FILE, cells=texts("xyz")),
@@ -328,13 +264,9 @@ CASES = {
     ),
     "nobody tells the name": (NotebookFacts(kernel=K1), [log()], None, "new", ""),
     "nobody tells the name, but the kernel has a log": (
-        NotebookFacts(kernel=K1),
-        [log(kernel=K1)],
-        "flights",
-        "kernel",
-        "",
+        NotebookFacts(kernel=K1), [log(kernel=K1)], "flights", "kernel", "",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -486,7 +418,7 @@ def test_record_is_read_as_written_and_retains_last_cells(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("name", "automatic"), [("Untitled-2", True), ("flights", False)])
 def test_record_of_earlier_release_has_no_names(tmp_path: Path, name: str, automatic: bool) -> None:
-    """Then only a name that no user gives is known to be no user's."""
+    """Without the record, only a name that users never choose is known to be automatic."""
     folder = tmp_path / name
     folder.mkdir()
     write_record(folder, LogRecord("/w/a.ipynb", FILE, ("a",), K1, str(folder), 5.5))

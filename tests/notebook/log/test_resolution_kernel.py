@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import nbformat
@@ -19,15 +19,12 @@ COUNT = "print('rows', flights.count())"
 
 @contextmanager
 def started(folder: Path, notebook: str | None) -> Iterator[Kernel]:
-    kernel = Kernel(folder, notebook=notebook)
-    try:
+    with closing(Kernel(folder, notebook=notebook)) as kernel:
         yield kernel
-    finally:
-        kernel.close()
 
 
 def save(path: Path, *cells: tuple[str, str]) -> None:
-    """Saves a notebook of ids and texts as Jupyter does: into the file that is there."""
+    """Saves a notebook as Jupyter does: into the existing file."""
     made = [nbformat.v4.new_code_cell(text, id=known) for known, text in cells]
     path.write_text(nbformat.writes(nbformat.v4.new_notebook(cells=made)))
 
@@ -43,7 +40,7 @@ CELLS = ((INPUT, FLIGHTS), (LOADED, LOAD))
 
 
 def test_log_follows_notebook_in_kernel(folder: Path) -> None:
-    """First save, restart, the next day, the next Untitled, a copy, a move: one life of it."""
+    """One life: first save, restart, the next day, the next Untitled, a copy, a move."""
     untitled, quick = folder / "Untitled.ipynb", folder / "quick.ipynb"
     save(untitled)
     with started(folder, "Untitled.ipynb") as kernel:
@@ -106,7 +103,7 @@ def test_recreated_notebook_gets_new_log_and_may_adopt_old_one(folder: Path) -> 
 
 
 def test_notebooks_with_numbered_cells_are_no_copies(folder: Path) -> None:
-    """As tools leave them that strip notebooks for git: each has a cell `0`."""
+    """Tools that strip notebooks for git number the cells: each notebook has a cell `0`."""
     first, second = folder / "first.ipynb", folder / "second.ipynb"
     numbered = (("0", FLIGHTS), ("1", LOAD), ("2", COUNT))
     save(first, *numbered)
@@ -130,7 +127,7 @@ def test_notebooks_with_numbered_cells_are_no_copies(folder: Path) -> None:
 
 
 def test_forged_notebook_id_opens_no_log_of_another_folder(folder: Path) -> None:
-    """Nothing of a notebook is known before it is saved but the id of the cell that runs."""
+    """Before a notebook is saved, only the id of the running cell is known."""
     with started(folder, "first.ipynb") as kernel:
         assert kernel.run(FLIGHTS, cell="setup").status == "ok"
         assert kernel.run(LOAD, cell="load-data").status == "ok"

@@ -23,7 +23,7 @@ CELLS = (("input", FLIGHTS), ("load", LOAD))
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of the server that most tests here share; one user has one key."""
+    """The folder of the server that most tests share; one user has one key."""
     made = tmp_path_factory.mktemp("server")
     before = os.environ.get("NOSYNC_KEY_FILE")
     os.environ["NOSYNC_KEY_FILE"] = str(made / "keys" / "key")
@@ -42,7 +42,7 @@ def url(home: Path) -> Iterator[str]:
 
 @pytest.fixture
 def root(home: Path, url: str) -> Path:
-    """Where the server keeps notebooks, emptied."""
+    """The folder of the server's notebooks, emptied."""
     for each in (home / "root").iterdir():
         shutil.rmtree(each) if each.is_dir() else each.unlink()
     return home / "root"
@@ -78,7 +78,7 @@ def test_log_follows_notebook_through_server(url: str, home: Path, root: Path) -
 
 
 def test_notebook_renamed_before_first_cell_uses_new_name(url: str, home: Path, root: Path) -> None:
-    """Its kernel was started under the old name, and is told no other."""
+    """Its kernel started under the old name and gets no other."""
     with (
         closing(ServedNotebook(url, home)) as early,
         closing(ServedNotebook(url, home)) as neighbour,
@@ -99,7 +99,7 @@ def test_notebook_renamed_before_first_cell_uses_new_name(url: str, home: Path, 
 def test_notebook_that_loads_extension_late_is_identified_by_cells(
     url: str, home: Path, root: Path
 ) -> None:
-    """What the old name stood for is not known then; a copy has the same cells."""
+    """The owner of the old name is unknown then; a copy has the same cells."""
     load = "%load_ext nosync\n" + FLIGHTS
     with closing(ServedNotebook(url, home)) as early:
         early.run("%unload_ext nosync", cell="1e0b1b6a")
@@ -183,7 +183,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 def test_log_follows_notebook_through_git_checkout(tmp_path: Path) -> None:
-    """git replaces the file: its number is another one, its cells may be those of another day."""
+    """git replaces the file: its inode changes, and its cells may be older."""
     work = tmp_path / "work"
     work.mkdir()
     path = work / "flights.ipynb"
@@ -217,7 +217,7 @@ RUNNERS = ("execute --inplace", "nbconvert --execute --to notebook --inplace")
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_runner_reports_temporary_log(home: Path, url: str, tmp_path: Path, runner: str) -> None:
-    """It tells no name; NOSYNC_SESSION does."""
+    """Runners pass no name; NOSYNC_SESSION does."""
     made = [nbformat.v4.new_code_cell(text, id=known) for known, text in CELLS]
     spec = {"name": "nosync", "display_name": "Python 3 (NoSync)", "language": "python"}
     notebook = nbformat.v4.new_notebook(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,16 +21,13 @@ VALUES = "[('AA', 2, 30), ('UA', 1, 5)]"
 
 @contextmanager
 def started(folder: Path, notebook: str = "flights.ipynb") -> Iterator[Kernel]:
-    kernel = Kernel(folder, notebook=notebook)
-    try:
+    with closing(Kernel(folder, notebook=notebook)) as kernel:
         yield kernel
-    finally:
-        kernel.close()
 
 
 @pytest.fixture
 def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a notebook whose log had a replica, and is gone."""
+    """The folder of a notebook whose log had a replica and was deleted."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
     with started(tmp_path) as kernel:
         for cell in (FLIGHTS, DELAYS, f"%dd replicas add file://{tmp_path}/copies"):

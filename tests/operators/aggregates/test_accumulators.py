@@ -29,7 +29,7 @@ counts = st.one_of(st.integers(-2, 2), st.sampled_from([2**32, -(2**32), 2**33])
 
 
 def of(type_: str, drawn: list[tuple[Any, int, int]]) -> Slots | str:
-    """The slots of (value, count, group); what counts more than 64 bits is told."""
+    """The slots of (value, count, group), or "too many" beyond 64 bits."""
     dtype = np.float64 if type_ == "double" else np.int64
     column = np.array([value for value, _, _ in drawn], dtype)
     diff = np.array([count for _, count, _ in drawn], np.int64)
@@ -42,7 +42,7 @@ def of(type_: str, drawn: list[tuple[Any, int, int]]) -> Slots | str:
 
 
 def plain(slots: Slots | str) -> Any:
-    """Slots without those of zeros alone: what counts is what a group's numbers are."""
+    """Slots without those that are all zero."""
     if isinstance(slots, str):
         return slots
     return {slot: numbers.tolist() for slot, numbers in slots.items() if numbers.any()}
@@ -76,7 +76,7 @@ def test_scalar_contributions_equal_vectorised_ones(bins_max: int, data: st.Data
 def test_contributions_of_several_columns_equal_those_of_each(
     data: st.DataObject, width: int
 ) -> None:
-    """Also beside an integer, and where one of them is not finite."""
+    """Also with an integer column, and with non-finite values."""
     numbers = st.one_of(values["double"], st.floats(-1e6, 1e6))
     n = data.draw(st.integers(1, 12))
     given_: list[FeedValues] = []

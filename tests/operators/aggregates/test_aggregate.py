@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from checks.checking import opened, run
+from checks.checking import run
 from hypothesis import given
 from hypothesis import strategies as st
 from models import aggregate_model, model
@@ -41,7 +41,7 @@ def agrees(
     """Compares aggregates by the first column, or of all rows, with the model.
 
     Args:
-        negative: whether rows may be there less than 0 times.
+        negative: allow negative counts of rows.
     """
     named = {f"n{i}": sql for i, sql in enumerate(calls)}
     wanted = [("count_star",), *calls.values()]
@@ -219,82 +219,78 @@ def test_keys_and_values_with_equal_hashes_stay_apart(
         agrees(data, (key, of, "int"), calls)
 
 
-def test_aggregates_of_no_rows_are_one_row() -> None:
-    with opened() as session:
-        rows = session.input("rows", "x int, o int")
-        found = session.stage(
-            "found",
-            rows.agg(
-                n="count(distinct x)",
-                s="stddev_pop(x)",
-                b="bit_xor(x)",
-                t="bool_or(x > 0)",
-                l="collect_set(x)",
-                m="min_by(x, o)",
-            ),
-        )
-        session.commit()
-        assert found.rows() == [(0, None, None, None, [], None)]
+def test_aggregates_of_no_rows_are_one_row(session: Session) -> None:
+    rows = session.input("rows", "x int, o int")
+    found = session.stage(
+        "found",
+        rows.agg(
+            n="count(distinct x)",
+            s="stddev_pop(x)",
+            b="bit_xor(x)",
+            t="bool_or(x > 0)",
+            l="collect_set(x)",
+            m="min_by(x, o)",
+        ),
+    )
+    session.commit()
+    assert found.rows() == [(0, None, None, None, [], None)]
 
 
 # -- examples ----------------------------------------------------------------------------------
 
 
-def test_variance_is_exact_after_removal_of_huge_values() -> None:
-    with opened() as session:
-        rows = session.input("rows", "x double")
-        stage = session.stage("stage", rows.agg(s="sum(x)", v="var_samp(x)", d="stddev(x)"))
-        rows.insert([(0.1,), (0.2,), (0.4,)])
-        session.commit()
-        before = stage.rows()
-        huge = [(1e200,), (-1e-200,), (float("nan"),), (float("inf"),)]
-        rows.insert(huge)
-        session.commit()
-        assert stage.rows() != before
-        rows.remove(huge)
-        session.commit()
-        assert stage.rows() == before
-        third = sum(map(Fraction, (0.1, 0.2, 0.4))) / 3
-        exact = sum((Fraction(x) - third) ** 2 for x in (0.1, 0.2, 0.4)) / 2
-        assert before[0].v == float(exact)
+def test_variance_is_exact_after_removal_of_huge_values(session: Session) -> None:
+    rows = session.input("rows", "x double")
+    stage = session.stage("stage", rows.agg(s="sum(x)", v="var_samp(x)", d="stddev(x)"))
+    rows.insert([(0.1,), (0.2,), (0.4,)])
+    session.commit()
+    before = stage.rows()
+    huge = [(1e200,), (-1e-200,), (float("nan"),), (float("inf"),)]
+    rows.insert(huge)
+    session.commit()
+    assert stage.rows() != before
+    rows.remove(huge)
+    session.commit()
+    assert stage.rows() == before
+    third = sum(map(Fraction, (0.1, 0.2, 0.4))) / 3
+    exact = sum((Fraction(x) - third) ** 2 for x in (0.1, 0.2, 0.4)) / 2
+    assert before[0].v == float(exact)
 
 
-def test_agg_accepts_expressions_over_aggregates() -> None:
-    with opened() as session:
-        rows = session.input("rows", "k string, x int, b boolean")
-        rows.insert([("a", 3, True), ("a", 5, True), ("a", 5, False)])
-        session.commit()
-        found = rows.group_by("k").agg(
-            share="count(distinct x) / count(*)",
-            all="if(every(b), 'all', 'not all')",
-            odd="bit_or(x) - bit_and(x)",
+def test_agg_accepts_expressions_over_aggregates(session: Session) -> None:
+    rows = session.input("rows", "k string, x int, b boolean")
+    rows.insert([("a", 3, True), ("a", 5, True), ("a", 5, False)])
+    session.commit()
+    found = rows.group_by("k").agg(
+        share="count(distinct x) / count(*)",
+        all="if(every(b), 'all', 'not all')",
+        odd="bit_or(x) - bit_and(x)",
+    )
+    assert found.rows() == [("a", 2 / 3, "not all", 6)]
+
+
+def test_aggregates_work_inside_loops(session: Session) -> None:
+    roads = session.input("roads", "a string, b string, km int")
+    starts = session.input("starts", "at string, via string, km int")
+
+    def body(found: Collection) -> Collection:
+        on = found.join(roads.rename({"km": "more"}), on={"at": "a"})
+        further = on.select("b AS at", "at AS via", "km + more AS km")
+        return (
+            starts.concat(further)
+            .group_by("at")
+            .agg(via="min_by(via, km)", km="min(km)", ways="count(distinct via)")
+            .select("at", "via", "km")
         )
-        assert found.rows() == [("a", 2 / 3, "not all", 6)]
 
-
-def test_aggregates_work_inside_loops() -> None:
-    with opened() as session:
-        roads = session.input("roads", "a string, b string, km int")
-        starts = session.input("starts", "at string, via string, km int")
-
-        def body(found: Collection) -> Collection:
-            on = found.join(roads.rename({"km": "more"}), on={"at": "a"})
-            further = on.select("b AS at", "at AS via", "km + more AS km")
-            return (
-                starts.concat(further)
-                .group_by("at")
-                .agg(via="min_by(via, km)", km="min(km)", ways="count(distinct via)")
-                .select("at", "via", "km")
-            )
-
-        best = session.stage("best", starts.iterate(body))
-        starts.insert([("a", None, 0)])
-        roads.insert([("a", "b", 5), ("b", "c", 5), ("a", "c", 20), ("c", "d", 1)])
-        session.commit()
-        assert best.rows() == [("a", None, 0), ("b", "a", 5), ("c", "b", 10), ("d", "c", 11)]
-        roads.remove([("b", "c", 5)])
-        session.commit()
-        assert best.rows() == [("a", None, 0), ("b", "a", 5), ("c", "a", 20), ("d", "c", 21)]
+    best = session.stage("best", starts.iterate(body))
+    starts.insert([("a", None, 0)])
+    roads.insert([("a", "b", 5), ("b", "c", 5), ("a", "c", 20), ("c", "d", 1)])
+    session.commit()
+    assert best.rows() == [("a", None, 0), ("b", "a", 5), ("c", "b", 10), ("d", "c", 11)]
+    roads.remove([("b", "c", 5)])
+    session.commit()
+    assert best.rows() == [("a", None, 0), ("b", "a", 5), ("c", "a", 20), ("d", "c", 21)]
 
 
 @pytest.mark.parametrize(
@@ -307,22 +303,19 @@ def test_aggregates_work_inside_loops() -> None:
     ],
 )
 def test_total_out_of_range_names_stage_and_changes_nothing(
-    type_: str, sql: str, value: Any
+    session: Session, type_: str, sql: str, value: Any
 ) -> None:
-    with opened() as session:
-        rows = session.input("rows", f"x {type_}")
-        stage = session.stage("total", rows.agg(t=sql))
-        rows.insert([(value,), (value,)])
-        with pytest.raises(
-            ExpressionError, match=r"stage 'total': .* is outside the range"
-        ) as caught:
-            session.commit()
-        assert "cast(x as" in str(caught.value.hint)
-        assert stage.rows(at=session.now) == [(None,)]
-        session.discard()
-        rows.insert([(value,), (value,), (-value,)] if sql == "sum(x)" else [(Decimal(1),)])
+    rows = session.input("rows", f"x {type_}")
+    stage = session.stage("total", rows.agg(t=sql))
+    rows.insert([(value,), (value,)])
+    with pytest.raises(ExpressionError, match=r"stage 'total': .* is outside the range") as caught:
         session.commit()
-        assert stage.rows() == [(value if sql == "sum(x)" else Decimal(1),)]
+    assert "cast(x as" in str(caught.value.hint)
+    assert stage.rows(at=session.now) == [(None,)]
+    session.discard()
+    rows.insert([(value,), (value,), (-value,)] if sql == "sum(x)" else [(Decimal(1),)])
+    session.commit()
+    assert stage.rows() == [(value if sql == "sum(x)" else Decimal(1),)]
 
 
 # -- the cost of a hot group -------------------------------------------------------------------

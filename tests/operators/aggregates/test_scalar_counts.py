@@ -28,7 +28,7 @@ ROWS = st.lists(
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: Any) -> Aggregate:
-    """Two counts of rows by two keys, compiled as it is for users."""
+    """Two counts of rows by two keys, compiled as for users."""
     with open_session(tmp_path_factory.mktemp("few") / "few.nosync") as session:
         rows = session.input("rows", "k string, j int")
         session.stage("stage", rows.group_by("k", "j").agg(n="count(*)", again="count(1)"))
@@ -45,7 +45,7 @@ def updates_of(rows: list[Any]) -> Updates:
 
 
 def run(operator: Aggregate, epochs: list[list[Any]], *, few: bool) -> list[Any]:
-    """The rows that come and go, and the change of the state, of each epoch until one fails."""
+    """The output rows and the state change of each epoch until one fails."""
     (layout,) = operator.state
     trace, memo = Trace(layout), CountSlotCache()
     made: list[Any] = []

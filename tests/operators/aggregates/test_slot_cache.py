@@ -16,7 +16,7 @@ from nosync_nb.trace import Trace
 
 
 def looks(session: Any, commit: Any) -> int:
-    """How many groups the stage looked up in its trace during a commit."""
+    """The number of groups that the stage looks up in its trace during a commit."""
     count = 0
     stored = accumulators.stored
 

@@ -30,7 +30,7 @@ integers = st.lists(st.one_of(st.integers(-3, 3), st.integers(-(2**63), 2**63 - 
 
 
 def slots_of(groups: list[list[Any]], type_: str, dtype: Any) -> tuple[Slots, Any]:
-    """The slots of groups of values, and how many values each has; the rest are empty."""
+    """The slots of groups of values, and the number of values of each group; the rest are empty."""
     flat = np.array([v for group in groups for v in group], dtype)
     number = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     slots: Slots = {}
@@ -41,14 +41,14 @@ def slots_of(groups: list[list[Any]], type_: str, dtype: Any) -> tuple[Slots, An
 
 
 def same(left: list[Any], right: list[Any]) -> bool:
-    """Whether values are the same bits, but that there are many NaN."""
+    """Compares values bit by bit; all NaN are equal."""
     return [np.float64(v).tobytes() if v == v else "NaN" for v in left if v is not None] == [
         np.float64(v).tobytes() if v == v else "NaN" for v in right if v is not None
     ] and [v is None for v in left] == [v is None for v in right]
 
 
 def both(function: str, groups: list[list[Any]], type_: str, result: str, dtype: Any) -> bool:
-    """Whether both ways give the same; the quick one must take it on."""
+    """Compares the vectorised path, which must apply, with the scalar path."""
     slots, count = slots_of(groups, type_, dtype)
     quick = group_totals(function, slots, BASE, type_, result, count)
     assert quick is not None

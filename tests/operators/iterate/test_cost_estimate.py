@@ -1,7 +1,7 @@
-"""The choice of a loop's method: the same rows and traces, whatever is chosen when.
+"""The choice of a loop's method: the same rows and traces under any choices.
 
-What a loop does in an epoch is a question of cost. Here it is decided by dice, so that every choice
-meets every other, with crashes, checkpoints, files, readers and replays in between.
+Cost normally decides how a loop runs. Here dice decide, so that every choice meets every other,
+with crashes, checkpoints, files, readers and replays in between.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PROGRAMS: Mapping[str, Any] = {
 
 
 class Dice(LoopCostEstimate):
-    """An effort that does not think."""
+    """A cost estimate with random answers."""
 
     chance: random.Random
     chosen: dict[str, int]
@@ -71,13 +71,13 @@ class Dice(LoopCostEstimate):
 
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has more than some rows goes to files."""
+    """Spills small batches to files."""
     monkeypatch.setattr("nosync_nb.store.store.SPILL_ROWS", 36)
     monkeypatch.setattr("nosync_nb.session.maintenance.maintenance.SPILL_ROWS", 36)
 
 
 def edited(session: Session, chance: random.Random, live: list[tuple[int, int]]) -> None:
-    """Changes some edges; now and then nearly all."""
+    """Changes some edges, sometimes nearly all."""
     for _ in range(chance.choice([1, 1, 2, 12])):
         if live and chance.random() < 0.5:
             live.pop(chance.randrange(len(live)))
@@ -88,7 +88,7 @@ def edited(session: Session, chance: random.Random, live: list[tuple[int, int]])
 
 
 def reopened(session: Session, path: Path, chance: random.Random) -> Session:
-    """The session after a proper end or a crash, with all that it held."""
+    """Reopens the session after a proper end or a crash, and compares its traces."""
     before = traces(session)
     if chance.random() < 0.5:
         session.close()
@@ -101,7 +101,7 @@ def reopened(session: Session, path: Path, chance: random.Random) -> Session:
 
 
 def compare(session: Session, names: Mapping[str, Any]) -> dict[str, Bag]:
-    """Holds each stage against the same expression from scratch."""
+    """Compares each stage with its expression computed from scratch."""
     edges = session["edges"]
     found = {name: held(session[name]) for name in names}
     assert found == {name: held(build(edges)) for name, build in names.items()}
@@ -166,7 +166,7 @@ def test_loop_is_right_under_any_choice_of_method(
 
 
 def resting(session: Session) -> bool:
-    """Whether some loop rests."""
+    """Returns True if some loop rests."""
     services_of(session).gate.run_pre_write_tasks()
     marks = [
         traces_of(session).get(node.state[-1])
@@ -231,25 +231,24 @@ def test_dense_loop_is_recomputed_and_logs_only_its_result(tmp_path: Path) -> No
         assert held(session["ranks"]) == held(graphs.pagerank(session["edges"]))
 
 
-def test_loop_returns_to_increments_after_small_changes(tmp_path: Path) -> None:
-    with nosync_nb.open(tmp_path / "log") as session:
-        edges = session.input("edges", EDGES)
-        session.stage("ranks", graphs.pagerank(edges))
-        edges.insert(tangle())
+def test_loop_returns_to_increments_after_small_changes(session: Session) -> None:
+    edges = session.input("edges", EDGES)
+    session.stage("ranks", graphs.pagerank(edges))
+    edges.insert(tangle())
+    session.commit()
+    first = session.stats["touched"]
+    for epoch in range(4):
+        (edges.remove if epoch % 2 else edges.insert)([(5, 60)])
         session.commit()
-        first = session.stats["touched"]
-        for epoch in range(4):
-            (edges.remove if epoch % 2 else edges.insert)([(5, 60)])
-            session.commit()
-        assert resting(session)
-        for node in range(PATIENCE_MAX + 2):  # links that nobody links to
-            edges.insert([(1000 + node, 2000 + node)])
-            session.commit()
-        assert not resting(session)
-        before = session.stats["touched"]
-        edges.insert([(5000, 6000)])
+    assert resting(session)
+    for node in range(PATIENCE_MAX + 2):  # links that nobody links to
+        edges.insert([(1000 + node, 2000 + node)])
         session.commit()
-        assert session.stats["touched"] - before < first / 50
+    assert not resting(session)
+    before = session.stats["touched"]
+    edges.insert([(5000, 6000)])
+    session.commit()
+    assert session.stats["touched"] - before < first / 50
 
 
 @pytest.mark.parametrize("bound", ["FRAME_BYTES", "SPILL_ROWS"])
@@ -272,7 +271,7 @@ def test_cost_estimate_survives_epoch_in_files(
 
 def test_successful_row_runs_shorten_pause() -> None:
     def pause(effort: LoopCostEstimate) -> int:
-        """For how many epochs the mirror is left out after a run over rows was given up."""
+        """The number of epochs without row cache after an abandoned run on the row path."""
         effort.gave_up()
         return next(n for n in range(1000) if effort.mirrors())
 

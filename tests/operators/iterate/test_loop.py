@@ -23,19 +23,17 @@ from nosync_nb.operators.iterate.divergence import DivergenceDetector
 
 
 def bag(collection: Collection, at: Any = None) -> dict[Any, int]:
-    """The rows with their counts."""
     return dict(Counter(tuple(row) for row in collection.rows(at=at)))
 
 
 def net(collection: Collection) -> dict[Any, int]:
-    """The net changes of the last epoch."""
     now = session_of(collection).epoch(None)
     table = collection.changes(after=now - 1, upto=now).to_pydict()
     return {tuple(row[:-1]): row[-1] for row in zip(*table.values(), strict=True)}
 
 
 def state_rows(session: Session, stage: str) -> int:
-    """The rows that a stage's operators remember, added up over their layers."""
+    """The rows of a stage's operator state."""
     node = graph_of(session).named[stage]
     version = snapshot_of(session).version
     total = 0
@@ -46,7 +44,6 @@ def state_rows(session: Session, stage: str) -> int:
 
 
 def reach(roots: Collection, edges: Collection) -> Collection:
-    """What can be reached from the roots."""
     return roots.iterate(
         lambda r: r.join(edges, on={"node": "src"}).select("dst as node").concat(roots).distinct()
     )

@@ -1,6 +1,6 @@
 """Small changes in loops: the row path has the rows, traces and errors of the batch path.
 
-Two sessions get the same edits, and one of them runs its loops on traces alone.
+Two sessions get the same edits, and one of them uses the batch path only.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ NODES = 7
 
 
 def named(edges: Collection) -> Collection:
-    """The same edges between texts; node 0 has no name."""
+    """The edges between texts; node 0 has no name."""
     name = "CASE WHEN {0} > 0 THEN concat('node ', CAST({0} AS STRING)) END AS {0}"
     return edges.select(name.format("src"), name.format("dst"))
 
 
 def behind(edges: Collection) -> Collection:
-    """What is reached from 1, nulls too, and not from 2 at once."""
+    """The nodes reached from 1, null included, without the neighbours of 2."""
     start = named(edges).filter("src = 'node 1'").select("src AS node")
     far = named(edges).filter("src = 'node 2'").select("dst AS node")
     return start.iterate(
@@ -62,7 +62,7 @@ def sums(edges: Collection) -> Collection:
 
 
 def counted(edges: Collection) -> Collection:
-    """Copies that are counted, by a filter of copies."""
+    """Counts of copies, filtered by their number."""
     return edges.iterate(
         lambda held: (
             held.group_by("dst")
@@ -82,7 +82,7 @@ def counted(edges: Collection) -> Collection:
 
 
 def winners(edges: Collection) -> Collection:
-    """The first and the last by an order that many share, of values and orders that may be null."""
+    """Extremes by an order with ties, with null values and orders."""
     ends = named(edges)
     return ends.iterate(
         lambda held: (
@@ -121,7 +121,7 @@ PROGRAMS: dict[str, Any] = {
 
 
 class Counts:
-    """How often loops were run how, while a test lasts."""
+    """Counts the runs of loops by path, during a test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tried: Counter[str] = Counter()
@@ -150,7 +150,7 @@ def test_row_path_equals_batch_path(
 
 
 def follow(build: Any, seed: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compares a program with itself over edits at random."""
+    """Compares both paths over random edits."""
     chance = random.Random(seed)
     live = [(chance.randrange(NODES), chance.randrange(NODES)) for _ in range(NODES)]
     with nosync_nb.open(path / "a") as rows, nosync_nb.open(path / "b") as batches:
@@ -176,7 +176,6 @@ def follow(build: Any, seed: int, path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def fragile(row: Any) -> tuple[int, int]:
-    """Refuses node 50."""
     if row[0] == 50:
         raise ValueError("not 50")
     return row[0], row[1]
@@ -205,7 +204,7 @@ def test_row_cache_is_right_after_failed_epochs(
 
 
 def moved(edges: Collection) -> Collection:
-    """Tokens that go along all edges at once, and never stop."""
+    """Tokens that move along all edges in each round, and never stop."""
     return edges.filter("src = 0").iterate(
         lambda held: held.join(edges.rename({"src": "dst", "dst": "to"}), on="dst").select(
             "dst AS src", "to AS dst"
@@ -221,27 +220,26 @@ def moved(edges: Collection) -> Collection:
     ],
 )
 def test_row_path_raises_divergence_like_batch_path(
-    more: list[tuple[int, int]], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    more: list[tuple[int, int]], message: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = Counts(monkeypatch)
     live = [(0, 1), (1, 2)]
-    with nosync_nb.open(tmp_path / "log") as session:
-        stage = session.stage("stage", moved(session.input("edges", EDGES)))
-        for each in [(0, 5), (5, 6), (6, 7)]:
-            live.append(each)
-            commit(session, live)
-        assert counts.tried["rows"] == 2
-        for _ in range(2):
-            with pytest.raises(DivergenceError, match=message):
-                commit(session, [*live, *more])
-        assert counts.tried["rows"] == 2
-        commit(session, [*live, (7, 8)])
-        assert held(stage) == held(moved(session["edges"]))
+    stage = session.stage("stage", moved(session.input("edges", EDGES)))
+    for each in [(0, 5), (5, 6), (6, 7)]:
+        live.append(each)
+        commit(session, live)
+    assert counts.tried["rows"] == 2
+    for _ in range(2):
+        with pytest.raises(DivergenceError, match=message):
+            commit(session, [*live, *more])
+    assert counts.tried["rows"] == 2
+    commit(session, [*live, (7, 8)])
+    assert held(stage) == held(moved(session["edges"]))
 
 
 @pytest.fixture
 def mirrors(monkeypatch: pytest.MonkeyPatch) -> list[key_cache.LoopKeyCaches]:
-    """All mirrors that loops make while a test lasts."""
+    """The row caches that loops create during a test."""
     made: list[key_cache.LoopKeyCaches] = []
 
     class Noted(key_cache.LoopKeyCaches):
@@ -322,7 +320,7 @@ def test_row_cache_is_rebuilt_at_growing_intervals(
 
 
 def test_row_cache_is_dropped_after_epoch_of_batch_path(session: Session) -> None:
-    """Merges leave nothing of rows that cancelled; such an epoch is run without looking at rows."""
+    """Merges delete cancelled rows, and such an epoch runs on the batch path."""
     edges, roots = session.input("edges", "src int, dst int"), session.input("roots", "node int")
     edges.insert([(1, 2), (2, 3), *((3, 10 + i) for i in range(60))])
     session.commit()

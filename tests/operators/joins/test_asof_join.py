@@ -1,6 +1,6 @@
 """As-of join kernel: ties, negative counts, equal hashes and loops against a model.
 
-What they give for times of all kinds is in test_windows.py.
+The results for times of all kinds are in test_windows.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 @pytest.fixture(scope="module")
 def few_at_first() -> Iterator[None]:
-    """Looks at so few rows at first that it must look again."""
+    """Makes the first lookup so small that a second one is needed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asof_join, "_LOOK", 1)
         patch.setattr(asof_join, "_FURTHER", 2)
@@ -54,7 +54,7 @@ def latest(left: Bag, right: Bag, tolerance: int | None = None) -> Bag:
 
 
 def joined(a: Collection, b: Collection, tolerance: int | None = None) -> Collection:
-    """The join of which `latest` is the model."""
+    """The join of the model `latest`."""
     other = b.select(*(f"{old} AS {new}" for old, new in zip(b.schema.names, PLAIN, strict=True)))
     return windows.asof_join(a, other, on={"c0": "k"}, time={"c1": "t"}, tolerance=tolerance).drop(
         "t"
@@ -96,7 +96,7 @@ def test_keys_with_equal_hashes_have_own_matches(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_asof_join_works_inside_loop(data: st.DataObject) -> None:
-    """Rows go on with what they met, until there is nothing new."""
+    """Rows continue with their matches until nothing changes."""
 
     def build(a: Collection, b: Collection) -> Collection:
         return a.iterate(

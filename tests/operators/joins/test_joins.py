@@ -1,6 +1,6 @@
 """Joins: outer, computed keys, cross, several at once, and their errors.
 
-The kinds themselves are held against the model in test_operators.py.
+test_operators.py compares each kind with the model.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ def sides(session: Session) -> tuple[Input, Input]:
 
 
 def count(collection: Collection) -> dict[Any, int]:
-    """The rows with their counts."""
     return dict(Counter(tuple(row) for row in collection.rows()))
 
 
@@ -83,7 +82,7 @@ def test_multiway_join_looks_up_smallest_input_first(asked: list[tuple[int, list
 
 
 def near(source: int) -> set[LookupKey]:
-    """By what the neighbours of an input in the middle are looked up."""
+    """The lookup keys of the neighbours of a middle input."""
     return {LookupKey(source - 1, (1,)), LookupKey(source + 1, (0,))}
 
 

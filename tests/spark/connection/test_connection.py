@@ -11,10 +11,11 @@ import pytest
 from internals import services_of
 
 import nosync_nb
+from nosync_nb import Session
 
 
 class SlowViews:
-    """Views that are made while others come; tells how many made some at once."""
+    """Views with a slow `create`; counts concurrent calls."""
 
     ended = False
     entered = most = 0
@@ -44,36 +45,35 @@ class SlowViews:
 
 
 def test_views_are_changed_by_one_thread_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else one that follows an older catalog leaves the view of a stage that was dropped."""
+    """Otherwise a thread with an older catalog leaves the view of a dropped stage."""
     spark = SimpleNamespace()
     views = SlowViews(spark)
-    with nosync_nb.open(tmp_path / "log") as session:
-        session.input("numbers", "x int")
-        session.input("others", "x int")
-        link = services_of(session).link
-        monkeypatch.setattr("nosync_nb.spark.spark_session.find_session", lambda user: spark)
-        monkeypatch.setattr("nosync_nb.spark.views.views.Views", lambda *_: views)
-        monkeypatch.setattr(link, "_given", spark)
-        link.follow()
-        first = threading.Thread(target=link.show_views, args=(None,))
-        first.start()
-        assert views.begun.wait(60)
-        second = threading.Thread(target=session.drop, args=["others"])
-        second.start()
-        second.join(0.2)
-        views.go_on.set()
-        for thread in (first, second):
-            thread.join(60)
-        assert views.most == 1
-        assert views.names == {"numbers"}
-        link.close()
-        monkeypatch.undo()
+    session.input("numbers", "x int")
+    session.input("others", "x int")
+    link = services_of(session).link
+    monkeypatch.setattr("nosync_nb.spark.spark_session.find_session", lambda user: spark)
+    monkeypatch.setattr("nosync_nb.spark.views.views.Views", lambda *_: views)
+    monkeypatch.setattr(link, "_given", spark)
+    link.follow()
+    first = threading.Thread(target=link.show_views, args=(None,))
+    first.start()
+    assert views.begun.wait(60)
+    second = threading.Thread(target=session.drop, args=["others"])
+    second.start()
+    second.join(0.2)
+    views.go_on.set()
+    for thread in (first, second):
+        thread.join(60)
+    assert views.most == 1
+    assert views.names == {"numbers"}
+    link.close()
+    monkeypatch.undo()
 
 
 def test_closed_session_creates_no_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody would take them away."""
+    """Nothing would delete them."""
     spark = SimpleNamespace()
     views = SlowViews(spark)
     views.go_on.set()

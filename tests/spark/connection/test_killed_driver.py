@@ -45,7 +45,7 @@ print("committed", flush=True)
 
 @contextmanager
 def pipe(path: Path) -> Iterator[int]:
-    """A pipe with a name; as both its ends are open here, nobody waits for the other one."""
+    """A named pipe; both ends are open here, so no process waits to open it."""
     os.mkfifo(path)
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -55,7 +55,7 @@ def pipe(path: Path) -> Iterator[int]:
 
 
 def until(told: int, process: subprocess.Popen[str]) -> None:
-    """Waits until somebody writes to a pipe, while a process runs."""
+    """Waits until the pipe is written, while a process runs."""
     ended = os.pidfd_open(process.pid)
     try:
         assert select.select([told, ended], [], [], 120)[0] == [told]
@@ -64,7 +64,7 @@ def until(told: int, process: subprocess.Popen[str]) -> None:
 
 
 def until_ended(pid: int) -> None:
-    """Waits for the end of a process that need not be a child of this one."""
+    """Waits for the end of a process that may not be a child of this one."""
     with suppress(ProcessLookupError):  # it has ended, and was reaped
         process = os.pidfd_open(pid)
         try:

@@ -1,6 +1,6 @@
-"""A lost Spark session: what needs none continues, the rest gets one or says so.
+"""A lost Spark session: stages without Spark continue, the others get one or report an error.
 
-Each runs in a process of its own, as no other test can use a JVM that is killed.
+Each test runs in its own process, because no other test can use a killed JVM.
 """
 
 from __future__ import annotations

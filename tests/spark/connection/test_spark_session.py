@@ -82,7 +82,7 @@ def test_jobs_are_named_and_counted(spark: Any) -> None:
 
 @contextmanager
 def stuck(spark: Any, folder: Path, tag: str) -> Iterator[list[str]]:
-    """A job of another thread that ends only if it is cancelled in the block; gives its errors."""
+    """Runs a job in another thread that ends only when cancelled; yields its errors."""
     errors: list[str] = []
     begun, never = str(folder / "begun"), str(folder / "never")
     os.mkfifo(begun)

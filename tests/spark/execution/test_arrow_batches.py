@@ -24,7 +24,7 @@ MANY = 4 * ROWS
 
 
 def lengths() -> Any:
-    """What says how many rows came; it is sent to workers, who know nothing of this file."""
+    """A function that reports the number of rows; workers cannot import this file."""
 
     def each(records: Any) -> Any:
         for record in records:

@@ -57,7 +57,7 @@ def functions_travel(spark: Any) -> Iterator[None]:
 
 
 def changes(seed: int, n: int, *, retract: Updates | None = None) -> Updates:
-    """Random rows, some of them null, some retractions of rows that are there."""
+    """Random rows with some nulls and some retractions of existing rows."""
     random = np.random.default_rng(seed)
     k = rows.objects([None if v == 0 else int(v) for v in random.integers(0, 20, n)])
     s = rows.objects([None if v == 0 else f"s{v}" for v in random.integers(0, 6, n)])
@@ -75,7 +75,7 @@ def trace(layout: Layout, batches: Sequence[Batch]) -> Trace:
 
 
 def stored(given: Trace, folder: str) -> Trace:
-    """The same trace, its oldest layer in files."""
+    """The same trace with its oldest layer in files."""
     if not given.layers:
         return given
     first, *rest = given.layers
@@ -85,7 +85,7 @@ def stored(given: Trace, folder: str) -> Trace:
 
 
 class Both:
-    """Runs an operator epoch by epoch, here and on executors, and compares."""
+    """Runs an operator epoch by epoch, in process and on executors, and compares."""
 
     def __init__(
         self, spark: Any, operator: Operator, types: Sequence[Any], carrier: StagingService
@@ -279,7 +279,7 @@ def test_raising_function_is_same_error_on_executors(spark: Any, tmp_path: Path)
 
 
 def test_raising_function_is_same_error_before_spark_expression(spark: Any, tmp_path: Path) -> None:
-    """No row can carry it there: it comes as text, under the token of the run."""
+    """No row can carry the error there: it travels as text under the token of the run."""
     output = Schema.parse("k int, y double")
     sql = compile_expression("mask(string(y))", output, types=lambda *_: ["string"])
     chain = Linear([Map(dull, SCHEMA, output), Select([sql], output)], ("string",))

@@ -25,7 +25,7 @@ GIB = 1 << 30
 
 
 def estimate(kind: str, rows: int, spark: Any, **given: Any) -> CostEstimate:
-    """One over two columns of numbers in 8 GiB."""
+    """An estimate for two columns of numbers in 8 GiB."""
     return CostEstimate(
         kind, rows, **{"size_bytes": 24 * rows, "free_bytes": 8 * GIB, **given}, spark=spark
     )

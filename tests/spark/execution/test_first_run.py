@@ -38,14 +38,14 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def queries(placement: str) -> int:
-    """How many queries of Spark a text names."""
+    """The number of Spark queries in a placement text."""
     return placement.count("Spark job")
 
 
 def test_operators_with_one_reader_run_in_one_query(
     tmp_path: Path, spark: Any, written: list[str]
 ) -> None:
-    """A join, a projection and the sum over them: the join's rows are in no file."""
+    """A join, a projection and a sum over them: the join's rows are in no file."""
     session = nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000)
     with session:
         session.input("lines", "o bigint, n bigint")
@@ -79,7 +79,7 @@ def test_operators_with_one_reader_run_in_one_query(
 
 
 def test_first_failing_operator_of_chain_is_reported(tmp_path: Path, spark: Any) -> None:
-    """What comes after it lacks rows then, and what it says of them counts for nothing."""
+    """Later operators lack rows then, so their errors are ignored."""
 
     def first(count: int) -> int:
         if count == 2:
@@ -107,7 +107,7 @@ def test_first_failing_operator_of_chain_is_reported(tmp_path: Path, spark: Any)
 
 
 def test_spark_expression_after_join_is_second_query(tmp_path: Path, spark: Any) -> None:
-    """What only Spark knows has a query of its own: the join runs before it."""
+    """A Spark expression has its own query: the join runs before it."""
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
         lines = session.input("lines", "o bigint, n bigint")
         orders = session.input("orders", "o bigint, c bigint")

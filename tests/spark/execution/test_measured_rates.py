@@ -28,7 +28,7 @@ BELIEVED = ROWS_PER_SECOND["key"]
 
 
 def noted(*speeds: float, kind: str = "key", rows: int = ROWS_MIN) -> MeasuredRates:
-    """Rates after runs that did so many rows a second, in parts of what is believed."""
+    """Rates after runs at some speeds, relative to the default rate."""
     rates = MeasuredRates()
     for speed in speeds:
         rates.note(kind, rows, rows / (speed * ROWS_PER_SECOND[kind]))

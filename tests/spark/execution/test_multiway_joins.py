@@ -23,7 +23,7 @@ def ints(**columns: Any) -> pa.Table:
 
 
 def run(path: Path, **options: Any) -> tuple[list[Any], list[str]]:
-    """Loads, defines two stages, and runs a large epoch; their rows, and where they ran."""
+    """Loads, defines two stages and commits large epochs; returns rows and placements."""
     with nosync_nb.open(path, **options) as session:
         people = session.input("people", "p bigint, town bigint")
         bought = session.input("bought", "p bigint, thing bigint, n bigint")

@@ -23,11 +23,10 @@ from nosync_nb.spark.execution.placement import Placement
 
 Rows = dict[str, list[Any]]
 EPOCHS = tried(1, soak=5)
-"""How many follow a first run; those of a soak find states of many layers."""
+"""The number of epochs after the first run; a soak covers states of many layers."""
 
 
 def stages(session: Session) -> dict[str, Collection]:
-    """One stage for every operator."""
     edges, nodes = session["edges"], session["nodes"]
     joined = edges.filter("v IS NOT NULL").join(nodes, on={"a": "k"}).with_columns(twice="v * 2")
     return {
@@ -89,7 +88,6 @@ def stages(session: Session) -> dict[str, Collection]:
 
 
 def crossed(left: Collection, right: Collection) -> Collection:
-    """All pairs, which is warned of."""
     with pytest.warns(UserWarning, match="cross"):
         return left.join(right, how="cross")
 
@@ -129,7 +127,6 @@ def edge(rng: random.Random) -> tuple[Any, ...]:
 
 
 def read(session: Session) -> Rows:
-    """Every stage's rows."""
     return {name: stage.rows() for name, stage in session.stages.items()}
 
 
@@ -166,7 +163,7 @@ SECRETLY = "started Spark"
 
 @pytest.fixture
 def no_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark can be had, and whoever has it is told of."""
+    """Spark is available, and starting it fails the test."""
 
     def start(*_: Any) -> None:
         raise AssertionError(SECRETLY)
@@ -180,7 +177,7 @@ def many(count: int) -> pa.Table:
 
 
 def joined(session: Session, start: str = "k >= 0") -> Collection:
-    """A join and a count of input `rows`, all of them; with another text it is another stage."""
+    """A join and a count of input `rows`; another predicate makes another stage."""
     rows, names = session["rows"].filter(start), session["names"]
     return rows.join(names, on={"k": "n"}).group_by("label").agg(n="count(*)")
 
@@ -195,7 +192,7 @@ def with_inputs(session: Session) -> None:
 def test_rows_of_driver_start_no_jvm(
     tmp_path: Path, no_start: None, spark_rows: int | None
 ) -> None:
-    """Neither those of the epoch nor those of a first run, which lie in files by then."""
+    """Neither the rows of an epoch nor those of a first run, which are in files by then."""
     with nosync_nb.open(tmp_path / "log", spark_rows=spark_rows) as session:
         with_inputs(session)
         before = session.stage("before", joined(session))
@@ -230,23 +227,22 @@ def test_nothing_runs_on_spark_if_it_is_off(tmp_path: Path, no_start: None) -> N
 
 
 def test_expression_that_needs_spark_is_error_if_spark_is_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         spark_session, "find_session", lambda _user: None
     )  # other tests have one running
-    with nosync_nb.open(tmp_path / "log") as session:
-        session.spark_off = True
-        with_inputs(session)
-        session["rows"].insert([(1, 1)])  # type: ignore[attr-defined]
-        session.commit()
-        with pytest.raises(
-            ExpressionError,
-            match=r"xpath_int.*\(function xpath_int\) needs Spark, which is switched off",
-        ) as caught:
-            session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x").rows()
-        assert "use 'UPPER(STRING(k))', which needs no Spark" in str(caught.value.hint)
-        assert session["rows"].select("upper(cast(k AS string)) AS text").rows()[0].text == "1"
+    session.spark_off = True
+    with_inputs(session)
+    session["rows"].insert([(1, 1)])  # type: ignore[attr-defined]
+    session.commit()
+    with pytest.raises(
+        ExpressionError,
+        match=r"xpath_int.*\(function xpath_int\) needs Spark, which is switched off",
+    ) as caught:
+        session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x").rows()
+    assert "use 'UPPER(STRING(k))', which needs no Spark" in str(caught.value.hint)
+    assert session["rows"].select("upper(cast(k AS string)) AS text").rows()[0].text == "1"
 
 
 def test_reason_is_published_before_spark_starts(
@@ -277,38 +273,37 @@ def test_reason_is_published_before_spark_starts(
 
 
 def test_rows_that_fit_in_no_memory_are_refused_before_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with nosync_nb.open(tmp_path / "log") as session:
-        session.spark_off = True
-        with_inputs(session)
-        counted = session.stage("counted", joined(session))
-        rows: Any = session["rows"]
-        session.commit()
-        table = many(50_000)
-        monkeypatch.setattr(placement, "free_bytes", lambda: table.nbytes)
-        with pytest.raises(OutOfMemoryError, match="input 'rows': 50,000 rows need"):
-            rows.insert(table)
-        with pytest.raises(OutOfMemoryError, match="none of them is pending"):
-            rows.insert(table.to_pandas())
-        with pytest.raises(OutOfMemoryError, match="input 'rows': 50,000 rows need"):
-            rows.insert([tuple(row.values()) for row in table.to_pylist()])
-        assert not session.pending
-        monkeypatch.setattr(placement, "free_bytes", lambda: 2 * table.nbytes)
+    session.spark_off = True
+    with_inputs(session)
+    counted = session.stage("counted", joined(session))
+    rows: Any = session["rows"]
+    session.commit()
+    table = many(50_000)
+    monkeypatch.setattr(placement, "free_bytes", lambda: table.nbytes)
+    with pytest.raises(OutOfMemoryError, match="input 'rows': 50,000 rows need"):
         rows.insert(table)
-        with pytest.raises(OutOfMemoryError, match="stage 'counted': 50,000 rows need") as caught:
-            session.commit()
-        assert "--on local" in str(caught.value.hint)
-        assert (session.now, counted.rows(at=1)) == (1, [])
-        assert session.pending["rows"].rows == 50_000
-        monkeypatch.undo()
+    with pytest.raises(OutOfMemoryError, match="none of them is pending"):
+        rows.insert(table.to_pandas())
+    with pytest.raises(OutOfMemoryError, match="input 'rows': 50,000 rows need"):
+        rows.insert([tuple(row.values()) for row in table.to_pylist()])
+    assert not session.pending
+    monkeypatch.setattr(placement, "free_bytes", lambda: 2 * table.nbytes)
+    rows.insert(table)
+    with pytest.raises(OutOfMemoryError, match="stage 'counted': 50,000 rows need") as caught:
         session.commit()
-        monkeypatch.setattr(placement, "free_bytes", lambda: table.nbytes)
-        with pytest.raises(OutOfMemoryError, match="stage 'more'"):
-            session.define({"more": joined(session, "k >= -1")})
-        assert "more" not in session
-        (report,) = session.define({"more": joined(session, "k >= -1")}, on="local")
-        assert (report.placement, report.rows) == ("in process", 7)
+    assert "--on local" in str(caught.value.hint)
+    assert (session.now, counted.rows(at=1)) == (1, [])
+    assert session.pending["rows"].rows == 50_000
+    monkeypatch.undo()
+    session.commit()
+    monkeypatch.setattr(placement, "free_bytes", lambda: table.nbytes)
+    with pytest.raises(OutOfMemoryError, match="stage 'more'"):
+        session.define({"more": joined(session, "k >= -1")})
+    assert "more" not in session
+    (report,) = session.define({"more": joined(session, "k >= -1")}, on="local")
+    assert (report.placement, report.rows) == ("in process", 7)
 
 
 def test_below_spark_rows_neither_memory_nor_spark_is_checked(
@@ -389,7 +384,7 @@ def test_work_of_epoch_is_independent_of_unchanged_state(tmp_path: Path) -> None
 
 @pytest.fixture
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """No Spark session is found; every start is counted and fails."""
+    """No Spark session is found; every start is recorded and fails."""
     starts: list[str] = []
 
     def start(_conf: object) -> None:
@@ -449,14 +444,13 @@ def test_names_and_types_are_checked_before_spark_starts(
 
 
 def test_stage_with_spark_expression_starts_spark_when_defined(
-    tmp_path: Path, without_spark: list[str]
+    session: Session, without_spark: list[str]
 ) -> None:
-    with nosync_nb.open(tmp_path / "log") as session:
-        rows = session.input("rows", "id int, s string")
-        found = rows.with_columns(n="xpath_int(s, 'a')")
-        assert "n int" in found.schema.ddl
-        assert without_spark == []
-        with pytest.raises(NosyncError, match=r"\(function xpath_int\) needs Spark"):
-            session.stage("found", found)
-        assert without_spark == ["start"]
-        assert "found" not in session
+    rows = session.input("rows", "id int, s string")
+    found = rows.with_columns(n="xpath_int(s, 'a')")
+    assert "n int" in found.schema.ddl
+    assert without_spark == []
+    with pytest.raises(NosyncError, match=r"\(function xpath_int\) needs Spark"):
+        session.stage("found", found)
+    assert without_spark == ["start"]
+    assert "found" not in session

@@ -44,7 +44,7 @@ def updates(seed: int, n: int) -> Updates:
 
 
 def over_the_wire(given: Sequence[ShuffleRecord]) -> list[ShuffleRecord]:
-    """Blocks as they come out of a shuffle: in another order, out of record batches."""
+    """Blocks as a shuffle returns them: in another order, from record batches."""
     return list(shuffle_records.from_records(shuffle_records.to_records(given[::-1])))
 
 
@@ -58,7 +58,7 @@ def run_here(
     ranges: int,
     first: bool = False,
 ) -> BulkResult:
-    """What `bulk.run` does, with a list for Spark."""
+    """Does what `bulk.run` does, with a list in place of Spark."""
     with PlanPayload.local(str(folder), "t") as shipping:
         plan, pieces = bulk_run.plan_bulk_run(
             operator, inputs, state, outputs, shipping,
@@ -272,8 +272,6 @@ def test_stage_errors_travel_as_data_and_bugs_raise(tmp_path: Path) -> None:
 
 
 class Odd:
-    """A value that does not pickle."""
-
     def __reduce__(self) -> Any:
         raise TypeError("no")
 
@@ -313,7 +311,7 @@ def test_error_survives_transport(row: Any, cause: Exception | None) -> None:
 
 
 class Bomb:
-    """A value that leaves a file behind where it is loaded."""
+    """A value that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -362,8 +360,6 @@ def test_text_cell_executes_nothing_in_driver(spark: Any, session: Session, tmp_
 
 
 class Sparky(Exception):  # noqa: N818 - as Spark's are named
-    """An error as PySpark raises them."""
-
     def __init__(self, text: str, condition: str | None = None) -> None:
         super().__init__(text)
         self.condition = condition

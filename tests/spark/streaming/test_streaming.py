@@ -54,9 +54,9 @@ with nosync_nb.open(path, spark=spark) as session:
 
 
 class Durable:
-    """What of some folders is on the disk for sure: the names that were synced, the bytes of files.
+    """The durable state of some folders: synced names, and synced bytes of files.
 
-    What was not synced is missing after a loss of power, or is there and empty; both are tried.
+    Unsynced files are missing or empty after a loss of power; both are tried.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -81,11 +81,11 @@ class Durable:
                 self._bytes[number] = file.read()
 
     def refuse(self, place: str) -> None:
-        """The disk syncs nothing of a place any more."""
+        """Makes syncs below a path fail."""
         self._refused = place
 
     def cut(self, folder: Path, *, empty: bool, but: str = "") -> None:
-        """The power goes, and leaves of a folder whatever a name in it is."""
+        """Loses power in a folder and its subfolders."""
         names = self._names.get(folder.stat().st_ino, [])
         for path in sorted(folder.iterdir()):
             if path.name == but:
@@ -103,7 +103,7 @@ class Durable:
 
 
 def tell_no_more(patch: pytest.MonkeyPatch, at: int) -> None:
-    """From a batch on epochs are on the disk, and Spark hears nothing of it."""
+    """From some batch on epochs are committed and Spark gets no confirmation."""
     sync, taken = CommitService.sync, [1] * at
 
     def stopped(commits: CommitService, *given: str) -> None:
@@ -123,19 +123,18 @@ class Source:
         self._spark, self._folder = spark, folder
 
     def put(self, *rows: tuple[int, str]) -> None:
-        """Adds a file."""
         frame = self._spark.createDataFrame(list(rows), DDL).coalesce(1)
         frame.write.mode("append").parquet(str(self._folder))
 
     @property
     def frame(self) -> Any:
-        """What is read of it, one file at a time."""
+        """Reads one file per batch."""
         reader = self._spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1)
         return reader.parquet(str(self._folder))
 
     @property
     def at_once(self) -> Any:
-        """What is read of it, all that is new at a time."""
+        """Reads all new files in one batch."""
         return self._spark.readStream.schema(DDL).parquet(str(self._folder))
 
 

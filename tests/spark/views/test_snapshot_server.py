@@ -25,7 +25,7 @@ from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 SCHEMA = Schema.parse("k bigint")
 LAYOUT = Layout(SCHEMA.types)
 LARGE = 60_000
-"""Rows that stay in memory and are too many to travel."""
+"""A number of rows that stay in memory and are too many to travel."""
 
 
 def batch(start: int, count: int) -> Batch:
@@ -33,7 +33,7 @@ def batch(start: int, count: int) -> Batch:
 
 
 class Session:
-    """A session as its server sees it; `traces` are its stages as of now."""
+    """A session as its server sees it; `traces` are its current stages."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -124,7 +124,7 @@ def test_dropped_stage_leaves_no_files(session: Session, server: SnapshotServer)
 
 
 class Squatter:
-    """Holds the first names of a folder's socket and never answers, as another user might."""
+    """Binds the first socket names of a folder and never answers, as another user might."""
 
     def __init__(self, folder: Path | str, count: int) -> None:
         self.sockets = []
@@ -149,7 +149,7 @@ class Squatter:
 
 
 def view_of(session: nosync_nb.Session) -> SnapshotServer:
-    """What a session serves, without Spark."""
+    """The snapshot server of a session, without Spark."""
     number = log_of(session).generation
     return SnapshotServer(session.path, services_of(session).link.snapshot, number)
 
@@ -217,7 +217,7 @@ def test_foreign_owner_of_socket_name_is_ignored(tmp_path: Path) -> None:
 def test_session_of_another_release_is_error_with_remedy(
     session: Session, server: SnapshotServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release before answers with classes of `nosync_nb.spark.serving`, which is gone."""
+    """The earlier release answers with classes of a removed module, `nosync_nb.spark.serving`."""
     session.commit("some", batch(0, 10))
     monkeypatch.setattr(
         snapshot_server.pickle, "dumps", lambda served: b"cnosync_nb.spark.serving\nServed\n."
@@ -312,6 +312,6 @@ def test_memory_only_stage_is_read_through_socket_only(tmp_path: Path) -> None:
 
 
 def rows_of(served: snapshot_server.SerializedSnapshot) -> int:
-    """The rows that a reader adds up, copies counted."""
+    """The rows that a reader gets, with copies."""
     trace = served.trace.cut(StagingArea(served.folder), 0, 2**64)
     return int(trace.consolidated().diff.sum())

@@ -27,14 +27,14 @@ pytestmark = pytest.mark.spark
 
 
 def merged(session: Session) -> None:
-    """Merges what is to be merged, also what the worker has in hand."""
+    """Runs all planned merges, also those of the worker."""
     for number in list(traces_of(session)):
         merge_trace(session, number)
     settle_background(session)
 
 
 def merged_away(session: Session) -> None:
-    """Merges what lies in files, until nothing but a DataFrame needs the files of before."""
+    """Merges files until only a DataFrame needs the former ones."""
     numbers = session.inputs["numbers"]
     for start in (200_000, 400_000, 600_000):
         numbers.insert(pa.table({"x": np.arange(start, start + 120_000)}))

@@ -1,7 +1,8 @@
-"""Holds a stage against its model, over a history of changes to its inputs.
+"""Compares a stage with its model over a history of changes to its inputs.
 
-The stage is defined before the first epoch or between two, so that first runs and changes meet;
-beside the state, the changes, the past, and the same expression without a name are compared.
+The stage is defined before the first epoch or between two, so the test covers both backfills and
+changes. Besides the rows it compares the changes, every past epoch, and the same expression without
+a name.
 """
 
 from __future__ import annotations
@@ -46,24 +47,20 @@ def closure(edges: Collection) -> Collection:
 
 @contextmanager
 def opened() -> Iterator[Session]:
-    """A session over an empty folder."""
     with tempfile.TemporaryDirectory() as folder, nosync_nb.open(f"{folder}/log") as session:
         yield session
         assert session.spark is None, "these tests are of the engine alone"
 
 
 def held(collection: Collection, at: int | None = None) -> Bag:
-    """What a collection holds, with the types of its values."""
     return bag(map(model.typed, collection.rows(at=at)))
 
 
 def expected(wanted: Bag) -> Bag:
-    """A bag with the types of its values."""
     return bag(map(model.typed, model.rows(wanted)))
 
 
 def changed(collection: Collection, after: int, upto: int) -> Bag:
-    """The net changes of (after, upto], with the types of values."""
     table = collection.changes(after=after, upto=upto).to_pydict()
     diffs = table.pop("diff")
     return model.summed(
@@ -72,7 +69,7 @@ def changed(collection: Collection, after: int, upto: int) -> Bag:
 
 
 def count(collection: Collection, at: Any = None) -> dict[Any, int]:
-    """The rows with their counts, for rows that Python compares as we do."""
+    """The rows with their counts, for rows whose equality in Python is that of the engine."""
     return dict(Counter(tuple(row) for row in collection.rows(at=at)))
 
 
@@ -84,7 +81,6 @@ def net(collection: Collection) -> dict[Any, int]:
 
 
 def change(session: Session, source: Input, diffs: Mapping[Any, int]) -> None:
-    """Commits signed rows as one epoch."""
     for row, n in diffs.items():
         (source.insert if n > 0 else source.remove)([row] * abs(n))
     session.commit()
@@ -105,7 +101,6 @@ def merge_all(session: Session) -> None:
 
 
 def apply(session: Session, inputs: Mapping[str, Any], epoch: Epoch) -> None:
-    """Gives the calls of an epoch to the inputs and commits."""
     for name, calls in epoch.calls.items():
         for change in calls:
             (inputs[name].insert if change.insert else inputs[name].remove)(change.rows)

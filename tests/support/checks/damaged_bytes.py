@@ -15,6 +15,5 @@ def flipped(data: bytes | memoryview, at: int, bit: int = 0) -> bytes:
 
 
 def flaws_in(path: Path, digest: str | None = None) -> list[FileDamage]:
-    """The flaws of a part or a pack."""
     data = path.read_bytes()
     return file_damage(path.name, lambda at, size: data[at : at + size], len(data), digest)

@@ -1,7 +1,7 @@
-"""What a session holds: the entries of every container that can be reached from it, by place.
+"""The entries of every container that a session can reach, by place.
 
-A place is a path of attributes; the members of a container share one. So a list that gains an entry
-an epoch is a place whose count grows, wherever in the session it is.
+A place is a path of attributes, and all members of a container share one place. A list that gains
+an entry per epoch is therefore a place whose count grows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _fields(value: Any) -> Any:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of an object; of a function what it closes over."""
+    """The attributes of an object; for a function, the values of its closure."""
     if isinstance(value, types.FunctionType):
         for cell in value.__closure__ or ():
             yield "closure", _content(cell)

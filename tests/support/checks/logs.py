@@ -11,7 +11,6 @@ from nosync_nb.store.replication.agent.shipper import Shipper
 
 
 def everything(path: str) -> list[bytes]:
-    """Returns all payloads of a log, from the first."""
     files = Files()
     chain = segments.linked_segments(files, path, files.names(path))
     if not chain.live:

@@ -1,4 +1,4 @@
-"""Values of every type that are hard to carry through other libraries, and what each refuses."""
+"""Values of every type that other libraries handle badly, and the exports that refuse them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Case(NamedTuple):
 
     Attributes:
         type: of the column.
-        values: of Python, or of a fixed type the numbers that columns keep.
-        refused: the ways on which an export or its load is refused.
+        values: Python values, or the numbers that columns store for a fixed type.
+        refused: the export formats that refuse the values.
     """
 
     type: str
@@ -34,12 +34,11 @@ class Case(NamedTuple):
 
     @property
     def array(self) -> pa.Array:
-        """The values as Arrow."""
         return _array(self.values, self.type)
 
 
 def _array(values: list[Any], type_: str) -> pa.Array:
-    """Makes Arrow of values; numbers stand for days, microseconds and months."""
+    """Converts values to Arrow; numbers stand for days, microseconds and months."""
     kind = arrow_type(type_)
     given = [value for value in values if value is not None]
     if type_ == "date" or pa.types.is_temporal(kind):

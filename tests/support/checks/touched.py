@@ -1,4 +1,4 @@
-"""Work per epoch, counted: rows that operators touched, and rows that anybody sorted or merged."""
+"""The work per epoch: rows that operators touched, and rows that were sorted or merged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPARE = 4  # rows an epoch
 
 @contextmanager
 def sorted_rows() -> Iterator[list[int]]:
-    """Counts the rows that are sorted while it is open, in batches and in merges."""
+    """Counts the rows that batches and merges sort inside the block."""
     counted = [0]
 
     def count(rows: int) -> None:
@@ -31,7 +31,9 @@ def sorted_rows() -> Iterator[list[int]]:
 def work_of(
     session: Session, change: Callable[[int], None], epochs: int = EPOCHS
 ) -> tuple[list[int], list[int]]:
-    """Commits epochs; the rows touched and the rows sorted in each of them, merges and all."""
+    """Commits epochs; returns the rows touched and the rows sorted in each, background merges
+    included.
+    """
     touched, ordered = [], []
     with sorted_rows() as counted:
         for epoch in range(epochs):
@@ -45,9 +47,10 @@ def work_of(
 
 
 def growth(counts: list[int]) -> float:
-    """The work of the last epochs by that of as many before them; some rows do not count.
+    """Returns the work of the last epochs divided by that of as many epochs before them.
 
-    The first epochs are left out: until the state was replaced a few times, its layers become more.
+    A few rows are allowed for. The first epochs are skipped, because the number of layers grows at
+    first.
     """
     span = len(counts) // 3
     return (fmean(counts[-span:]) + SPARE) / (fmean(counts[-2 * span : -span]) + SPARE)

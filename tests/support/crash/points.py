@@ -1,14 +1,14 @@
-"""A program that dies at a moment of a commit: in a function, in a round, or beside a write.
+"""A program that dies at a given moment of a commit: in a function, in a round, or near a write.
 
-Each life, forked for a line of input, opens the folder, tells what it finds at every epoch, commits
-one epoch more, and tells what it then shows. What it commits follows from the epoch's number; what
-its stage `tags` answers does not, as that is random. It writes lines of JSON:
+For each line of input it forks a process that opens the folder, reports the contents of the last
+epochs, commits one more epoch, and reports that. The inputs follow from the number of the epoch;
+the results of the stage `tags` are random. It writes lines of JSON:
 
     {"found": {EPOCH: SEEN}} · {"shown": {EPOCH: SEEN}} · {"ended": STATUS}
 
 It dies at the n-th moment of a kind: `answered` and `further` are calls and returns of the function
-of that name, `disk` is before and after each step on the disk, `shown` is before and after it tells
-what it committed.
+of that name, `disk` is before and after each step on the disk, `shown` is before and after the
+report of its commit.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ LOOKED_AT = 3  # epochs before the last
 
 
 def answered(row: Any) -> tuple[int, int, int]:
-    """Another answer at every call."""
+    """Returns another result at every call."""
     return (row.src, row.dst, random.getrandbits(50))
 
 
 def further(row: Any) -> tuple[int]:
-    """A round of the loop goes through it for each row."""
+    """Runs once per row and round of the loop."""
     return (row.dst,)
 
 
 def edges_of(epoch: int) -> list[tuple[int, int]]:
-    """What an epoch adds: a chain that goes on where the one before ended, a round for each."""
+    """The edges that an epoch adds: the chain continues from the epoch before."""
     return [(3 * epoch + i - 3, 3 * epoch + i - 2) for i in range(3)]
 
 
 def define(on: nosync_nb.Session) -> None:
-    """An answer that is given once, what depends on it, and a loop."""
+    """Defines a nondeterministic stage, a stage that reads it, and a loop."""
     edges = on.input("edges", "src int, dst int")
     tags = edges.map(answered, "src int, dst int, tag bigint")
     on.stage("tags", tags, nondeterministic=True)
@@ -66,7 +66,6 @@ def define(on: nosync_nb.Session) -> None:
 
 
 def seen(on: nosync_nb.Session, epoch: int) -> dict[str, list[list[int]]]:
-    """What a reader sees of an epoch."""
     return {name: sorted(map(list, on[name].rows(at=epoch))) for name in STAGES}
 
 
@@ -84,7 +83,7 @@ class Moments:
 
 
 def live(folder: str, kind: str, count: int) -> None:
-    """A life, which dies at the moment that it is told, or ends after its epoch."""
+    """Runs one process: recovers, commits one epoch, and dies at the given moment, if any."""
     random.seed()
     on = nosync_nb.open(folder)
     if not on.stages:
@@ -109,12 +108,11 @@ def live(folder: str, kind: str, count: int) -> None:
 
 
 def tell(what: str, said: Any) -> None:
-    """Writes a line."""
     say(json.dumps({what: said}))
 
 
 def serve() -> None:
-    """Forks a life for each line of input: folder, kind of moment, how many of them."""
+    """Forks a process for each line of input: folder, kind of moment, how many of them."""
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

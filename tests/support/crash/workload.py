@@ -1,14 +1,13 @@
-"""A program that dies under load: it reports what it committed, and checks what came back.
+"""A program that dies under load: it reports its commits, and checks the recovered contents.
 
-Everything it commits follows from the seed and the number of the epoch, so that each life can
-recompute from nothing what its predecessors left. `serve` has imported everything and opened
-nothing; for each line of its input it forks a life, a process of its own, which opens the folder,
-checks it, commits as fast as it can, and writes a line for whatever has happened:
+All commits follow from the seed and the number of the epoch, so each process can recompute the
+contents that its predecessors left. For each line of input, `serve` forks a process that opens the
+folder, checks it, commits as fast as possible, and writes a line per event:
 
     verified EPOCH · returned EPOCH DIGEST · failed TEXT · ended STATUS
 
-Its mode is `load` (die beside a step on the disk, at a moment that the line tells), `again` (die as
-soon as the state is verified), or `stop` (end properly after a few epochs).
+Its mode is `load` (die near a step on the disk, at a given moment), `again` (die after the check),
+or `stop` (end properly after a few epochs).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ EDIT_EVERY = 40
 
 
 class World:
-    """What the inputs hold after an epoch, and what the next epoch does to them."""
+    """The contents of the inputs after an epoch, and the changes of the next epoch."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.epoch = seed, 0
@@ -54,7 +53,7 @@ class World:
         self.calls: list[tuple[str, str, list[Any]]] = []
 
     def advance(self) -> None:
-        """Goes on to the next epoch; `calls` is what has to be called for it."""
+        """Advances to the next epoch; `calls` are the method calls that make it."""
         self.epoch += 1
         pick = random.Random(f"{self.seed}-{self.epoch}")
         self.calls = []
@@ -88,7 +87,7 @@ class World:
         return (pick.randrange(30), pick.randrange(40), amount, tag)
 
     def expected(self) -> dict[str, Bag]:
-        """Every stage, computed from nothing."""
+        """Computes every stage from scratch."""
         customers = model.bag(self.customers.values())
         joined = model.join(self.orders, customers, [(1, 0)], "inner", (4, 3))
         left = model.join(self.orders, customers, [(1, 0)], "left", (4, 3))
@@ -115,7 +114,6 @@ class World:
 
 
 def worlds(seed: int, upto: int) -> Iterator[World]:
-    """The world after each epoch through `upto`, the same object every time."""
     world = World(seed)
     yield world
     while world.epoch < upto:
@@ -124,7 +122,9 @@ def worlds(seed: int, upto: int) -> Iterator[World]:
 
 
 def hops(orders: Bag, customers: Bag) -> Bag:
-    """How many orders, each from its id to its customer, lead from the north to a customer."""
+    """The number of orders, each from its id to its customer, that lead from the north to a
+    customer.
+    """
     north = model.filtered(customers, lambda row: row[2] == "north")
     start = model.mapped(north, lambda row: (row[0], 0))
 
@@ -148,7 +148,7 @@ def best(rows: list[Any]) -> tuple[float, int]:
 
 
 def define(on: nosync_nb.Session) -> list[str]:
-    """Defines inputs and stages, as cells of a notebook do; returns what was not there before."""
+    """Defines inputs and stages like cells of a notebook; returns the names of the new ones."""
     orders = on.input("orders", "id int, customer int, amount double, tag string")
     customers = on.input("customers", "customer int, name string, region string", key="customer")
     joined = orders.join(customers, on="customer")
@@ -189,7 +189,7 @@ def define(on: nosync_nb.Session) -> list[str]:
 
 
 def edit(on: nosync_nb.Session, bound: int) -> None:
-    """Gives `edited` another version, and `briefly` an end or a beginning."""
+    """Edits `edited`, defines or drops `briefly`, and renames a stage."""
     on.stage("edited", on["orders"].filter(f"id > {bound}"))
     if "briefly" in on:
         on.drop("briefly")
@@ -203,7 +203,7 @@ def edit(on: nosync_nb.Session, bound: int) -> None:
 
 
 def edited(on: nosync_nb.Session, name: str, world: World) -> Bag:
-    """What a version of `edited` holds, by the bound in its definition."""
+    """The rows of a version of `edited`, by the bound in its definition."""
     found = re.search(r"id > (\d+)", on[name].explain())
     assert found, on[name].explain()
     return model.filtered(world.orders, lambda row: row[0] > int(found[1]))
@@ -217,7 +217,7 @@ def bag(rows: list[Any]) -> Bag:
 
 
 def check(on: nosync_nb.Session, world: World, at: int | None = None) -> None:
-    """Holds every stage against what it must be."""
+    """Compares every stage with its expected rows."""
     epoch = on.now if at is None else at
     assert world.epoch == epoch, (world.epoch, epoch)
     expected = world.expected()
@@ -241,7 +241,7 @@ def check(on: nosync_nb.Session, world: World, at: int | None = None) -> None:
 
 
 def check_versions(on: nosync_nb.Session, past: Mapping[int, World]) -> None:
-    """Holds the frozen versions against what they were at their last epoch."""
+    """Compares the frozen versions with their rows at their last epoch."""
     for name in on.info.reads:
         if name.startswith("edited@"):
             last = on[name].history()[0][-1]
@@ -250,7 +250,6 @@ def check_versions(on: nosync_nb.Session, past: Mapping[int, World]) -> None:
 
 
 def digest(on: nosync_nb.Session, at: int | None = None) -> str:
-    """A short text of what a reader of a small stage sees."""
     rows = repr(on["totals"].rows(at)).encode()
     return f"{zlib.crc32(rows):08x}"
 
@@ -270,7 +269,7 @@ def say(*words: object) -> None:
 
 
 def verified(on: nosync_nb.Session, seed: int, exposed: Mapping[int, str]) -> World:
-    """Checks what came back, now and in the past; returns the world of now."""
+    """Checks the recovered contents, current and past; returns the current world."""
     report = on.recovery
     assert report.resumed_at == on.now
     assert report.recomputed == 0
@@ -296,7 +295,7 @@ def verified(on: nosync_nb.Session, seed: int, exposed: Mapping[int, str]) -> Wo
 
 
 class Fuse:
-    """Kills the process beside one of the steps on the disk, in whichever thread it is taken."""
+    """Kills the process before or after a step on the disk, in any thread."""
 
     STEPS = (
         *((File, name) for name in ("append", "write_at", "sync")),
@@ -309,11 +308,10 @@ class Fuse:
             setattr(kind, name, self._burning(getattr(kind, name)))
 
     def light(self, moments: float) -> None:
-        """From now on it burns for so many moments; infinity puts it out."""
+        """Starts the countdown; infinity stops it."""
         self.left = moments
 
     def burn(self) -> None:
-        """One moment is over."""
         self.left -= 1
         if self.left <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -332,11 +330,11 @@ class Fuse:
 def live(
     folder: str, seed: int, mode: str, exposed: Mapping[int, str], quota: int, steps: int
 ) -> None:
-    """A life: recovers, checks, and commits until it is killed.
+    """Runs one process: recovers, checks, and commits until it is killed.
 
     Args:
-        quota: with the mode `load`, how many epochs return before its fuse is lit.
-        steps: how many moments beside steps on the disk it burns.
+        quota: with the mode `load`, the number of epochs before the fuse is lit.
+        steps: the number of moments around steps on the disk before the kill.
     """
     fuse = Fuse()
     on = nosync_nb.open(folder)
@@ -367,7 +365,7 @@ def live(
 
 
 def serve() -> None:
-    """Forks a life for each line of input: folder, seed, mode, what was seen, as JSON."""
+    """Forks a process for each line of input: folder, seed, mode, earlier digests, as JSON."""
     internals.lower_thresholds()
     for line in sys.stdin:
         folder, seed, mode, exposed, *fuse = json.loads(line)

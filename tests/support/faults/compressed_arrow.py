@@ -1,4 +1,4 @@
-"""Arrow as an untrusted writer uses it: with compressed buffers, which NoSync never writes."""
+"""Arrow messages with compressed buffers, as an untrusted writer may send them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pyarrow as pa
 
 
 class CompressingIpc:
-    """Arrow's messages with compressed buffers, as an untrusted writer makes them."""
-
     def __init__(self, codec: str) -> None:
         self._options = pa.ipc.IpcWriteOptions(compression=codec)
 
@@ -22,7 +20,7 @@ class CompressingIpc:
 
 
 class CompressingArrow:
-    """Arrow, whose files are compressed."""
+    """Arrow that compresses its files."""
 
     def __init__(self, codec: str) -> None:
         self.ipc = CompressingIpc(codec)
@@ -32,7 +30,6 @@ class CompressingArrow:
 
 
 def compressed(batch: pa.RecordBatch, codec: str) -> pa.Buffer:
-    """A record batch as a message, as `serialize` gives it."""
     sink = io.BytesIO()
     options = pa.ipc.IpcWriteOptions(compression=codec)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:

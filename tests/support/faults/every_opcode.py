@@ -1,15 +1,13 @@
 """Every opcode: an exception is raised before the n-th opcode that the engine executes.
 
-Whatever can interrupt a program (a signal's handler, an exception set by another thread, memory
-that is refused) does so between two opcodes. Here one of them is raised by a trace function, in the
-frames of the engine's own files, found by where the package lies: a module that moves is met all
-the same. After the first raise nothing is traced any more, hence neither is what a test looks at
-afterwards; other threads never are.
+A signal handler, an exception set by another thread or a refused allocation interrupts a program
+between two opcodes. A trace function raises such an error here, in frames of the engine's files.
+After the first raise nothing is traced any more; other threads never are.
 
-Left out is the way out of a `with` block, from the end of its body to the call of `__exit__`, the
-end of an `except` (the thread would take the exception for one that is handled, ever after), and
-what does nothing: the interpreter asks for signals after calls, jumps back and function entries
-alone, so nothing comes there. No code could answer it if it did: a lock would stay held.
+Three places are skipped. In the exit of a `with` block, up to the call of `__exit__`, no code could
+answer the error: a lock would stay locked. At the end of an `except` the thread would consider the
+exception handled. Opcodes without effect are never interrupted: the interpreter checks for signals
+only after calls, jumps back and at function entries.
 """
 
 from __future__ import annotations
@@ -34,14 +32,14 @@ _NEVER = {"NOP", "PUSH_EXC_INFO", "POP_EXCEPT", "WITH_EXCEPT_START"}
 
 
 class Struck(BaseException):
-    """What comes from outside, as KeyboardInterrupt does: no `except Exception` catches it."""
+    """An error from outside that no `except Exception` catches, like KeyboardInterrupt."""
 
 
 @contextmanager
 def traced(visit: Callable[[int], None]) -> Iterator[None]:
     """Calls `visit` before each opcode that this thread executes in the engine.
 
-    What `visit` raises is raised there, and nothing is traced from then on.
+    An exception of `visit` is raised there, and ends the tracing.
     """
     number = 0
 
@@ -63,8 +61,6 @@ def traced(visit: Callable[[int], None]) -> Iterator[None]:
 
 @contextmanager
 def _traced(met: Callable[[CodeType, int], None]) -> Iterator[None]:
-    """By a trace function, which the first exception ends."""
-
     def inside(frame: FrameType, event: str, argument: Any) -> Any:
         if event == "opcode":
             met(frame.f_code, frame.f_lasti)
@@ -87,7 +83,6 @@ def _traced(met: Callable[[CodeType, int], None]) -> Iterator[None]:
 
 @contextmanager
 def _monitored(met: Callable[[CodeType, int], None]) -> Iterator[None]:
-    """By events, which since Python 3.12 come from the first call of a function on."""
     monitoring: Any = vars(sys)["monitoring"]
     thread, ended = threading.get_ident(), False
 
@@ -115,7 +110,7 @@ def _monitored(met: Callable[[CodeType, int], None]) -> Iterator[None]:
 
 
 def count(act: Callable[[], Any], probe: Callable[[], Any]) -> tuple[int, list[int]]:
-    """The opcodes of an act, and before which of them a probe's answer was no longer the same."""
+    """Counts the opcodes of a call, and lists those before which the probe's answer changed."""
     passed, changed, said = 0, [], probe()
 
     def visit(number: int) -> None:
@@ -132,7 +127,9 @@ def count(act: Callable[[], Any], probe: Callable[[], Any]) -> tuple[int, list[i
 
 
 def strike(act: Callable[[], Any], at: int, error: BaseException) -> BaseException | None:
-    """Acts, and raises an error before one opcode; returns what came out, if anything did."""
+    """Calls `act` and raises an error before one opcode; returns the error that came out, if
+    any.
+    """
 
     def visit(number: int) -> None:
         if number == at:
@@ -150,7 +147,7 @@ def strike(act: Callable[[], Any], at: int, error: BaseException) -> BaseExcepti
 
 @cache
 def left_out(code: CodeType) -> frozenset[int]:
-    """The places of a code where nothing comes: mostly the ways out of its `with` blocks."""
+    """The offsets of a code object that are skipped, mostly the exits of its `with` blocks."""
     places: set[int] = set()
     every = list(dis.get_instructions(code))
     for i, each in enumerate(every):
@@ -172,6 +169,5 @@ def left_out(code: CodeType) -> frozenset[int]:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The errors in whose wake an error was raised."""
     causes = [each for each in (error.__cause__, error.__context__) if each is not None]
     return [*causes, *(one for each in causes for one in _causes(each))]

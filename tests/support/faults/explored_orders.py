@@ -1,10 +1,9 @@
 """Small programs of two owners and two replicas, each in every order, with a crash at every step.
 
-Seeds draw long lives (`replica_world`); here nothing is drawn. One owner appends and ships, another
-one takes over, appends and ships, and the first one's shippers go on as if nothing had happened.
-Every order of these acts is tried, and in each every step on a disk is once the last one that its
-process took, before the step or in the middle of it. The third replica is silent until the end, so
-what is announced is on both of the others.
+Nothing is random here, unlike in `replica_world`. One owner appends and ships, another one takes
+over, appends and ships, and the shippers of the first one continue. Every order of these acts is
+tried. In each order every step on a disk is once the last one of its process, before the step or
+inside it. The third replica is silent until the end, so an acknowledged epoch is on both others.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ ACTS = {
     "3": "likewise the second one",
 }
 BEHIND = {"b": "TH", "2": "TH", "3": "TH", "1": "0"}
-"""What comes after what: he has to be there, and the two replicas are alike."""
+"""The acts that must precede each act; the two replicas are alike."""
 REPLICAS = 2
 ELSEWHERE = f"{HOME}/elsewhere.nosync"
 
 
 class Step(NamedTuple):
-    """A step on a disk: which disk (0 is the log's), which of its steps, and how far it comes."""
+    """A step on a disk: the disk (0 is the log's), the number of the step, and its phase."""
 
     disk: int
     number: int
@@ -47,7 +46,7 @@ class Step(NamedTuple):
 
 
 def orders(acts: str) -> Iterator[str]:
-    """Every order of some acts that makes sense, each once."""
+    """Every valid order of the acts, once."""
     for order in sorted(set(permutations(acts))):
         places = {act: order.index(act) for act in order}
         behind = ((act, first) for act, some in BEHIND.items() if act in places for first in some)
@@ -56,7 +55,7 @@ def orders(acts: str) -> Iterator[str]:
 
 
 class Explored(World):
-    """A world in which acts are told, and at most one process dies; an epoch of it is safe."""
+    """A world with given acts in which at most one process dies; its first epoch is safe."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -70,11 +69,6 @@ class Explored(World):
         self.died = False
 
     def go_through(self, order: str, last: Step | None = None) -> list[int]:
-        """Goes through some acts, one process of which dies; looks after them whether all holds.
-
-        Returns:
-            How many steps each disk took meanwhile.
-        """
         before = [disk.count for disk in self.places]
         if last is not None:
             self.places[last.disk].crash_in(last.number, last.phase)
@@ -90,11 +84,11 @@ class Explored(World):
 
     @property
     def places(self) -> list[MemoryFiles]:
-        """The disks: the first owner's, and those of the replicas that are reached."""
+        """The disk of the first owner, and those of the reachable replicas."""
         return [self.home, *self.disks[:REPLICAS]]
 
     def act(self, what: str) -> None:
-        """Does one thing; if a process dies of it, the next one begins where that ended."""
+        """Does one act; if its process dies, the next process continues there."""
         try:
             if what == "T":
                 self.log = self.opened()
@@ -119,7 +113,7 @@ class Explored(World):
                     self.shippers[number] = None
 
     def owned(self, what: str) -> None:
-        """What the first owner does; when he was replaced he is told, and changes nothing."""
+        """The first owner acts; once it has been replaced it gets an error and changes nothing."""
         if self.log is self.first:
             if what == "c":
                 self.checkpoint()
@@ -135,7 +129,9 @@ class Explored(World):
         assert self.files is not self.home, "an owner who was replaced went on"
 
     def regain(self) -> None:
-        """Another owner has the log from the replicas; if too few have it, nothing was safe."""
+        """Another owner restores the log from the replicas; if too few have it, nothing was
+        safe.
+        """
         known = (each._replace(log_id=self.log.id) for each in self.replicas.replicas)
         here, self.path = self.path, ELSEWHERE
         try:
@@ -150,7 +146,7 @@ class Explored(World):
         self.log = self.opened()
 
     def shipped(self, lane: int) -> None:
-        """What a shipper does, of the first owner or of the second one."""
+        """A shipper of the first or the second owner ships."""
         later, number = divmod(lane, REPLICAS)
         if later or self.log is self.first:
             self.ship(number)
@@ -166,7 +162,7 @@ class Explored(World):
 
 
 def lived(order: str, last: Step | None = None) -> tuple[list[int], bool]:
-    """Lives an order of acts; how many steps each disk took, and whether a process died."""
+    """Runs the acts in order; returns the steps of each disk, and whether a process died."""
     world = Explored()
     try:
         return world.go_through(order, last), world.died
@@ -176,10 +172,10 @@ def lived(order: str, last: Step | None = None) -> tuple[list[int], bool]:
 
 
 def explored(order: str, phases: Sequence[Phase]) -> Iterator[bool]:
-    """Lives an order of acts as it is, and once for each step on a disk that may be the last one.
+    """Runs the acts once without a crash, and once for each step that may be the last.
 
     Yields:
-        Whether the process died of it: what died before may have made the step unnecessary.
+        Whether the process died: an earlier death may have made the step unnecessary.
     """
     taken, _ = lived(order)
     yield False

@@ -33,19 +33,18 @@ Opened = TypeVar("Opened", bound=File)
 
 
 class Crash(BaseException):
-    """The process is dead: nothing after this point happened."""
+    """The process is dead."""
 
 
 @dataclasses.dataclass
 class _Inode:
-    """A file as the disk knows it: `synced` is what a power failure leaves at least."""
+    """A file; `synced` are the bytes that a power failure leaves at least."""
 
     path: str
     synced: bytes = b""
     content: bytes | None = None
 
     def now(self) -> bytes:
-        """Returns what the page cache holds."""
         if self.content is not None:
             return self.content
         if not os.path.exists(self.path):  # somebody deleted it behind our back
@@ -56,15 +55,13 @@ class _Inode:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One change of the disk: its number, what it does and to which file."""
-
     number: int
     action: str
     name: str
 
 
 def become(kind: type[Opened], file: File, files: Files | None = None) -> Opened:
-    """Makes an open file one of another kind, which does its steps through a faulty disk."""
+    """Turns an open file into one of another kind, which takes its steps through a faulty disk."""
     file.__class__ = kind
     assert isinstance(file, kind)
     vars(file)["_files"] = files
@@ -72,14 +69,12 @@ def become(kind: type[Opened], file: File, files: Files | None = None) -> Opened
 
 
 class HastyFile(File):
-    """A file whose sync costs nothing."""
-
     def sync(self) -> None:
         pass
 
 
 class HastyFiles(Files):
-    """A disk without syncs, for tests of what the bytes are."""
+    """A disk without syncs, for tests of file contents."""
 
     def create(self, path: str) -> File:
         return become(HastyFile, super().create(path))
@@ -92,8 +87,6 @@ class HastyFiles(Files):
 
 
 class FaultyFile(File):
-    """A file of a faulty disk."""
-
     _files: FaultyFiles
 
     def append(self, data: Buffer) -> None:
@@ -120,7 +113,7 @@ class FaultyFile(File):
 
 
 class _Phase:
-    """Runs one step and lets the fault happen at its place."""
+    """One step of the disk, with its fault."""
 
     def __init__(self, files: FaultyFiles, step: Step) -> None:
         self._files, self._step = files, step
@@ -178,34 +171,31 @@ class FaultyFiles(Files):
         self._renamed: dict[str, str] = {}  # folders, to a name that was synced
 
     def crash_in(self, steps: int, phase: Phase) -> None:
-        """Lets the process die some steps from now."""
+        """Lets the process die after some more steps."""
         self.crash_at, self.crash_phase = len(self.steps) + steps, phase
 
     def refuse(self, steps: int, count: int, code: int) -> None:
-        """Lets some steps fail with an errno, beginning some steps from now."""
         first = len(self.steps) + steps
         self.error_at = lambda step: code if first <= step.number < first + count else None
 
     def lie(self) -> None:
-        """From now on a sync reports success and does nothing."""
+        """Makes every later sync report success without doing anything."""
         self.lies = True
 
     def go_on(self) -> None:
-        """Another process uses the same disk, and nothing fails any more."""
+        """Starts another process on the same disk, without faults."""
         self.crash_at, self.dead, self.error_at = 0, False, None
 
     def step(self, action: str, path: str) -> _Phase:
-        """Counts a step."""
         step = Step(len(self.steps) + 1, action, os.path.basename(path))
         self.steps.append(step)
         return _Phase(self, step)
 
     def cut(self, length: int) -> int:
-        """Returns how much of a write happens before the crash inside it."""
         return self._random.randrange(1, max(2, length))
 
     def note_synced(self, path: str) -> None:
-        """Remembers that the content of a file is on the disk."""
+        """Records that the content of a file is durable."""
         inode = self._inode(path)
         inode.synced = inode.now()
 
@@ -242,7 +232,7 @@ class FaultyFiles(Files):
             inode.path = target
 
     def _move(self, source: str, target: str) -> None:
-        """Notes that a folder was renamed, with all in it."""
+        """Records that a folder was renamed with its contents."""
         parent, name = os.path.split(source)
         if name in self._durable_folders.get(parent, set()):
             self._renamed[target] = name
@@ -287,11 +277,11 @@ class FaultyFiles(Files):
                 self._durable_folders[path] = _folders_in(path)
 
     def lose_power(self, root: str) -> None:
-        """Brings a folder, and those in it, into a state that what was synced, no more, allows.
+        """Brings a folder and its subfolders into a state that the synced bytes and names allow.
 
-        Each name and each file that was not synced is independently as before, as now, cut
-        off somewhere, or with a sector of it unwritten. A folder whose name was not synced may be
-        gone with all in it; one whose name before was synced has either name.
+        Each unsynced name and file is independently as before, current, truncated, or has an
+        unwritten sector. A folder with an unsynced name may be missing with its contents, or have
+        its former name if that was synced.
         """
         folders: list[str] = []
         files: dict[str, bytes] = {}
@@ -307,7 +297,7 @@ class FaultyFiles(Files):
     def _outlast(
         self, folder: str, folders: list[str], files: dict[str, bytes], where: str = ""
     ) -> None:
-        """Adds what is left of a folder, as another one if it has its old name again."""
+        """Adds the remains of a folder, perhaps under its former name."""
         where = where or folder
         known = self._durable_folders.get(os.path.dirname(folder))
         synced = known is None or os.path.basename(folder) in known
@@ -345,10 +335,7 @@ class FaultyFiles(Files):
         return self._inodes[path]
 
     def _adopt(self, folder: str) -> None:
-        """Takes for synced what was in the folder before this disk; names and folders included.
-
-        What this disk made is as it says, whichever process asked it to.
-        """
+        """Treats the earlier contents of a folder as synced, names and subfolders included."""
         if folder in self._durable_names or not os.path.isdir(folder):
             return
         durable = self._durable_names[folder] = {}
@@ -368,7 +355,7 @@ class FaultyFiles(Files):
 
 
 def on_disk(open_: Callable[..., Any], disk: Files) -> Callable[..., Any]:
-    """What opens something, on a disk of the test's, whatever disk it is told."""
+    """Wraps a function so that it opens files on the given disk."""
 
     def opened(*arguments: Any, **named: Any) -> Any:
         return open_(*arguments, **{**named, "files": disk})
@@ -379,10 +366,10 @@ def on_disk(open_: Callable[..., Any], disk: Files) -> Callable[..., Any]:
 def opener(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *, left: bool = False
 ) -> Callable[..., Session]:
-    """Opens a log on another disk.
+    """Returns a function that opens a log on a given disk.
 
     Args:
-        left: from whoever had it; he, and who has it then, may be left as they are.
+        left: take the log over, and leave both owners unclosed.
     """
     opened = Store.open
 
@@ -404,8 +391,6 @@ def _folders_in(folder: str) -> set[str]:
 
 
 class PickyFile(File):
-    """A file of a disk that fails at one step; closing fails after the file is closed."""
-
     _files: PickyFiles
 
     def append(self, data: Buffer) -> None:
@@ -431,12 +416,12 @@ class PickyFile(File):
 
 
 class PickyFiles(Files):
-    """A disk of which every step can fail, also those that only look; it syncs nothing.
+    """A disk of which every step can fail, reads included; it syncs nothing.
 
     Attributes:
         fail_at: number of the step that fails, from 1; 0: none.
-        code: with this errno.
-        steps: what was done since `fail_at` was set.
+        code: its errno.
+        steps: the steps since `fail_at` was set.
     """
 
     def __init__(self) -> None:
@@ -444,12 +429,10 @@ class PickyFiles(Files):
         self.steps: list[Step] = []
 
     def arm(self, fail_at: int, code: int) -> None:
-        """Lets a step from now on fail, once."""
         self.fail_at, self.code = fail_at, code
         self.steps.clear()
 
     def step(self, action: str, path: str) -> None:
-        """Counts a step, and fails if it is the one."""
         self.steps.append(Step(len(self.steps) + 1, action, os.path.basename(path)))
         if len(self.steps) == self.fail_at:
             raise_durability_error(OSError(self.code, os.strerror(self.code)), action, path)
@@ -503,10 +486,9 @@ class PickyFiles(Files):
 
 
 class FakeMachine(HostIdentity):
-    """A machine whose processes, restarts and clock are in a test's hands.
+    """A machine whose processes, restarts and clock the test controls.
 
-    Each instance is one process; those in `dead` do not live any more. Another `host` cannot
-    be seen into.
+    Each instance is one process. The processes of another `host` are not visible.
     """
 
     _pids = iter(range(1000, 1_000_000))
@@ -543,15 +525,13 @@ class FakeMachine(HostIdentity):
         return "ext4"
 
     def die(self) -> None:
-        """The process does not live any more."""
         self.dead = True
 
     def wait(self, ms: int) -> None:
-        """Lets time pass."""
         self.clock_ms += ms
 
     def after(self, *, boot: str | None = None) -> FakeMachine:
-        """Returns the next process, which sees this one; after a restart with `boot`."""
+        """Returns the next process, which sees this one; with `boot`, after a restart."""
         following = FakeMachine(
             host=self.me.host, boot=boot or self.me.boot, namespace=self.me.namespace
         )

@@ -1,8 +1,7 @@
-"""Interleavings: one thread stands still before a line while another one runs, instead of dice.
+"""Interleavings: one thread stops before a line while another one runs to its end.
 
-Two threads that race go wrong in a few orders of their steps, which a test that starts both rarely
-meets. Here the orders are gone through: at every line of one, the other runs from its beginning to
-its end. What waits for a thread that stands still fails, as it has to be over in a minute.
+Racing threads fail in few orders of their steps, which a test that starts both rarely meets. Here
+every line of one thread is tried. A thread that waits for the stopped one fails after a minute.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TOP = Path(nosync_nb.__file__).parents[1]
 def lines(modules: Collection[str], visit: Callable[[int], Any]) -> Iterator[None]:
     """Calls `visit` before each line that this thread runs in these modules of the engine.
 
-    But where one leaves a `with` block, a line since Python 3.12: no interrupt comes there.
+    The exit of a `with` block, a line since Python 3.12, is skipped: no interrupt comes there.
     """
     names = tuple(f"nosync_nb/{module}.py" for module in modules)
     assert all((TOP / name).exists() for name in names), names
@@ -56,7 +55,7 @@ def lines(modules: Collection[str], visit: Callable[[int], Any]) -> Iterator[Non
 def at_every_line(
     modules: Collection[str], act: Callable[[], Any], other: Callable[[], Any]
 ) -> list[Any]:
-    """Acts once, and before each line lets another thread do something; what that gave."""
+    """Acts once, and runs `other` in another thread before each line; returns its results."""
     results = []
     with ThreadPoolExecutor(1) as pool:
 
@@ -71,9 +70,9 @@ def at_every_line(
 def at_one_line_after_the_other(
     modules: Collection[str], act: Callable[[], Any], other: Callable[[], Any]
 ) -> list[Any]:
-    """Acts over and over; the n-th time another thread does something before the n-th line.
+    """Acts repeatedly; the n-th time another thread runs `other` before the n-th line.
 
-    As often as there were lines at first: what the other does may make them more and more.
+    The number of repetitions is that of the lines of the first call.
     """
     results: list[Any] = []
     met: list[int] = []

@@ -1,10 +1,9 @@
-"""A disk in memory: files, folders and names, what of them is durable, and every fault of a disk.
+"""A disk in memory: files, folders and names, their durable state, and every fault of a disk.
 
-`Tree` is the disk; `MemoryFiles` is how one process sees it, with the faults that this process
-meets. A life of hundreds of steps takes milliseconds here, as no call reaches the system.
-
-As on a real disk, a name leads to a file: what is renamed over is there until its folder is synced,
-and what is written through a map is seen by everybody at once.
+`Tree` is the disk; `MemoryFiles` is the disk as one process sees it, with its faults. A life of
+hundreds of steps takes milliseconds here, because no call reaches the system. As on a real disk, a
+name refers to a file: a replaced file exists until its folder is synced, and writes through a map
+are visible to all at once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _made = tuple.__new__  # of named tuples, which take three times as long to make
 
 
 class Inode:
-    """The content of a file, and what of it is on the disk for sure."""
+    """The content of a file, and its durable bytes."""
 
     def __init__(self, number: int, content: bytes = b"") -> None:
         self.number, self.changed, self.links = number, number, 1
@@ -37,48 +36,40 @@ class Inode:
         self.locked = False
 
     def flip(self, bit: int) -> None:
-        """Changes a bit, for good."""
         self.content[bit // 8] ^= 1 << bit % 8
         self.synced = bytes(self.content)
 
     def grow(self, data: Buffer, moment: int) -> None:
-        """Adds bytes at the end."""
         self.content += data
         self.changed = moment
 
     def write(self, offset: int, data: Buffer, moment: int) -> None:
-        """Puts bytes in a place."""
         if data:
             self.content.extend(bytes(max(0, offset - len(self.content))))
         self.content[offset : offset + len(data)] = data
         self.changed = moment
 
     def sync(self) -> None:
-        """What is there now is on the disk."""
         self.synced = bytes(self.content)
 
     def lock(self, *, taken: bool) -> None:
-        """Somebody takes it, or lets it go."""
         self.locked = taken
 
     def name_again(self) -> None:
-        """It has one more name."""
         self.links += 1
 
     def unname(self) -> None:
-        """It has lost a name."""
         self.links -= 1
 
 
 class Directory:
-    """The names in a folder: those of now, and those on the disk for sure."""
+    """The names in a folder: current ones and durable ones."""
 
     def __init__(self) -> None:
         self.now: dict[str, Inode | Directory] = {}
         self.durable: dict[str, Inode | Directory] = {}
 
     def sync(self) -> None:
-        """The names of now are on the disk."""
         self.durable = dict(self.now)
 
 
@@ -86,7 +77,8 @@ class Tree:
     """A disk.
 
     Attributes:
-        places: by path, the names that it is among, and which it is, until a folder moves or goes.
+        places: by path, the names of its folder and its own name, until a folder moves or is
+        deleted.
     """
 
     def __init__(self) -> None:
@@ -96,12 +88,12 @@ class Tree:
         self.places: dict[str, tuple[dict[str, Inode | Directory], str]] = {}
 
     def number(self) -> int:
-        """A number that was not given before: of a file, or of a moment."""
+        """Returns a new number for a file or a moment."""
         self.numbers += 1
         return self.numbers
 
     def find(self, path: str) -> Inode | Directory | None:
-        """What is at a path; OSError if the way there leads through a file."""
+        """The node at a path; OSError if the path leads through a file."""
         place = self.places.get(path)
         if place is not None:
             return place[0].get(place[1])
@@ -118,12 +110,10 @@ class Tree:
         return found.now.get(name)
 
     def moved(self) -> None:
-        """A folder is not where it was."""
         self._folders.clear()
         self.places.clear()
 
     def folder(self, path: str) -> Directory:
-        """A folder; OSError if there is none."""
         known = self._folders.get(path)
         if known is not None:
             return known
@@ -135,7 +125,7 @@ class Tree:
         return found
 
     def files(self, path: str) -> dict[str, bytes]:
-        """The files in a folder and those below, by their paths in it."""
+        """The files in a folder and its subfolders, by relative path."""
         found: dict[str, bytes] = {}
         for name, node in self.folder(path).now.items():
             if isinstance(node, Inode):
@@ -146,7 +136,7 @@ class Tree:
         return found
 
     def put(self, path: str, node: Inode | Directory | None) -> None:
-        """Puts something in a place for good, whatever was there; None: nothing."""
+        """Puts a node at a path durably; None deletes what is there."""
         folder, name = self.folder(os.path.dirname(path)), os.path.basename(path)
         self.moved()
         for names in (folder.now, folder.durable):
@@ -155,7 +145,6 @@ class Tree:
                 names[name] = node
 
     def copy(self, path: str) -> Directory:
-        """A copy of a folder with all in it, which is durable."""
         made = Directory()
         for name, node in self.folder(path).now.items():
             one = (
@@ -167,10 +156,10 @@ class Tree:
         return made
 
     def lose_power(self, path: str, pick: random.Random) -> None:
-        """Brings a folder into a state that what was synced, no more, allows.
+        """Brings a folder into a state that the synced bytes and names allow.
 
-        Each name and each file that was not synced is independently as before, as now, cut off
-        somewhere, or with a sector of it unwritten.
+        Each unsynced name and file is independently as before, current, truncated, or has an
+        unwritten sector.
         """
         above, name = self.folder(os.path.dirname(path)), os.path.basename(path)
         node = above.now[name]
@@ -207,7 +196,7 @@ def _survives(inode: Inode, pick: random.Random) -> bytes:
 
 
 def _refusal(moved: Inode | Directory, replaced: Inode | Directory) -> int:
-    """Why one cannot take the place of the other, as an errno; 0 if it can."""
+    """The errno that prevents one node from replacing the other; 0 if none does."""
     if isinstance(moved, Inode):
         return errno.EISDIR if isinstance(replaced, Directory) else 0
     if isinstance(replaced, Inode):
@@ -216,7 +205,7 @@ def _refusal(moved: Inode | Directory, replaced: Inode | Directory) -> int:
 
 
 class Status(NamedTuple):
-    """What is told of a file or folder; see `os.stat_result`, which takes longer to make."""
+    """The status of a file or folder; cheaper to create than `os.stat_result`."""
 
     st_mode: int
     st_ino: int
@@ -229,28 +218,22 @@ class Status(NamedTuple):
 
 
 class MemoryMap:
-    """A file's words; see `MappedFile`."""
-
     def __init__(self, inode: Inode, path: str, *, write: bool) -> None:
         view = memoryview(inode.content)
         self.path = path
         self.words = (view if write else view.toreadonly()).cast("Q")
 
     def close(self) -> None:
-        """Lets go of them; a second call does nothing."""
         self.words.release()
 
 
 class MemoryFile(File):
-    """An open file."""
-
     def __init__(self, files: MemoryFiles, path: str, inode: Inode) -> None:
         self.path = path
         self._files, self._inode = files, inode
 
     @property
     def inode(self) -> Inode:
-        """What it is."""
         return self._inode
 
     def append(self, data: Buffer) -> None:
@@ -295,8 +278,6 @@ class MemoryFile(File):
 
 
 class MemoryLock(Lock):
-    """A lock on a file."""
-
     def __init__(self, inode: Inode) -> None:
         self._inode: Inode | None = inode
         inode.lock(taken=True)
@@ -331,19 +312,19 @@ class MemoryFiles(Files):
         self._opened: dict[str, MemoryFile] = {}  # one is as good as another: they hold nothing
 
     def crash_in(self, steps: int, phase: Phase) -> None:
-        """Lets the process die some steps from now."""
+        """Lets the process die after some more steps."""
         self.crash_at, self.crash_phase = self.count + steps, phase
 
     def refuse(self, steps: int, count: int, code: int) -> None:
-        """Lets some steps fail with an errno, beginning some steps from now."""
+        """Lets some later steps fail with an errno."""
         self.refused = self.count + steps, self.count + steps + count - 1, code
 
     def go_on(self) -> None:
-        """Another process uses the same disk, and nothing fails any more."""
+        """Starts another process on the same disk, without faults."""
         self.crash_at, self.dead, self.refused = 0, False, None
 
     def lose_power(self, path: str) -> None:
-        """The machine dies, and with it what was not synced."""
+        """Kills the machine, and loses what was not synced."""
         self.dead = True
         self.tree.lose_power(path, self._random)
 
@@ -368,11 +349,10 @@ class MemoryFiles(Files):
         return True
 
     def changes(self) -> int:
-        """How many steps changed what is there."""
+        """The number of steps that changed contents or names."""
         return self.count - self.did["sync"] - self.did["sync_folder"]
 
     def die(self) -> NoReturn:
-        """Nothing after this point happens."""
         self.dead = True
         raise Crash(self.count)
 

@@ -25,7 +25,6 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def package_path() -> str:
-    """The folders that hold the three packages, for processes we start."""
     packages = (nosync, nosync_widgets, nosync_nb)
     roots = {str(Path(str(package.__file__)).parent.parent) for package in packages}
     return os.pathsep.join(sorted(roots))
@@ -33,7 +32,7 @@ def package_path() -> str:
 
 @dataclass
 class Reply:
-    """What one cell did: `status` of the reply, its text, HTML and displayed widgets."""
+    """The result of a cell: `status` of the reply, its text, HTML and displayed widgets."""
 
     status: str
     text: str
@@ -46,7 +45,7 @@ class Reply:
 
 
 class Front:
-    """What runs cells in a kernel, as a front end does, over a client that is connected."""
+    """Runs cells in a kernel, as a front end does, over a connected client."""
 
     def __init__(self, client: BlockingKernelClient) -> None:
         self._client: Any = client
@@ -54,10 +53,10 @@ class Front:
     def run(
         self, source: str, *, cell: str | None = None, hidden: bool = False, timeout: float = 60
     ) -> Reply:
-        """Runs a cell and returns what it did.
+        """Runs a cell and returns its result.
 
         Args:
-            cell: its id, which JupyterLab tells, and runners do not.
+            cell: its id, which JupyterLab sends, and runners do not.
             hidden: as VS Code runs code of its own.
         """
         reply = Reply("", "", "")
@@ -88,19 +87,16 @@ class Front:
         return reply
 
     def begin(self, source: str) -> str:
-        """Starts a cell and returns at once."""
         identity: str = self._client.execute(source)
         return identity
 
     def wait_for_text(self, part: str, *, timeout: float = 60) -> None:
-        """Waits until the running cell has printed something."""
         while True:
             message = self._client.get_iopub_msg(timeout=timeout)
             if part in message["content"].get("text", ""):
                 return
 
     def finish(self, identity: str, *, timeout: float = 60) -> Reply:
-        """Waits for the end of a cell that `begin` started."""
         while True:
             answer = self._client.get_shell_msg(timeout=timeout)
             if answer["parent_header"].get("msg_id") == identity:
@@ -119,10 +115,10 @@ class Front:
 
 
 class Kernel(Front):
-    """One notebook's kernel; `restart` and `kill` keep the notebook's name, as servers do.
+    """The kernel of one notebook; `restart` and `kill` keep its name, as servers do.
 
     Args:
-        notebook: its file below `folder`; None: nobody tells, as in VS Code.
+        notebook: its file below `folder`; None: no name is known, as in VS Code.
     """
 
     def __init__(self, folder: Path, *, notebook: str | None = "flights.ipynb") -> None:
@@ -145,7 +141,7 @@ class Kernel(Front):
         super().__init__(self._started())
 
     def _managed(self) -> KernelManager:
-        """As servers do: the kernel's id, which stays over restarts, is in a file's name."""
+        """Makes a manager whose connection file has the kernel's id in its name, as servers do."""
         known = str(uuid4())
         manager = KernelManager(
             kernel_name="nosync",
@@ -157,11 +153,10 @@ class Kernel(Front):
         return manager
 
     def rename(self, notebook: str) -> None:
-        """The next process is told that this is the notebook."""
+        """Sets the name of the notebook for the next process."""
         self._env["JPY_SESSION_NAME"] = str(self._folder / notebook)
 
     def _started(self, folder: str = "") -> BlockingKernelClient:
-        """Starts the process and waits until it answers."""
         self._manager.start_kernel(env=self._env, cwd=str(self._folder / folder))
         return self._connected()
 
@@ -172,21 +167,16 @@ class Kernel(Front):
         return client
 
     def interrupt(self) -> None:
-        """Sends what the stop button sends."""
         self._manager.interrupt_kernel()
 
     def restart(self) -> None:
-        """Restarts as the menu does: a polite end, then a new process."""
+        """Restarts as the menu does: a clean shutdown, then a new process."""
         self._client.stop_channels()
         self._manager.restart_kernel(now=False, env=self._env, cwd=str(self._folder))
         self._client = self._connected()
 
     def kill(self, before: Callable[[], object] = lambda: None) -> None:
-        """Kills the process as the kernel's killer does, then starts a new one.
-
-        Args:
-            before: what happens in between.
-        """
+        """Kills the process, calls `before`, then starts a new one."""
         self._client.stop_channels()
         self._manager.signal_kernel(signal.SIGKILL)
         provisioner = self._manager.provisioner
@@ -197,11 +187,7 @@ class Kernel(Front):
         self._client = self._connected()
 
     def renew(self, notebook: str, *, folder: str = "") -> None:
-        """Ends the process and starts another kernel, as on another day.
-
-        Args:
-            folder: below the kernels' folder, where it runs.
-        """
+        """Ends the process and starts another kernel in `folder`, as on another day."""
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=False)
         self._manager = self._managed()
@@ -209,7 +195,6 @@ class Kernel(Front):
         self._client = self._started(folder)
 
     def close(self) -> None:
-        """Ends the process."""
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
         shutil.rmtree(self._sockets, ignore_errors=True)

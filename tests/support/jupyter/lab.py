@@ -59,7 +59,7 @@ class LabPage:
 
     @classmethod
     def untitled(cls, page: Page, url: str, cells: Sequence[str]) -> LabPage:
-        """A new notebook, as the launcher makes it: its first save asks for a name."""
+        """A new notebook from the launcher; its first save asks for a name."""
         page.goto(f"{url}/lab?reset")
         page.locator(".jp-Launcher").wait_for()
         page.evaluate(_NEW, list(cells))
@@ -85,7 +85,6 @@ class LabPage:
         self.page.wait_for_function(_READY)
 
     def cell(self, index: int) -> Locator:
-        """The cell with its outputs."""
         return self.page.locator(f'.jp-Notebook .jp-Cell[data-windowed-list-index="{index}"]')
 
     def run(self, index: int) -> str:
@@ -101,12 +100,10 @@ class LabPage:
         assert self.page.evaluate(_RUN_ALL), self.page.locator(".jp-OutputArea").all_inner_texts()
 
     def add(self, source: str) -> int:
-        """Adds a cell at the end; its index."""
         added: int = self.page.evaluate(_ADD, source)
         return added
 
     def save(self) -> None:
-        """Saves the notebook as it is, outputs and all."""
         self.page.evaluate(_SAVE)
 
     def begin(self, index: int) -> None:
@@ -122,11 +119,12 @@ class LabPage:
         expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
 
     def output(self, index: int) -> str:
-        """The text of a cell's outputs."""
         return "\n".join(self.cell(index).locator(".jp-OutputArea-output").all_inner_texts())
 
     def kill_kernel(self, pid: int) -> str:
-        """Kills the kernel, dismisses the dialog, waits for the next; returns the dialog's text."""
+        """Kills the kernel, dismisses the dialog and waits for the next kernel; returns the
+        dialog's text.
+        """
         os.kill(pid, signal.SIGKILL)
         dialog = self.page.locator(".jp-Dialog")
         expect(dialog).to_contain_text("appears to have died")  # or says what another one says
@@ -154,13 +152,12 @@ def write_notebook(path: Path, cells: Sequence[str]) -> None:
 
 
 def _go_on(lost: Locator) -> None:
-    """Closes what JupyterLab shows when one request has not come through; it tries again."""
+    """Closes the dialog that JupyterLab shows after one failed request, because it retries."""
     lost.get_by_role("button", name="Close").click()
 
 
 @contextmanager
 def browser_page(chromium: str) -> Iterator[Page]:
-    """A page of a headless Chromium."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--disable-gpu"])
         try:

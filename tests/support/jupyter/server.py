@@ -1,4 +1,4 @@
-"""A Jupyter server, and what a front end asks of it; kernels are talked to beside it."""
+"""A Jupyter server and its API; kernels are contacted directly."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SETTINGS = {
 
 @contextmanager
 def served(folder: Path, root: Path, *, app: str = "jupyterlab") -> Iterator[str]:
-    """Runs a server over `root` for the block; gives its address.
+    """Runs a server over `root` for the block; yields its address.
 
     Args:
         folder: of the server alone: its home, settings, kernels.
@@ -83,7 +83,6 @@ class Server:
 
     @property
     def runtime(self) -> Path:
-        """Where its kernels' connection files are."""
         return self._folder / ("runtime" if self._day == 0 else f"runtime-{self._day}")
 
     def _environ(self) -> dict[str, str]:
@@ -98,7 +97,6 @@ class Server:
         }
 
     def _start(self) -> str:
-        """Starts the process, and returns its address once somebody listens there."""
         port = free_port()
         config = self._folder / "config.py"
         config.write_text(
@@ -135,7 +133,7 @@ class Server:
     def begin_next_day(self) -> None:
         """Kills the server and its kernels, lets a day pass, and starts another server.
 
-        No kernel id, connection file or address of the day before is in use any more.
+        The new server reuses no kernel id, connection file or address.
         """
         kernels = psutil.Process(self._process.pid).children()
         for each in (self._process, *kernels):  # a kernel ends by itself, but a second later
@@ -150,10 +148,10 @@ class Server:
         self.url = self._start()
 
     def stop(self) -> None:
-        """Ends it and its kernels, by force if need be.
+        """Ends the server and its kernels, by force if necessary.
 
-        SIGTERM alone: Ctrl-C leaves its loop where it is, and what it had still to send to a
-        kernel that is gone can keep the process for ever.
+        It sends SIGTERM only: after Ctrl-C a pending message to a dead kernel can keep the process
+        forever.
         """
         kernels = psutil.Process(self._process.pid).children()
         self._process.terminate()
@@ -174,7 +172,9 @@ class Server:
 
 
 def _await(port: int) -> None:
-    """Waits until somebody listens there: the server says that it runs before it does."""
+    """Waits until the port accepts connections: the server reports that it runs before it
+    listens.
+    """
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=120).close()
@@ -184,11 +184,11 @@ def _await(port: int) -> None:
 
 
 class ServedNotebook(Front):
-    """A notebook of a server, as a page has it open: its file, its session, its kernel.
+    """An open notebook of a server: its file, its session, its kernel.
 
     Args:
         folder: of the server.
-        path: of the notebook, from the server's root on; "": a new one, which the server names.
+        path: of the notebook below the server's root; "": a new one, which the server names.
     """
 
     def __init__(self, url: str, folder: Path, path: str = "") -> None:
@@ -216,37 +216,32 @@ class ServedNotebook(Front):
         return client
 
     def save(self, *cells: tuple[str, str]) -> None:
-        """Saves cells of these ids and texts, as the page does."""
         made = [nbformat.v4.new_code_cell(text, id=known) for known, text in cells]
         content = nbformat.v4.new_notebook(cells=made)
         notebook = {"type": "notebook", "format": "json", "content": content}
         self._ask("PUT", f"contents/{self.path}", notebook)
 
     def rename(self, path: str) -> None:
-        """Renames the file and tells the session, as the page does."""
+        """Renames the file and updates the session, as the page does."""
         self._ask("PATCH", f"contents/{self.path}", {"path": path})
         self._ask("PATCH", f"sessions/{self._session}", {"path": path, "name": path})
         self.path = path
 
     def copy(self) -> str:
-        """Duplicates the file, and returns the path of the copy."""
         return str(self._ask("POST", "contents", {"copy_from": self.path})["path"])
 
     def delete(self) -> None:
-        """Deletes the file."""
         self._ask("DELETE", f"contents/{self.path}")
 
     def restart(self) -> None:
-        """Restarts the kernel as the menu does."""
         self.leave()
         self._ask("POST", f"kernels/{self._kernel}/restart")
         self._client = self._connected()
 
     def leave(self) -> None:
-        """Closes the page; the session goes on."""
+        """Closes the page; the session continues."""
         self._client.stop_channels()
 
     def close(self) -> None:
-        """Ends the session, and the kernel with it."""
         self.leave()
         self._ask("DELETE", f"sessions/{self._session}")

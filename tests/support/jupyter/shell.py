@@ -16,7 +16,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass
 class Shown:
-    """What one cell left: its text in order of channels, its HTML, its error, its value."""
+    """The result of a cell: its text in order of channels, its HTML, its error, its value."""
 
     text: str
     html: str
@@ -39,7 +39,6 @@ class Notebook:
         self.names: dict[str, Any] = self.shell.user_ns
 
     def cell(self, source: str) -> Shown:
-        """Runs a cell as a front end does, and returns what it showed."""
         with capture_output() as captured:
             result = self.shell.run_cell(source, store_history=True)
         outputs = [output.data for output in captured.outputs]
@@ -49,19 +48,16 @@ class Notebook:
         return Shown(text, html, result.error_before_exec or result.error_in_exec, result.result)
 
     def ok(self, source: str) -> Shown:
-        """Runs a cell that must not fail."""
         shown = self.cell(source)
         assert shown.error is None, shown.text
         return shown
 
     def fails(self, source: str) -> Shown:
-        """Runs a cell that must fail."""
         shown = self.cell(source)
         assert shown.error is not None, shown.text
         return shown
 
     def close(self) -> None:
-        """Unloads the extension and forgets the shell."""
         if "nosync" in self.shell.extension_manager.loaded:
             self.shell.run_line_magic("unload_ext", "nosync")
         self.shell.restore_sys_module_state()

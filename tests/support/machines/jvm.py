@@ -1,13 +1,12 @@
-"""The Spark of the tests: its Java compiles less, and both find their classes where they were left.
+"""The Spark of the tests: its JVM loads shared classes, and its Python loads compiled modules.
 
-A JVM that starts Spark reads and verifies some 15 000 classes out of 200 archives, which takes more
-than what most tests ask of it. `make test` has one leave them beside the packages, once, as Java
-maps them (class data sharing); where that file is missing or of another Java, all is as without.
+A JVM that starts Spark reads and verifies some 15 000 classes out of 200 archives, which takes
+longer than most tests. `make test` starts one JVM that writes them to a class data archive beside
+the packages, once. Without that file, or with another Java, Spark starts as usual.
 
-A Python that Spark starts imports PySpark from a zip, which holds no compiled modules: each one
-compiles them again, for longer than a small job runs. So the tests have a home of Spark without
-that zip, and the PySpark of the environment is imported. One test of Connect has neither, as most
-users do.
+Spark's Python imports PySpark from a zip without compiled modules, and compiles each one in every
+process. The tests therefore use a Spark home without that zip and the PySpark of the environment.
+One test of Connect uses neither, as most users do.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from pathlib import Path
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 VARIABLE = "JDK_JAVA_OPTIONS"
-"""What every `java` takes options from, also one that a kernel or a server starts."""
+"""The variable from which every `java` reads options, also one that a kernel or a server starts."""
 
 
 def classes() -> Path:
-    """Where the classes are left: in this environment, by the Java that left them."""
+    """The class data archive of this environment and Java."""
     java = hashlib.sha256(os.environ.get("JAVA_HOME", "").encode()).hexdigest()[:8]
     return home() / f"classes-{java}.jsa"
 
 
 def home() -> Path:
-    """Where the home of Spark is made, in this environment."""
+    """The folder of the Spark home of this environment."""
     return Path(sys.prefix) / "spark-home"
 
 
 def environment() -> dict[str, str]:
-    """What every process of the tests has in its environment, for the Spark that it may start."""
+    """The environment of every test process, for the Spark that it may start."""
     made = {"SPARK_HOME": str(home())} if home().exists() else {}
     return {VARIABLE: options(), **made}
 
 
 def options() -> str:
-    """The options of every JVM of the tests; the user's own come last, and a worker has them."""
+    """The options of every JVM of the tests; those of the user come last."""
     given = os.environ.get(VARIABLE, "")
     if QUICK in given:
         return given
@@ -51,7 +50,7 @@ def options() -> str:
 
 
 def make_home() -> None:
-    """Makes a home of Spark of what PySpark brings, but for its Python."""
+    """Makes a Spark home from PySpark without its zipped Python."""
     found = find_spec("pyspark")
     assert found is not None
     assert found.origin is not None
@@ -64,7 +63,7 @@ def make_home() -> None:
 
 
 def leave(path: Path) -> None:
-    """Starts Spark once, does a little of everything, and leaves the classes that it loaded."""
+    """Starts Spark once, runs typical work, and writes the class data archive."""
     made = path.with_suffix(f".{os.getpid()}")
     leaving = f"-XX:ArchiveClassesAtExit={made} -Xlog:disable"
     from pyspark import SparkContext

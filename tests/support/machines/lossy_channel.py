@@ -1,7 +1,7 @@
-"""The way between who ships and a replica: what is said there may be lost, come twice, or late.
+"""The channel between a shipper and a replica: messages may be lost, duplicated or late.
 
-A message that is late arrives behind others, when nobody waits for it any more: who sent it may
-have been replaced by then. But none outlives its session, as with servers (store/replicas/copies).
+A late message arrives after others, when nobody waits for its answer and its sender may have been
+replaced. As with servers (store/replicas/copies), no message outlives its session.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Message = partial[Any]
 
 
 def arrives(message: Message) -> None:
-    """Lets a message arrive to which nobody hears the answer."""
+    """Delivers a message whose answer is dropped."""
     with suppress(DurabilityError, FencedError, CorruptLogError):
         message()
 
 
 class Wire:
-    """A replica, as it is reached from elsewhere."""
+    """A replica behind the channel."""
 
     def __init__(
         self, replica: Replica, pick: random.Random, did: Counter[str], late: list[Message]
@@ -39,11 +39,9 @@ class Wire:
         self._noise = 0.0
 
     def reach(self, *, there: bool) -> None:
-        """Whether anything arrives."""
         self._away = not there
 
     def disturb(self, share: float) -> None:
-        """To which share of the messages something happens."""
         self._noise = share
 
     def _say(self, action: str, *args: Any, **kwargs: Any) -> Any:

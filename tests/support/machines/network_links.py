@@ -1,8 +1,9 @@
-"""Replica servers in network name spaces of their own, each behind a link that can be cut.
+"""Replica servers in their own network name spaces, each behind a link that can be cut.
 
-For a program that `elsewhere.run` has put into a network name space: what the machine refuses ends
-it as `FORBIDDEN`, with the reason. Addresses are of this machine (127.0.N.1 here, 127.0.N.2 there),
-as servers take no others without a certificate, and are led over the link all the same.
+For a program that `other_host.run` has put into a network name space. A right that the machine
+refuses ends the program with `FORBIDDEN` and the reason. Addresses are local (127.0.N.1 here,
+127.0.N.2 there), because servers accept no others without a certificate; routes lead them over the
+link.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ _THERE = 'echo; read go && exec "$@"'  # nothing, if who made it has ended befor
 
 
 def refused(why: str) -> NoReturn:
-    """Ends the program, as the machine forbids what it is for."""
+    """Ends the program, because the machine refuses a needed right."""
     sys.stdout.write(f"{why}\n")
     sys.exit(FORBIDDEN)
 
 
 def done(*command: str, inside: int | None = None) -> None:
-    """Does something as root, maybe in the name space of a process; ends if it is forbidden."""
+    """Runs a command as root, perhaps in the name space of a process; ends the program if it is
+    refused.
+    """
     space = [] if inside is None else ["nsenter", "-t", str(inside), "-n"]
     try:
         subprocess.run([*space, *command], capture_output=True, text=True, check=True)
@@ -37,11 +40,11 @@ def done(*command: str, inside: int | None = None) -> None:
 
 
 class Linked:
-    """A server behind a link; a `with` block runs it.
+    """A server behind a link, for a `with` block.
 
     Attributes:
-        folder: with its copies.
-        url: of it.
+        folder: of its copies.
+        url: of the server.
     """
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -88,25 +91,23 @@ class Linked:
         self._process.communicate()
 
     def cut(self) -> None:
-        """Nothing arrives there any more, and nobody is told."""
+        """Drops all packets to the server, silently."""
         done("ip", "link", "set", self._far, "down", inside=self._space)
 
     def mute(self) -> None:
-        """What is said there arrives, and no answer does."""
+        """Drops all answers of the server."""
         away = ("blackhole", f"{self._here}/32", "table", "local")
         done("ip", "route", "replace", *away, inside=self._space)
 
     def slow(self, rate: str) -> None:
-        """What is said there takes its time; a rate is one of `tc`."""
+        """Slows the link down to a rate of `tc`."""
         how = ("tbf", "rate", rate, "burst", "2kb", "latency", "60s")
         done("tc", "qdisc", "replace", "dev", self._near, "root", *how)
 
     def hasten(self) -> None:
-        """The link is as fast as it was."""
         done("tc", "qdisc", "del", "dev", self._near, "root")
 
     def heal(self) -> None:
-        """All arrives again, both ways."""
         done("ip", "link", "set", self._far, "up", inside=self._space)
         self._lead(self._here, self._far, self._there, inside=self._space)
 
@@ -120,7 +121,7 @@ class Linked:
 
 
 def up() -> None:
-    """Has the name space of this program reach itself."""
+    """Starts the loopback device of this program's name space."""
     if os.geteuid():
         refused("no links: not root")
     done("ip", "link", "set", "lo", "up")

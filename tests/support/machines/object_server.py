@@ -23,7 +23,7 @@ class ObjectServer:
 
     Attributes:
         url: its endpoint.
-        requests: the method and path of each request so far; filled by a thread that reads on.
+        requests: the method and path of each request so far; a thread appends to it.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,6 @@ class ObjectServer:
                     self._read.notify_all()
 
     def settled(self) -> int:
-        """How many requests there were; all that were answered are among them."""
         self._marks += 1
         mark = f"/moto-api/?mark={self._marks}"
         urllib.request.urlopen(f"{self.url}{mark}").close()
@@ -79,13 +78,12 @@ class ObjectServer:
             return len(self.requests)
 
     def make(self, bucket: str) -> None:
-        """Makes a bucket."""
         urllib.request.urlopen(
             urllib.request.Request(f"{self.url}/{bucket}", data=b"", method="PUT")
         ).close()
 
     def environment(self) -> dict[str, str]:
-        """What a client needs to be told of it."""
+        """The environment of a client."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ALLOW_HTTP": "true",
@@ -97,7 +95,7 @@ class ObjectServer:
 
 @contextmanager
 def with_bucket() -> Iterator[ObjectServer]:
-    """A server that has a bucket of that name, and that clients of this process find."""
+    """Runs a server with a bucket, and sets the environment of this process for it."""
     with ObjectServer() as running, pytest.MonkeyPatch.context() as patch:
         for name, value in running.environment().items():
             patch.setenv(name, value)

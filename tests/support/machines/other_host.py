@@ -1,7 +1,7 @@
-"""Elsewhere: a program in name spaces of its own, which may mount disks and has another host name.
+"""A program in its own name spaces, which may mount disks and has another host name.
 
-Not every machine gives that right. What it refuses is found out by trying, and the test is counted
-as not run, with the reason.
+Not every machine grants that right. The attempt shows it, and the test is then counted as not run,
+with the reason.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fault_matrix import forbidden
 
 TOP = Path(__file__).resolve().parents[3]
 FORBIDDEN = 77
-"""How a program ends that finds out that it may not do what it is for; its output says why."""
+"""The exit status of a program that lacks a right; its output says why."""
 
 
 @cache
 def _refused(spaces: str) -> str:
-    """Why this machine gives no such name spaces; empty if it does."""
+    """The reason why this machine grants no such name spaces; empty if it does."""
     if shutil.which("unshare") is None:
         return "no program unshare"
     tried = subprocess.run(

@@ -1,8 +1,8 @@
-"""Ports that stay free until a server of a test binds them, and while it is started again.
+"""Ports that stay free until a server of a test binds them, also while it restarts.
 
-One that the system gives (port 0) is of the range from which it gives each client its own, so while
-nobody listens there a client of any test may get it. These are below that range; each process that
-runs tests has its own part of them, and none is given twice.
+A port from the system (port 0) is in the range of client ports, so any client may get it while no
+server listens. These ports are below that range. Each test process has its own part of them, and
+gives none twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ _ports = cycle([_own + (_begun + i) % EACH for i in range(EACH)])
 
 
 def free_port() -> int:
-    """A port of this machine at which nobody listens."""
     for port in _ports:
         with socket.socket() as probe:
             try:

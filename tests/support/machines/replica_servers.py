@@ -1,4 +1,4 @@
-"""Replica servers that are processes, for tests; each ends with the test that started it."""
+"""Replica servers as processes; each ends with its test."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from machines.ports import free_port
 
 
 class ReplicaServer:
-    """A server over a folder, on this machine; started again at the port that it had.
+    """A server over a folder; it restarts at its former port.
 
     Args:
-        program: that is run instead of the command.
+        program: runs instead of the command.
 
     Attributes:
-        url: of it.
-        folder: with its copies.
+        url: of the server.
+        folder: of its copies.
     """
 
     def __init__(self, folder: Path, *options: object, program: str | None = None) -> None:
@@ -48,7 +48,6 @@ class ReplicaServer:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs."""
         assert self._process is not None
         return self._process.pid
 
@@ -59,23 +58,19 @@ class ReplicaServer:
         return self._process.stdout.readline()
 
     def send(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kills it, and waits for its end."""
         self.send(signal.SIGKILL)
         self.wait()
 
     def wait(self) -> int:
-        """Waits for its end; returns what it exits with."""
         assert self._process is not None
         self._process.communicate()
         code, self._process = self._process.returncode, None
         return code
 
     def end(self) -> None:
-        """Ends it if it runs."""
         if self._process is not None:
             self.send(signal.SIGCONT)
             self.kill()
@@ -88,12 +83,12 @@ class ReplicaServer:
 
 
 def keepers(path: Path) -> list[int]:
-    """The keepers of a log that run."""
+    """The running keepers of a log."""
     return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if keeps(pid, path)]
 
 
 def keeps(pid: int, path: Path) -> bool:
-    """Whether a process is a keeper of a log."""
+    """Returns True if a process is a keeper of a log."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

@@ -1,7 +1,8 @@
-"""A log with replicas in one thread: what is done, what fails, and what must hold all the same.
+"""A log with replicas in one thread: random actions, random faults, and invariants.
 
-The disks are in memory, each process is a `FakeMachine`; who ships is called like a function. So a
-seed decides everything, and a life of hundreds of steps takes some hundredths of a second.
+The disks are in memory, each process is a `FakeMachine`, and shippers are called like functions. A
+seed therefore decides everything, and a life of hundreds of steps takes some hundredths of a
+second.
 """
 
 from __future__ import annotations
@@ -58,14 +59,16 @@ FAULTS = {
     "ahead", "old", "away", "lost", "reply lost", "twice", "late", "delivered", "restored",
     "outpaced", "caught up",
 }  # fmt: skip
-"""What must have happened in a run of some lives, beside every action and every step of a disk."""
+"""The faults that a run of some lives must include, beside every action and every step of a
+disk.
+"""
 STEPS = {"append", "write_at", "sync", "create", "rename", "unlink", "sync_folder"}
 ROUNDS_MAX = 40
 READ_BACK = 0.1  # of the times that a replica acknowledges
 
 
 def part_of(data: bytes) -> tuple[bytes, str]:
-    """The bytes of a part file of one MiB or less, as far as checksums go, and its digest."""
+    """The verified bytes of a part file of at most one MiB, and its digest."""
     footer = bytes(4) + struct.pack("<i", 4) + b"ARROW1"
     tail = TAIL.pack(0, 0, xxh3_64_intdigest(footer), 1, len(data), MAGIC)
     table = struct.pack("<Q", xxh3_64_intdigest(data)) + tail
@@ -73,7 +76,9 @@ def part_of(data: bytes) -> tuple[bytes, str]:
 
 
 class Before(NamedTuple):
-    """What was so before a log's folder was replaced by a copy, and the last frame of that."""
+    """The expected state before a log's folder was replaced by a copy, and the last frame of the
+    copy.
+    """
 
     appended: list[bytes]
     announced: int
@@ -82,12 +87,12 @@ class Before(NamedTuple):
 
 
 class World:
-    """One log, its replicas, and what its user was told of them.
+    """One log, its replicas, and the frames reported to its user.
 
     Attributes:
-        appended: every payload that is part of the history, from the first.
-        announced: the greatest frame that was said to be on a quorum of replicas.
-        did: how often each action was taken, and each fault occurred.
+        appended: every payload of the history, from the first.
+        announced: the greatest frame reported to be on a quorum of replicas.
+        did: the count of each action and each fault.
     """
 
     def __init__(self, seed: int) -> None:
@@ -127,7 +132,7 @@ class World:
         self.log = self.opened()
 
     def run(self, steps: int) -> None:
-        """Takes so many steps, and looks after each whether all holds."""
+        """Takes some steps, and checks the invariants after each."""
         for action in self.random.choices([*ACTIONS], [*ACTIONS.values()], k=steps):
             self.did[action] += 1
             getattr(self, action)()
@@ -137,19 +142,19 @@ class World:
             self.leave(disk)
 
     def another(self, disk: MemoryFiles) -> MemoryFiles:
-        """What the next process sees of a disk."""
+        """The disk as the next process sees it."""
         self.leave(disk)
         return MemoryFiles(self.tree, self.random.randrange(1 << 30))
 
     def leave(self, disk: MemoryFiles) -> None:
-        """Counts what was done on a disk."""
+        """Adds the counts of a disk."""
         self.did.update({f"disk: {action}": count for action, count in disk.did.items()})
         disk.did.clear()
 
     # -- the log -----------------------------------------------------------------------------
 
     def opened(self, *, boot: str | None = None, takeover: bool = True) -> Log:
-        """Opens the log as another process; what is there is a prefix of what was appended."""
+        """Opens the log as another process; its contents must be a prefix of `appended`."""
         self.machine.die()
         self.machine = self.machine.after(boot=boot)
         log = Log.open(
@@ -190,7 +195,7 @@ class World:
         return log
 
     def further(self, head: Segment, end: Mark) -> CaughtUpFrames | None:
-        """What the replicas that answer have of the last owner, and his disk has lost."""
+        """The frames of the last owner that reachable replicas have and its disk lacks."""
         there = [one for n, one in enumerate(self.replicas.replicas) if n not in self.away]
         found = restore.furthest_replica(self.quiet, there, head, end)
         if found is not None:
@@ -199,7 +204,7 @@ class World:
         return found
 
     def complete(self, taken: list[Frame]) -> None:
-        """Brings the files that frames name from who has them, as whoever reads them has it."""
+        """Fetches the files that frames name, like any reader."""
         entries = payloads.entries_by_log(payloads.decode_payload(f.payload) for f in taken)
         every = file_references.references(file_references.named_files({}, entries))
         for wanted in every.values():
@@ -207,11 +212,11 @@ class World:
                 self.bring(wanted)
 
     def clock(self) -> None:
-        """The clock is set, by up to ten years."""
+        """Sets the clock, by up to ten years."""
         self.machine.wait(self.random.randrange(-(10**12) // 3, 10**12 // 3))
 
     def cut(self) -> None:
-        """The owner dies at some step of what he does."""
+        """The owner dies at some step of an action."""
         phase = self.random.choice(["before", "inside", "after"])
         self.files.crash_in(self.random.randrange(1, 10), phase)
         done = len(self.appended)
@@ -228,7 +233,7 @@ class World:
         assert len(self.appended) >= done
 
     def refuse(self) -> None:
-        """The log's disk is full, or broken, for some steps; then it goes on."""
+        """The disk of the log is full or broken for some steps."""
         self.files.refuse(self.random.randrange(1, 6), 2, self.random.choice([5, 28]))
         for act in self.random.choices([self.append, self.append_file, self.sync], k=4):
             try:
@@ -239,13 +244,11 @@ class World:
         self.sync()
 
     def payload(self, names: list[str]) -> bytes:
-        """An epoch's frame that names files."""
         refs = [[name, 1, 0, 2**64, len(self.contents[name]), self.digests[name]] for name in names]
         entries = [PayloadEntry(1, payloads.FILES, json.dumps(refs).encode())] if refs else []
         return payloads.encode_payload(len(self.appended) + 1, self.random.random(), {}, entries)
 
     def append(self, names: list[str] | None = None) -> None:
-        """Commits an epoch."""
         payload = self.payload(names or [])
         self.maybe = payload
         self.log.append(payloads.EPOCH, payload)
@@ -265,12 +268,11 @@ class World:
         self.append([name])
 
     def sync(self) -> None:
-        """Waits for the disk."""
         self.log.sync()
         assert self.log.durable == len(self.appended)
 
     def checkpoint(self) -> None:
-        """Writes a checkpoint that names some files of before; the others go."""
+        """Writes a checkpoint that names some of the earlier files; the others are deleted."""
         there = [n for n in self.live if self.files.exists(file_layout.file_path(self.path, n))]
         kept = sorted(self.random.sample(there, self.random.randrange(len(there) + 1)))
         refs = [[name, 1, 0, 2**64, len(self.contents[name]), self.digests[name]] for name in kept]
@@ -285,31 +287,31 @@ class World:
         self.log.trim()
 
     def reopen(self) -> None:
-        """Ends properly, and begins again."""
+        """Closes and reopens the log."""
         self.log.close()
         self.log = self.opened(takeover=False)
 
     def take_over(self) -> None:
-        """Another process takes the log from one that lives."""
+        """Another process takes the log over from a live owner."""
         self.log = self.opened()
 
     def kill(self) -> None:
-        """The owner dies; his keeper ships what was written, to some of the replicas."""
+        """The owner dies; its keeper ships the written frames to some of the replicas."""
         self.outlived()
         self.log = self.opened()
 
     def outlived(self) -> None:
-        """Keepers ship what a dead owner has written, to some of the replicas."""
+        """Keepers ship the frames of a dead owner to some of the replicas."""
         for number in range(COUNT):
             if self.random.random() < 0.5:
                 self.ship(number, written=True)
 
     def power(self) -> None:
-        """The machine loses its power, and keepers with it; maybe the owner had died before.
+        """The machine and its keepers lose power; the owner may have died before.
 
-        What was on the disk is there, unless a keeper was told that replicas are ahead: then
-        somebody has put the disk aside. Replicas cannot tell whether what one has of a history
-        that was left was ever safe, if another one that may have had it was emptied.
+        Synced contents remain, unless a keeper was told that replicas are ahead: then the disk has
+        been set aside. Replicas cannot tell whether an abandoned history was ever safe, if another
+        replica with it was emptied.
         """
         durable, lost = self.log.durable, self.disks_lost
         if self.random.random() < 0.25:
@@ -320,14 +322,14 @@ class World:
         self.zombies.clear()
 
     def darken(self) -> None:
-        """The log's disk keeps what was synced, and nobody has it open any more."""
+        """Closes the log's disk, and keeps only what was synced."""
         self.files.lose_power(self.path)
         self.files = self.another(self.files)
 
     # -- shipping ----------------------------------------------------------------------------
 
     def shipper(self, number: int) -> Shipper:
-        """Who ships to a replica for the owner of now."""
+        """The shipper of the current owner for a replica."""
         shipper = self.shippers[number]
         if shipper is None:
             source = LogSource(self.path, self.log.generation, files=self.files)
@@ -346,7 +348,7 @@ class World:
     def ship(
         self, number: int | None = None, *, written: bool = False, noisy: bool = False
     ) -> None:
-        """Brings a replica level; what it acknowledges can be read from it alone."""
+        """Ships to a replica; its acknowledged frames must be readable from it alone."""
         at = self.random.randrange(COUNT) if number is None else number
         shipper = self.shipper(at)
         try:
@@ -386,7 +388,7 @@ class World:
             self.announced = max(self.announced, quorum_index(self.acks, QUORUM))
 
     def readable(self, number: int) -> int:
-        """How far a log can be read back from one replica, each file as it was written."""
+        """The number of frames that are readable from one replica, with intact files."""
         address = self.replicas.replicas[number]
         replica = FolderReplica(address.path, self.log.id, files=self.quiet)
         copy = consistency.examine_copy(self.quiet, address.url, replica)
@@ -396,12 +398,12 @@ class World:
         return copy.end.seq
 
     def acknowledged(self, number: int) -> int:
-        """Up to which frame a replica has acknowledged the log."""
+        """The last acknowledged frame of a replica."""
         place = self.replicas.replicas[number].path
         return FolderReplica(place, self.log.id, files=self.quiet).acknowledged()
 
     def whole(self, number: int) -> bool:
-        """Whether a log can be read back from a replica, as it can where something is held."""
+        """Returns True if the log can be read back from a replica."""
         try:
             assert self.readable(number) >= self.holds[number]
         except CorruptLogError:
@@ -410,7 +412,7 @@ class World:
         return True
 
     def cut_ship(self) -> None:
-        """A replica's process, or the keeper, dies at some step of shipping."""
+        """The process of a replica, or the keeper, dies at some step of shipping."""
         number = self.random.randrange(COUNT)
         disk = self.disks[number]
         phase = self.random.choice(["before", "inside", "after"])
@@ -423,7 +425,7 @@ class World:
         disk.go_on()
 
     def refuse_ship(self) -> None:
-        """A replica's disk is full, or broken, for some steps."""
+        """The disk of a replica is full or broken for some steps."""
         number = self.random.randrange(COUNT)
         disk = self.disks[number]
         disk.refuse(self.random.randrange(1, 8), 3, self.random.choice([5, 28]))
@@ -434,7 +436,7 @@ class World:
         disk.go_on()
 
     def noisy_ship(self) -> None:
-        """Messages to a replica are lost, come twice, or late."""
+        """Ships while messages are lost, duplicated or late."""
         number = self.random.randrange(COUNT)
         self.shipper(number)
         wire = self.wires[number]
@@ -444,7 +446,7 @@ class World:
         wire.disturb(0.0)
 
     def deliver(self) -> None:
-        """A message arrives that is late."""
+        """Delivers a late message."""
         number = self.random.randrange(COUNT)
         late = self.late[number]
         if late and number not in self.away:
@@ -452,23 +454,21 @@ class World:
             arrives(late.pop(self.random.randrange(len(late))))
 
     def part(self) -> None:
-        """A replica cannot be reached any more."""
         self.reach(self.random.randrange(COUNT), there=False)
 
     def heal(self) -> None:
-        """All replicas can be reached again."""
         for number in range(COUNT):
             self.reach(number, there=True)
 
     def reach(self, number: int, *, there: bool) -> None:
-        """Whether what is said to a replica arrives."""
+        """Returns True if messages reach a replica."""
         (self.away.discard if there else self.away.add)(number)
         wire = self.wires[number]
         if wire is not None:
             wire.reach(there=there)
 
     def level(self) -> None:
-        """At the end all replicas are level, and hold the same bytes as the log."""
+        """Levels all replicas at the end; they must have the same bytes as the log."""
         self.heal()
         self.append_file()
         self.sync()
@@ -486,12 +486,12 @@ class World:
             assert self.readable(number) == len(self.appended)
 
     def keep_replica(self) -> None:
-        """Somebody copies a replica."""
+        """Copies a replica."""
         number = self.random.randrange(COUNT)
         self.kept = number, self.tree.copy(self.replicas.replicas[number].path)
 
     def old_replica(self) -> None:
-        """A replica is replaced by the copy, and connected anew: it counts for nothing."""
+        """Replaces a replica by its copy and reconnects it; it no longer counts."""
         if self.kept is None or not self.spare(self.kept[0]):
             return
         number, copy = self.kept
@@ -505,7 +505,7 @@ class World:
         self.damaged.discard(number)
 
     def replica_power(self) -> None:
-        """A replica's machine loses its power; what it acknowledged is there afterwards."""
+        """The machine of a replica loses power; acknowledged frames must remain."""
         number = self.random.randrange(COUNT)
         path = self.replicas.replicas[number].path
         disk = self.disks[number]
@@ -517,7 +517,7 @@ class World:
             assert self.readable(number) >= self.holds[number]
 
     def wipe(self) -> None:
-        """A replica comes back empty; what it held counts no more."""
+        """Empties a replica; it no longer counts."""
         number = self.random.randrange(COUNT)
         if not self.spare(number):
             return
@@ -529,22 +529,21 @@ class World:
         self.damaged.discard(number)
 
     def segments(self, number: int) -> list[str]:
-        """The paths of the segments that a replica holds."""
+        """The paths of the segments of a replica."""
         root = self.replicas.replicas[number].path
         names = sorted(self.tree.files(root))
         return [f"{root}/{name}" for name in names if "/segment-" in name]
 
     def clear(self, number: int) -> None:
-        """Empties a replica's folder."""
         self.tree.put(self.replicas.replicas[number].path, Directory())
 
     def spare(self, number: int) -> bool:
-        """Whether a quorum holds what was announced without one of the replicas."""
+        """Returns True if a quorum has the announced frames without one of the replicas."""
         others = [held for other, held in enumerate(self.holds) if other != number]
         return sum(held >= self.announced for held in others) >= QUORUM
 
     def flip(self) -> None:
-        """A byte of a segment changes at a replica, which is connected anew: it is repaired."""
+        """Flips a byte of a segment at a replica and reconnects it: it must be repaired."""
         number = self.random.randrange(COUNT)
         files = self.segments(number)
         if not files or self.damaged or not self.spare(number):
@@ -560,7 +559,7 @@ class World:
         self.ship(number)
 
     def zombie(self) -> None:
-        """Who ships for an owner that was replaced goes on; nothing of it is acknowledged."""
+        """The shipper of a replaced owner continues; nothing of it may be acknowledged."""
         for shipper in self.zombies:
             known = shipper.acknowledged
             try:
@@ -572,12 +571,12 @@ class World:
     # -- losing and restoring ----------------------------------------------------------------
 
     def keep_copy(self) -> None:
-        """Somebody copies the log's folder."""
+        """Copies the folder of the log."""
         self.sync()
         self.copy = self.tree.copy(self.path), len(self.appended)
 
     def old_copy(self) -> None:
-        """The log's folder is replaced by the copy: nothing may be shipped that hides more."""
+        """Replaces the folder of the log by its copy: no shipment may hide later frames."""
         if self.copy is None or self.copy[1] > len(self.appended) or self.unfit() is None:
             return
         before = self.put_back()
@@ -589,7 +588,7 @@ class World:
         self.refuted(before)
 
     def put_back(self, *, alone: bool = False) -> Before:
-        """The log's folder is replaced by the copy, and opened; maybe no replica answers then."""
+        """Replaces the folder of the log by its copy and opens it, perhaps without replicas."""
         assert self.copy is not None
         self.tree.put(self.path, self.copy[0])
         self.files = self.another(self.files)
@@ -602,12 +601,12 @@ class World:
         return Before(kept, announced, holds, len(self.appended))
 
     def outrank(self) -> None:
-        """The next owner is of a later generation than any that a replica obeys."""
+        """The next owner has a later generation than any that a replica has granted."""
         self.log.go_beyond(max(map(self.obeyed, range(COUNT))))
         self.log = self.opened()
 
     def refuted(self, before: Before) -> None:
-        """The log goes on from an old copy: what was announced is not written over."""
+        """The log continues from an old copy: announced frames must not be overwritten."""
         kept, announced, holds, last = before
         self.announced, self.holds = announced, holds
         self.append()
@@ -628,20 +627,20 @@ class World:
         self.lose_disk()
 
     def obeyed(self, number: int) -> int:
-        """The generation that a replica has promised itself to; 0 if it is empty."""
+        """The generation that a replica has granted; 0 if it is empty."""
         place = self.replicas.replicas[number].path
         said = FolderReplica(place, self.log.id, files=self.quiet).promised()
         return said.generation if said else 0
 
     def busy(self) -> None:
-        """An owner does so much that frames of before cannot be read any more, or nothing."""
+        """An owner appends until earlier frames are deleted, or appends nothing."""
         for _ in range(self.random.randrange(4)):
             for act in self.random.choices([self.append, self.append_file, self.checkpoint], k=4):
                 act()
         self.sync()
 
     def lose_disk(self) -> None:
-        """The disk is gone, and as many replicas as the quorum allows do not answer."""
+        """Loses the disk, and as many replicas as the quorum allows."""
         unfit = self.unfit()
         if unfit is None:
             return  # that it may be lost is said, and nothing is made anew
@@ -671,13 +670,13 @@ class World:
         self.copy = None
 
     def unfit(self) -> set[int] | None:
-        """The replicas that tell nothing; None if it takes one of them to lose nothing."""
+        """The unreachable replicas; None if losing nothing needs one of them."""
         unfit = {n for n in range(COUNT) if not self.whole(n) or not self.acknowledged(n)}
         nothing = not any(self.segments(n) for n in range(COUNT)) and not self.announced
         return unfit if len(unfit) < QUORUM or nothing else None
 
     def restored(self, asked: ReplicaConfig) -> restore.RestoreResult | None:
-        """What replicas give; None if they hold nothing of the log."""
+        """Restores from replicas; None if they have nothing of the log."""
         try:
             restored = restore.restore_log(self.path, asked, self.quiet)
         except SchemaError as error:
@@ -689,7 +688,7 @@ class World:
         return restored
 
     def bring(self, wanted: FileReference) -> None:
-        """Brings a file of rows from the first replica that has it as it was written."""
+        """Fetches a file of rows from the first replica with an intact one."""
 
         def prove(_files: Files, path: str, wanted: FileReference) -> None:
             if self.quiet.read(path) != self.contents[wanted.name]:
@@ -705,7 +704,7 @@ class World:
 
     @contextmanager
     def hidden(self, numbers: list[int]) -> Iterator[None]:
-        """A block in which some replicas do not answer: a file stands in place of each."""
+        """Makes some replicas unreachable inside the block: a file replaces each."""
         places = [self.replicas.replicas[n].path for n in numbers]
         there = [self.tree.find(path) for path in places]
         for path in places:

@@ -1,7 +1,7 @@
-"""The aggregates on plain counters, from scratch; what tests/model.py does for all operators.
+"""The aggregates on plain counters, from scratch, like model.py for all operators.
 
-A call is (function, position of the argument, ...); `distinct` before the function takes the values
-that are there once each. Sums and variances are rational numbers, rounded once.
+A call is (function, position of the argument, ...). `distinct` before the function counts each
+value once. Sums and variances are rational numbers that are rounded once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from models.model import Bag
 Call = tuple[Any, ...]
 SPREADS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 WEIGHED = ("count", "sum", "avg", "bit_xor", "collect_list", *SPREADS)
-"""Aggregates for which it matters how often a value is there; else whether it is."""
+"""Aggregates that depend on the counts of values; the others depend only on their presence."""
 
 
 def aggregated(held: Bag, keys: Sequence[int], calls: Sequence[Call]) -> Bag:
-    """SQL aggregates by key; without keys one row, also over nothing."""
     by_key = model.groups(held, keys) if keys else {(): held}
     return model.summed(
         ((*key, *(aggregate(group, *call) for call in calls)), 1) for key, group in by_key.items()
@@ -32,7 +31,6 @@ def aggregated(held: Bag, keys: Sequence[int], calls: Sequence[Call]) -> Bag:
 
 
 def aggregate(group: Bag, function: str, *places: int) -> Any:
-    """One aggregate of a group."""
     if function == "count_star":
         return sum(group.values())
     function, distinct = function.removeprefix("distinct "), function.startswith("distinct ")
@@ -56,12 +54,10 @@ def aggregate(group: Bag, function: str, *places: int) -> Any:
 
 
 def values_there(values: Bag) -> Bag:
-    """Without values that are there less than 0 times."""
     return model.threshold(values, lambda n: max(n, 0))
 
 
 def _of_numbers(function: str, values: list[tuple[Any, int]]) -> Any:
-    """An aggregate of one argument, of values that are not null."""
     if function in ("min", "max", "bool_and", "bool_or"):
         choose = min if function in ("min", "bool_and") else max
         return choose((v for v, _ in values), key=model.order, default=None)

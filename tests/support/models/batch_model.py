@@ -27,7 +27,6 @@ def encoded(columns: Sequence[Any], kinds: Sequence[str], n: int) -> list[Row]:
 
 
 def count(updates: Updates, kinds: Sequence[str]) -> Count:
-    """How often each row is there; rows of count 0 are not."""
     total: Count = Counter()
     pairs = zip(encoded(updates.columns, kinds, len(updates.diff)), updates.diff, strict=True)
     for row, diff in pairs:
@@ -36,7 +35,6 @@ def count(updates: Updates, kinds: Sequence[str]) -> Count:
 
 
 def counted(batches: Iterable[Batch]) -> Count:
-    """The sum of batches."""
     total: Count = Counter()
     for batch in batches:
         total.update(count(batch.updates, batch.layout.types))
@@ -44,12 +42,11 @@ def counted(batches: Iterable[Batch]) -> Count:
 
 
 def nonzero(total: Count) -> Count:
-    """The counter without the rows that cancelled."""
     return Counter({row: n for row, n in total.items() if n})
 
 
 def check(batch: Batch) -> None:
-    """Asserts all that a batch promises: order, hashes of its rows, each row once."""
+    """Asserts the invariants of a batch: order, hashes of its rows, each row once."""
     batch.check()
     kinds, key, order = batch.layout
     n = len(batch)
@@ -71,7 +68,6 @@ def check(batch: Batch) -> None:
 
 @contextlib.contextmanager
 def weak_hashes(buckets: int = 2) -> Iterator[None]:
-    """Makes hashes collide: there are only so many different ones."""
     strong = rows.hash_columns
 
     def weak(columns: Sequence[Any], kinds: Sequence[str], n: int) -> Any:
@@ -86,7 +82,7 @@ def weak_hashes(buckets: int = 2) -> Iterator[None]:
 
 @st.composite
 def layouts(draw: st.DrawFn, of: st.SearchStrategy[str] = types) -> Layout:
-    """Layouts of up to three columns, with any key, some ordered by a scalar column."""
+    """Layouts of up to three columns with any key, some ordered by a scalar column."""
     kinds = tuple(draw(st.lists(of, min_size=1, max_size=3)))
     plain = [i for i, t in enumerate(kinds) if "map<" not in t]
     key = None
@@ -102,7 +98,7 @@ few_layouts = layouts(scalar_types)
 
 @st.composite
 def pools(draw: st.DrawFn, kinds: Sequence[str]) -> list[tuple[Any, ...]]:
-    """A few rows, from which updates are drawn, so that rows meet again."""
+    """A few rows from which updates are drawn, so that equal rows meet."""
     columns = [draw(st.lists(st.none() | values(t), min_size=1, max_size=3)) for t in kinds]
     row = st.tuples(*(st.sampled_from(c) for c in columns))
     return draw(st.lists(row, min_size=1, max_size=6))

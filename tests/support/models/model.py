@@ -74,7 +74,7 @@ def summed(changes: Iterable[tuple[Row, int]]) -> Bag:
 
 
 def rows(held: Bag) -> list[Row]:
-    """The rows in canonical order, each as often as it is there."""
+    """The rows in canonical order, with copies."""
     assert all(n > 0 for n in held.values())
     return sorted(held.elements(), key=row_order)
 
@@ -88,22 +88,18 @@ def filtered(held: Bag, predicate: Callable[[Row], Any]) -> Bag:
 
 
 def mapped(held: Bag, function: Callable[[Row], Iterable[Any]]) -> Bag:
-    """The result of a function on each row, with the row's count."""
     return flat_mapped(held, lambda row: [function(row)])
 
 
 def flat_mapped(held: Bag, function: Callable[[Row], Iterable[Iterable[Any]]]) -> Bag:
-    """All results of a function on each row, with the row's count."""
     return summed((tuple(map(value, made)), n) for row, n in held.items() for made in function(row))
 
 
 def concat(*bags: Bag) -> Bag:
-    """The sum of counts."""
     return summed(item for each in bags for item in each.items())
 
 
 def negated(held: Bag) -> Bag:
-    """Every count with the opposite sign."""
     return Counter({row: -n for row, n in held.items()})
 
 
@@ -111,27 +107,22 @@ def negated(held: Bag) -> Bag:
 
 
 def threshold(held: Bag, function: Callable[[int], int]) -> Bag:
-    """`function(count)` copies of each row."""
     return summed((row, function(n)) for row, n in held.items())
 
 
 def distinct(held: Bag) -> Bag:
-    """Each row that is there more than 0 times, once."""
     return threshold(held, lambda n: int(n > 0))
 
 
 def multiplicity(held: Bag) -> Bag:
-    """Each row once, with its count as last column."""
     return summed(((*row, n), 1) for row, n in held.items())
 
 
 def except_all(left: Bag, right: Bag) -> Bag:
-    """Counts minus the other's, never below 0."""
     return summed((row, max(n - right[row], 0)) for row, n in left.items())
 
 
 def subtract(left: Bag, right: Bag) -> Bag:
-    """The rows of the left that the right does not have, once."""
     return summed((row, int(n > 0 and right[row] <= 0)) for row, n in left.items())
 
 
@@ -184,13 +175,12 @@ def _key(row: Row, places: Sequence[int]) -> Row | None:
 
 
 def _keys(held: Bag, places: Sequence[int]) -> set[Row]:
-    """The keys with a positive count."""
     counts = summed((key, n) for row, n in held.items() if (key := _key(row, places)) is not None)
     return {key for key, n in counts.items() if n > 0}
 
 
 def groups(held: Bag, keys: Sequence[int]) -> dict[Row, Bag]:
-    """The rows by key; a group whose counts do not sum to more than 0 is not there."""
+    """The rows by key, without groups whose counts sum to 0 or less."""
     groups: dict[Row, Bag] = {}
     for row, n in held.items():
         groups.setdefault(tuple(row[i] for i in keys), Counter())[row] = n
@@ -198,7 +188,7 @@ def groups(held: Bag, keys: Sequence[int]) -> dict[Row, Bag]:
 
 
 def aggregated(held: Bag, keys: Sequence[int], calls: Sequence[tuple[str, int]]) -> Bag:
-    """SQL aggregates by key; without keys one row, also over nothing.
+    """SQL aggregates by key; one row without keys, even over no rows.
 
     Args:
         calls: (count_star | count | sum | min | max | avg, position of the argument).
@@ -257,7 +247,9 @@ def exact_sum(values: Sequence[tuple[Any, int]]) -> Any:
 def reduced(
     held: Bag, keys: Sequence[int], function: Callable[[Row, list[Row]], Iterable[Iterable[Any]]]
 ) -> Bag:
-    """The rows that a function makes of each group, behind the key; a negative count is no row."""
+    """The rows that a function returns for each group, after the key; rows with negative counts
+    are skipped.
+    """
     return summed(
         ((*key, *map(value, made)), 1)
         for key, group in groups(filtered(held, lambda row: held[row] > 0), keys).items()

@@ -1,9 +1,8 @@
 """Every function that is computed in process, over values at the edges of every type.
 
-The expressions are made from the table of functions: each name is called with columns of each type,
-with columns of two types, and with literals at the edges; an expression that the table does not
-know is left out. Run as a program, it asks Spark for the answers and writes them down for the tests
-without Spark:
+The expressions are built from the table of functions: each name is called with columns of each
+type, with columns of two types, and with literals at the edges; unknown expressions are skipped.
+Run as a program, it records Spark's answers for the tests without Spark:
 
     scripts/run python tests/support/sql_cases/edge_cases.py
 """
@@ -33,9 +32,8 @@ from sql_cases.expression_cases import INTEGERS, column_of, label
 
 RECORD = Path(__file__).parents[2] / "data" / "edge_answers.json.xz"
 RAISES = "raises"
-"""The answer for a row that is refused."""
 REFUSED, FAILS = "refused", "fails"
-"""Types of expressions that Spark refuses, and of those that it refuses before it reads a row."""
+"""The types of expressions that Spark refuses, and of those that fail before Spark reads a row."""
 _SECOND = 1_000_000
 _LAST = 253_402_300_799 * _SECOND + 999_999
 _FIRST = -62_135_596_800 * _SECOND
@@ -83,20 +81,16 @@ VALUES: dict[str, list[Any]] = {
     "map<string,double>": [None, [], [("a", _NAN)], [("", None), ("a", 1.0)]],
     "struct<a:int,b:double>": [None, (None, None), (2**31 - 1, _NAN), (0, 0.0)],
 }
-"""For each type null, zero, the ends, what is no number, nothing, halves, inexact texts.
+"""For each type null, zero, the bounds, NaN, empty values, halves, inexact texts.
 
-Negative zero is not among them: it is stored as zero. It occurs where an expression computes it.
+Negative zero is missing, because it is stored as zero; some expressions compute it.
 """
 _LITERALS: dict[str, list[str]] = {
-    "int": ["0", "1", "-1", "2", "2147483647"],
-    "bigint": ["9223372036854775807L"],
+    "int": ["0", "1", "-1", "2", "2147483647"], "bigint": ["9223372036854775807L"],
     "float": ["float('NaN')", "1.005f", "-0.0f"],
-    "double": ["double('NaN')", "1.005D", "-0.0D", "double('Infinity')"],
-    "decimal(10,2)": ["2.5"],
-    "string": ["''", "'a'", "'1.005'"],
-    "date": ["date'2024-02-29'"],
-    "boolean": ["true"],
-}
+    "double": ["double('NaN')", "1.005D", "-0.0D", "double('Infinity')"], "decimal(10,2)": ["2.5"],
+    "string": ["''", "'a'", "'1.005'"], "date": ["date'2024-02-29'"], "boolean": ["true"],
+}  # fmt: skip
 _SIZE = max(map(len, VALUES.values()))
 PAIRS = [(i, j) for i in range(_SIZE) for j in range(_SIZE)]
 
@@ -113,11 +107,11 @@ def frame() -> tuple[Schema, list[Column]]:
 
 
 Answer = tuple[str, list[str | None]]
-"""The type of an expression, and what it gives for each of its rows."""
+"""The type of an expression, and its answer for each row."""
 
 
 class Edge(NamedTuple):
-    """An expression, and the places of the rows that it is evaluated on."""
+    """An expression, and the positions of its rows."""
 
     name: str
     sql: str
@@ -127,7 +121,7 @@ class Edge(NamedTuple):
 # -- the expressions -------------------------------------------------------------------------------
 
 MOST = 12
-"""Expressions of one function."""
+"""The number of expressions per function."""
 OWN_WORLD = frozenset(("rand", "randn", "random", "uuid", "now", "curdate", "current_timezone"))
 OWN_WORLD |= frozenset(("current_date", "current_timestamp", "localtimestamp", "uniform"))
 OWN_WORLD |= frozenset(("shuffle", "randstr"))
@@ -138,19 +132,14 @@ _SIGNS = {
 }  # fmt: skip
 _WRITTEN = {
     "in": [
-        "x_{t} in ({l}, y_{t})",
-        "x_{t} in ({l}, null)",
-        "x_{t} not in ({l})",
-        "x_{t} not in ({l}, y_{t})",
-        "case x_{t} when {l} then 1 when y_{t} then 2 else 3 end",
+        "x_{t} in ({l}, y_{t})", "x_{t} in ({l}, null)", "x_{t} not in ({l})",
+        "x_{t} not in ({l}, y_{t})", "case x_{t} when {l} then 1 when y_{t} then 2 else 3 end",
         "exists(array(x_{t}, y_{t}), v -> v in ({l}))",
-        "filter(array(x_{t}, y_{t}), v -> v not in ({l}))",
-        "x_{t} between {l} and y_{t}",
-        "if(x_{t} in ({l}), 1, 2)",
-        "transform(array(x_{t}), v -> nullif(v, {l}))",
+        "filter(array(x_{t}, y_{t}), v -> v not in ({l}))", "x_{t} between {l} and y_{t}",
+        "if(x_{t} in ({l}), 1, 2)", "transform(array(x_{t}), v -> nullif(v, {l}))",
     ],
     "round": ["round(x_{t}, {k})", "bround(x_{t}, {k})", "round(-x_{t}, {k})"],
-}
+}  # fmt: skip
 _LAMBDAS = """
 transform(x_array_double, v -> v * 2)
 transform(x_array_double, (v, i) -> v + i)
@@ -189,7 +178,7 @@ def _column(side: str, type_: str) -> str:
 
 
 def _arguments() -> Iterator[tuple[str, ...]]:
-    """Arguments that a function is tried with."""
+    """Arguments to try each function with."""
     yield ()
     for type_ in VALUES:
         yield (_column("x", type_),)
@@ -271,7 +260,7 @@ def _arguments() -> Iterator[tuple[str, ...]]:
 
 
 def _written(name: str, arguments: Sequence[str]) -> str | None:
-    """A call, or what is written with signs; None if it takes another number of arguments."""
+    """A call or an operator with arguments; None for another number of arguments."""
     if name in FUNCTIONS:
         return f"{name}({', '.join(arguments)})"
     pattern = _SIGNS.get(name)
@@ -282,7 +271,7 @@ def _written(name: str, arguments: Sequence[str]) -> str | None:
 
 
 def _places(arguments: str) -> tuple[int, ...]:
-    """All pairs, or only each value once if an expression reads no second column."""
+    """All pairs, or each value once if an expression reads one column."""
     both = "y_" in arguments
     return tuple(k for k, (i, j) in enumerate(PAIRS) if both or j == (i + 1) % _SIZE)
 
@@ -298,11 +287,11 @@ def compiled(sql: str) -> Expression | None:
 
 _LENGTHS = frozenset(("repeat", "lpad", "rpad", "space", "sequence", "array_repeat"))
 _LONG = re.compile(r"[xy]_(int|bigint|decimal|double|float|string)|2147483647")
-"""What gives two gigabytes as a length."""
+"""Arguments that as a length give two gigabytes."""
 
 
 def _of(name: str) -> list[str]:
-    """The expressions of one function: of many, some of each number and kind of arguments."""
+    """Expressions of one function: a sample of each number and kind of arguments."""
     found: dict[str, int] = {}
     for arguments in _arguments():
         sql = _written(name, arguments)
@@ -343,7 +332,6 @@ def _templates() -> Iterator[tuple[str, str]]:
 
 @cache
 def edges() -> list[Edge]:
-    """All expressions, each once."""
     named = [
         (name, sql) for name in sorted({*FUNCTIONS, *OPERATORS} - OWN_WORLD) for sql in _of(name)
     ]
@@ -355,7 +343,7 @@ def edges() -> list[Edge]:
 
 
 def plain(value: Any) -> str | None:
-    """A value as it is compared: floats are those of storage, where zero has no sign."""
+    """A value as text; floats are in their stored form, where zero has no sign."""
     if value is None:
         return None
     return repr(_unsigned(value))
@@ -370,10 +358,10 @@ def _unsigned(value: Any) -> Any:
 
 
 def here(edge: Edge, *, together: bool = True) -> Answer:
-    """The type, and the answers of an expression in process.
+    """The type and the answers of an expression in process.
 
     Args:
-        together: whether all rows are evaluated at once, if none raises.
+        together: evaluate all rows at once, if none raises.
     """
     e = compiled(edge.sql)
     assert e is not None, edge
@@ -407,7 +395,6 @@ def here(edge: Edge, *, together: bool = True) -> Answer:
 
 @cache
 def recorded() -> list[tuple[Edge, Answer]]:
-    """What Spark answered."""
     data = json.loads(lzma.decompress(RECORD.read_bytes()))
     texts = data["texts"]
     return [
@@ -417,7 +404,7 @@ def recorded() -> list[tuple[Edge, Answer]]:
 
 
 def write(some: Sequence[Edge], answers: dict[str, Answer]) -> None:
-    """Writes answers down, each different text once."""
+    """Records answers, each different text once."""
     texts: dict[str | None, int] = {}
     made = {}
     for edge in some:
@@ -463,7 +450,7 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
     types: dict[str, str] = {}
 
     def examine(part: Sequence[Edge]) -> None:
-        """Asks for the types of many at once, and of each by itself where one is refused."""
+        """Reads the types of many expressions at once, and of each alone if one is refused."""
         texts = [f"({e.sql}) as r{i}" for i, e in enumerate(part)]
         try:
             fields = frame_.selectExpr(*texts).schema.fields
@@ -480,7 +467,7 @@ def asked(spark: Any, some: Sequence[Edge]) -> dict[str, Answer]:
         )
 
     def given(array: Any, k: int, type_: str) -> str | None:
-        """One value; bytes that are no UTF-8 are no text, and are refused here."""
+        """One value; invalid UTF-8 is refused in process."""
         try:
             return plain(to_python_values(rows.from_arrow(array.slice(k, 1), type_), type_)[0])
         except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""Values and expressions on which the table of functions is held against Spark.
+"""Values and expressions for comparing the table of functions with Spark.
 
 Each case is an expression over columns `x_<type>` and `y_<type>`, which run through all pairs of
-`VALUES`, and, if a row may make it raise, a twin that is null there instead.
+`VALUES`. If a row may raise, the case has a twin that is null there instead.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nosync_nb.rows import Column, Schema, from_arrow, objects
 from nosync_nb.rows.arrow import from_python_values
+from sql_cases import datetime_cases, number_format_cases
+from sql_cases.function_cases import Case
 from sql_cases.scalar_cases import scalar_cases
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
@@ -23,7 +25,7 @@ TIMES = ("date", "timestamp", "timestamp_ntz")
 ALL = (*NUMBERS, *TIMES, "boolean", "string")
 DECIMALS = ("decimal(10,2)", "decimal(18,0)", "decimal(26,6)", "decimal(38,10)")
 COMPARED = (*DECIMALS, "binary")
-"""Types whose values are no fixed ones."""
+"""Types without a fixed length."""
 
 _WHOLE = [None, 0, 1, -1, 2, -3, 7, 10, 100, 113]
 _REAL = [None, 0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.4999999, 1e-30, 1e30, 100.0, -7.25]
@@ -57,18 +59,7 @@ VALUES: dict[str, list[object]] = {
         [*_MICRO, "0.0000000001", "9" * 28 + "." + "9" * 10, "-" + "9" * 28]
     ),
     "binary": [
-        None,
-        b"",
-        b"\0",
-        b"a",
-        b"ab",
-        b"abc",
-        b"b",
-        b"\x1f",
-        b"\x7f",
-        b"\x80",
-        b"\xff\0",
-        b"A",
+        None, b"", b"\0", b"a", b"ab", b"abc", b"b", b"\x1f", b"\x7f", b"\x80", b"\xff\0", b"A",
     ],
     "tinyint": _WHOLE + _limits(8),
     "smallint": [*_WHOLE, *_limits(16), 181, 182, -182],
@@ -93,18 +84,14 @@ VALUES: dict[str, list[object]] = {
         *("9223372036854775807", "9223372036854775808", "00012", "١", "1_0", "--1", "a\nc", "\ta"),
         *("2013-01-01", "2013-2-3", "2013", "2013-13-01", "2013-02-30", "2012-02-29", "0001-01-01"),
         *(
-            "2013-01-01T10:00",
-            "2013-01-01 x",
-            "2013-01-01x",
-            "+12013-01-01",
-            "-0001-01-01",
+            "2013-01-01T10:00", "2013-01-01 x", "2013-01-01x", "+12013-01-01", "-0001-01-01",
             "20130",
         ),
         *("2013-1", " 2013-01-01 ", "\u00a0 12", "12\u2003", "\x0012", "12\x7f", "x" * 40),
         *("true\x7f", "\x0bno", "2013-01-01\x7f", "\x852013", "1\x85", "0X.8P-1d", "-0x1p9999"),
         *("1e400", "-1e-400", "4.35", "infinity", "1 2", "99999-01-01", "9999999-12-31"),
     ],
-}
+}  # fmt: skip
 
 _LENGTH = max(map(len, VALUES.values()))
 _SQUARE = max(len(values) for type_, values in VALUES.items() if type_ != "string")
@@ -116,7 +103,6 @@ def column_of(values: Sequence[Any], type_: str) -> Column:
 
 
 def label(type_: str) -> str:
-    """Returns a type as a part of a column's name."""
     return re.sub(r"\W+", "_", type_).strip("_")
 
 
@@ -143,13 +129,6 @@ def all_pairs() -> list[tuple[int, int]]:
     return [*square, *rest, *((j, i) for i, j in rest)]
 
 
-class Case(NamedTuple):
-    """An expression and its twin that is null where it raises."""
-
-    sql: str
-    twin: str | None = None
-
-
 def _pairs(types: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for a in types:
         for b in types:
@@ -157,7 +136,7 @@ def _pairs(types: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def arithmetic_cases() -> Iterator[Case]:
-    """All operators of numbers, on equal types and, some each, on all pairs of types."""
+    """Every operator of numbers on equal types, and some on all pairs of types."""
     twins = {"+": "try_add", "-": "try_subtract", "*": "try_multiply"}
     twins |= {"/": "try_divide", "%": "try_mod"}
     for number, (x, y) in enumerate(_pairs(NUMBERS)):
@@ -307,7 +286,6 @@ def _exact_cases() -> Iterator[Case]:
 
 
 def logic_cases() -> Iterator[Case]:
-    """Three values, and branches that are not taken."""
     x, y = "x_boolean", "y_boolean"
     for text in ("x and y", "x or y", "not x", "! x", "x is true", "x is not true", "x is false"):
         yield Case(text.replace("x", x).replace(" y", f" {y}"))
@@ -333,7 +311,6 @@ def logic_cases() -> Iterator[Case]:
 
 
 def cast_cases() -> Iterator[Case]:
-    """Casts in all three spellings."""
     for a in ALL:
         for b in ALL:
             if a != b:
@@ -352,7 +329,6 @@ def cast_cases() -> Iterator[Case]:
 
 
 def text_cases() -> Iterator[Case]:
-    """Functions of text."""
     x, y = "x_string", "y_string"
     for name in ("upper", "ucase", "lower", "lcase", "length", "len", "char_length", "reverse"):
         yield Case(f"{name}({x})")
@@ -368,7 +344,7 @@ def text_cases() -> Iterator[Case]:
         "like '%.%'",
         "like 'é_'",
     ):
-        yield Case(f"{x} {op}")
+        yield Case(f"{x} {op}")  # fmt: skip
     for name in ("startswith", "endswith", "contains", "instr"):
         for part in ("a", "", "bc", "😀", "abc "):
             yield Case(f"{name}({x}, '{part}')")
@@ -404,18 +380,10 @@ _PARTS = ("year", "quarter", "month", "day")
 
 
 def date_cases() -> Iterator[Case]:
-    """Functions of dates and timestamps."""
     parts = [
-        "year",
-        "quarter",
-        "month",
-        "day",
-        "dayofmonth",
-        "dayofyear",
-        "dayofweek",
-        "weekday",
+        "year", "quarter", "month", "day", "dayofmonth", "dayofyear", "dayofweek", "weekday",
         "last_day",
-    ]
+    ]  # fmt: skip
     for type_ in TIMES:
         for name in parts:
             yield Case(f"{name}(x_{type_})")
@@ -424,18 +392,9 @@ def date_cases() -> Iterator[Case]:
         for unit in ("year", "QUARTER", "mon", "month", "week", "mm", "yy"):
             yield Case(f"trunc(x_{type_}, '{unit}')")
         units = [
-            "year",
-            "quarter",
-            "month",
-            "week",
-            "day",
-            "dd",
-            "hour",
-            "minute",
-            "second",
-            "millisecond",
-            "yyyy",
-        ]
+            "year", "quarter", "month", "week", "day", "dd", "hour", "minute", "second",
+            "millisecond", "yyyy",
+        ]  # fmt: skip
         for unit in units:
             yield Case(f"date_trunc('{unit}', x_{type_})")
         yield Case(f"datediff(x_{type_}, y_date)")
@@ -465,15 +424,14 @@ def date_cases() -> Iterator[Case]:
     yield Case("year(x_date) * 100 + month(x_date)")
 
 
+LATER = (datetime_cases, number_format_cases)
+"""Modules with cases of their own. A run compares a part of them with Spark, a soak all."""
+
+
 def all_cases() -> list[Case]:
     """Returns every case once."""
-    makers = (
-        arithmetic_cases,
-        comparison_cases,
-        logic_cases,
-        cast_cases,
-        text_cases,
-        date_cases,
-    )
+    makers = (arithmetic_cases, comparison_cases, logic_cases, cast_cases, text_cases, date_cases)
     cases = [case for make in makers for case in make()]
-    return list(dict.fromkeys([*cases, *(Case(*made) for made in scalar_cases())]))
+    cases += [Case(*pair) for pair in scalar_cases()]
+    cases += [case for module in LATER for case in module.every()]
+    return list(dict.fromkeys(cases))

@@ -1,7 +1,7 @@
-"""Evaluates expressions of a test over the values of expression_cases.py, here and in Spark.
+"""Evaluates expressions over the values of expression_cases.py, in process and in Spark.
 
-Run as a program, it records what is computed here for the tests without Spark; do so only if
-test_functions.py, which holds the same values against Spark, has passed.
+Run as a program, it records the results of this process for the tests without Spark. Pass
+vs_spark/test_functions.py before, which compares the same values with Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Values:
         self.table = pa.Table.from_arrays(self.arrays, schema=self.schema.arrow)
 
     def drawn(self, count: int, seed: int) -> Values:
-        """So many of the rows, the same ones for the same seed."""
+        """A sample of the rows, equal for equal seeds."""
         at = np.sort(np.random.default_rng(seed).choice(self.n, count, replace=False))
         part = copy.copy(self)
         part.n, part.columns = count, [rows.take(column, at) for column in self.columns]
@@ -67,13 +67,11 @@ class Values:
 
 @cache
 def values() -> Values:
-    """Returns the values, made once."""
     return Values()
 
 
 @cache
 def local_cases() -> list[tuple[Case, Expression]]:
-    """Returns the cases that are evaluated here."""
     schema = values().schema
     pairs = [(c, compile_expression(c.sql, schema, types=lambda *_: ["int"])) for c in all_cases()]
     return [(case, expression) for case, expression in pairs if expression.local]
@@ -98,7 +96,7 @@ def results() -> list[tuple[Case, Expression, Any, Mask | None]]:
 
 
 def _fine_rows(e: Expression, cols: list[Any]) -> Mask:
-    """Tells for each row whether it does not raise; equal rows are evaluated once."""
+    """Returns True for each row that does not raise; equal rows are evaluated once."""
     known: dict[str, bool] = {}
     listed = [cols[c].tolist() for c in e.columns or (0,)]
     seen = [repr(row) for row in zip(*listed, strict=True)]
@@ -113,13 +111,12 @@ def _fine_rows(e: Expression, cols: list[Any]) -> Mask:
 
 
 def null_mask(column: Any, n: int) -> Mask:
-    """Returns where a column is null."""
     mask = rows.null_mask(column)
     return np.zeros(n, np.bool_) if mask is None else mask
 
 
 def same_numbers(expected: list[Any], found: list[Any], read: Any) -> list[bool]:
-    """Whether texts are the same numbers, whose digits are not the same on every Java."""
+    """Compares texts as numbers, because their digits depend on the version of Java."""
     pairs = zip(expected, found, strict=True)
     return [a == b or (len(a) >= len(b) and read(a) == read(b)) for a, b in pairs]
 
@@ -128,7 +125,7 @@ RECORD = Path(__file__).parents[2] / "data" / "expressions.json"
 
 
 def digests() -> dict[str, str]:
-    """For each case its type and a digest of its values and of the rows that raise."""
+    """The type of each case, and a digest of its values and of the rows that raise."""
     digests = {case.sql: "left to Spark" for case in all_cases()}
     exact = (result for result in results() if result[0].sql not in NEAR)  # places of processors
     return digests | {case.sql: digest(e, column, fine) for case, e, column, fine in exact}

@@ -1,8 +1,8 @@
-"""A call of each function and operator of the table, varied by the type of each of its arguments.
+"""A call of each function and operator of the table, varied by the type of each argument.
 
-Spark casts an argument of another type by itself, or refuses the call. Its answers are recorded in
-a file: of each argument the types that it refuses, those that need Spark, and a digest of what the
-others give. Run as a program, it asks Spark again, compares all values, and records the answers.
+Spark casts an argument of another type implicitly, or refuses the call. Its answers are recorded:
+for each argument the types that it refuses, those that need Spark, and a digest of the other
+results. Run as a program, it asks Spark again, compares all values, and records the answers.
 """
 
 from __future__ import annotations
@@ -29,335 +29,14 @@ from nosync_nb.rows.ddl import INTERVALS
 from sql_cases.edge_cases import caught
 from sql_cases.expression_cases import VALUES, column_of
 from sql_cases.expression_frames import Mask, evaluated
-from sql_cases.function_cases import NEAR
+from sql_cases.function_cases import MATHEMATICS
 
 RECORD = Path(__file__).parents[2] / "data" / "expressions_implicit.json"
 ROWS = 32
 
-CALLS = r"""
-{int} % {int}
-{int} & {int}
-{int} | {int}
-{int} ^ {int}
-{int} * {int}
-{int} + {int}
-{date} + {int}
-{int} + {date}
-{int} - {int}
-{date} - {int}
-{date} - {date}
-{int} / {int}
-{int} div {int}
--{int}
-+{int}
-~{int}
-{int} << {int}
-{int} >> {int}
-{int} >>> {int}
-{int} = {int}
-{int} <> {int}
-{int} < {int}
-{int} <= {int}
-{int} > {int}
-{int} >= {int}
-{int} <=> {int}
-{int} is distinct from {int}
-{int} between {int} and {int}
-{int} in ({int}, {int})
-case {int} when {int} then {int} else {int} end
-case when {boolean} then {int} else {int} end
-{boolean} and {boolean}
-{boolean} or {boolean}
-not {boolean}
-{boolean} is true
-{boolean} is false
-{int} is null
-{string} like {string}
-{string} like {string} escape '/'
-{string} ilike {string}
-{string} rlike '^a'
-{string} || {string}
-abs({int})
-acos({double})
-add_months({date}, {int})
-array({int}, {int})
-array_append({array<int>}, {int})
-array_compact({array<int>})
-array_contains({array<int>}, {int})
-array_distinct({array<int>})
-array_except({array<int>}, {array<int>})
-array_insert({array<int>}, {int}, {int})
-array_intersect({array<int>}, {array<int>})
-array_join({array<string>}, {string})
-array_join({array<string>}, {string}, {string})
-array_max({array<int>})
-array_min({array<int>})
-array_position({array<int>}, {int})
-array_prepend({array<int>}, {int})
-array_remove({array<int>}, {int})
-array_repeat({int}, {int})
-array_size({array<int>})
-array_sort({array<int>})
-array_union({array<int>}, {array<int>})
-arrays_overlap({array<int>}, {array<int>})
-ascii({string})
-asin({double})
-atan({double})
-atan2({double}, {double})
-base64({binary})
-bigint({int})
-bin({bigint})
-binary({string})
-bit_count({int})
-bit_get({int}, {int})
-bit_length({string})
-boolean({int})
-bround({double}, 1)
-btrim({string})
-btrim({string}, {string})
-cardinality({array<int>})
-cbrt({double})
-ceil({double})
-ceiling({double})
-char({bigint})
-char_length({string})
-character_length({string})
-chr({bigint})
-coalesce({int}, {int})
-concat({string}, {string})
-concat({array<int>}, {array<int>})
-concat_ws({string}, {string}, {string})
-contains({string}, {string})
-cos({double})
-cosh({double})
-cot({double})
-crc32({binary})
-csc({double})
-date({string})
-date_add({date}, {int})
-date_add(day, {int}, {date})
-date_diff({date}, {date})
-date_diff(month, {timestamp}, {timestamp})
-date_format({timestamp}, 'yyyy-MM-dd')
-date_from_unix_date({int})
-date_part('year', {date})
-date_sub({date}, {int})
-date_trunc('day', {timestamp})
-dateadd({date}, {int})
-dateadd(day, {int}, {timestamp})
-datediff({date}, {date})
-datediff(day, {timestamp}, {timestamp})
-datepart('minute', {timestamp})
-day({date})
-dayname({date})
-dayofmonth({date})
-dayofweek({date})
-dayofyear({date})
-decimal({int})
-degrees({double})
-double({int})
-element_at({array<int>}, {int})
-element_at({map<string,int>}, {string})
-endswith({string}, {string})
-equal_null({int}, {int})
-exp({double})
-expm1({double})
-extract(dow from {date})
-factorial({int})
-flatten({array<array<int>>})
-float({int})
-floor({double})
-format_number({double}, 1)
-format_string('%d-%s', {int}, {string})
-from_json({string}, 'a int')
-from_unixtime({bigint})
-from_unixtime({bigint}, 'yyyy-MM-dd')
-get({array<int>}, {int})
-{array<int>}[{int}]
-{map<string,int>}[{string}]
-{map<int,string>}[{int}]
-get_json_object({string}, '$.a')
-getbit({int}, {int})
-greatest({int}, {int})
-hash({int}, {string})
-hex({bigint})
-hex({string})
-hour({timestamp})
-hypot({double}, {double})
-if({boolean}, {int}, {int})
-ifnull({int}, {int})
-initcap({string})
-instr({string}, {string})
-int({bigint})
-isnan({double})
-isnotnull({int})
-isnull({int})
-last_day({date})
-lcase({string})
-least({int}, {int})
-left({string}, {int})
-len({string})
-length({string})
-levenshtein({string}, {string})
-levenshtein({string}, {string}, 3)
-ln({double})
-locate({string}, {string})
-locate({string}, {string}, {int})
-log({double})
-log({double}, {double})
-log10({double})
-log1p({double})
-log2({double})
-lower({string})
-lpad({string}, {int})
-lpad({string}, {int}, {string})
-ltrim({string})
-ltrim({string}, {string})
-make_date({int}, {int}, {int})
-make_dt_interval({int}, {int}, {int}, {decimal(18,6)})
-make_timestamp({int}, {int}, {int}, {int}, {int}, {decimal(16,6)})
-make_timestamp_ltz({int}, {int}, {int}, {int}, {int}, {decimal(16,6)})
-make_timestamp_ntz({int}, {int}, {int}, {int}, {int}, {decimal(16,6)})
-string(make_ym_interval({int}, {int}))
-map({string}, {int}, {string}, {int})
-map_contains_key({map<string,int>}, {string})
-map_entries({map<string,int>})
-map_keys({map<string,int>})
-map_values({map<string,int>})
-md5({binary})
-minute({timestamp})
-mod({int}, {int})
-month({date})
-monthname({date})
-months_between({timestamp}, {timestamp})
-months_between({timestamp}, {timestamp}, {boolean})
-named_struct('a', {int}, 'b', {string})
-nanvl({double}, {double})
-negative({int})
-next_day({date}, 'tu')
-nullif({int}, {int})
-nvl({int}, {int})
-nvl2({int}, {int}, {int})
-octet_length({string})
-overlay({string} placing {string} from {int})
-overlay({string} placing {string} from {int} for {int})
-pmod({int}, {int})
-position({string}, {string})
-position({string}, {string}, {int})
-positive({int})
-pow({double}, {double})
-power({double}, {double})
-printf('%s', {int})
-quarter({date})
-radians({double})
-regexp({string}, '^a')
-regexp_count({string}, 'a')
-regexp_extract({string}, '(a)', 1)
-regexp_instr({string}, 'a')
-regexp_like({string}, 'a')
-regexp_replace({string}, 'a+', {string})
-regexp_substr({string}, 'a')
-repeat({string}, {int})
-replace({string}, {string})
-replace({string}, {string}, {string})
-reverse({string})
-right({string}, {int})
-rint({double})
-round({double})
-round({double}, 2)
-rpad({string}, {int})
-rpad({string}, {int}, {string})
-rtrim({string})
-rtrim({string}, {string})
-sec({double})
-second({timestamp})
-sequence({int}, {int})
-sequence({int}, {int}, {int})
-sha({binary})
-sha1({binary})
-sha2({binary}, {int})
-shiftleft({int}, {int})
-shiftright({int}, {int})
-shiftrightunsigned({int}, {int})
-sign({double})
-signum({double})
-sin({double})
-sinh({double})
-size({array<int>})
-slice({array<int>}, {int}, {int})
-smallint({int})
-sort_array({array<int>})
-sort_array({array<int>}, true)
-soundex({string})
-space({int})
-split({string}, ',')
-split({string}, ',', {int})
-split_part({string}, {string}, {int})
-sqrt({double})
-startswith({string}, {string})
-string({int})
-substr({string}, {int})
-substr({string}, {int}, {int})
-substring({string}, {int})
-substring({string}, {int}, {int})
-substring_index({string}, {string}, {int})
-tan({double})
-tanh({double})
-timestamp({string})
-timestamp_micros({bigint})
-timestamp_millis({bigint})
-timestamp_seconds({bigint})
-timestampadd(day, {int}, {timestamp})
-timestampdiff(day, {timestamp}, {timestamp})
-tinyint({int})
-to_binary({string}, 'hex')
-to_date({string})
-to_date({string}, 'yyyy-MM-dd')
-to_json({map<string,int>})
-to_number({string}, '999')
-to_timestamp({string})
-to_timestamp({string}, 'yyyy-MM-dd')
-to_timestamp_ltz({string})
-to_timestamp_ntz({string})
-to_unix_timestamp({string})
-to_unix_timestamp({string}, 'yyyy-MM-dd')
-translate({string}, {string}, {string})
-trim({string})
-trim(both {string} from {string})
-trunc({date}, 'month')
-try_add({int}, {int})
-try_divide({int}, {int})
-try_element_at({array<int>}, {int})
-try_make_timestamp({int}, {int}, {int}, {int}, {int}, {decimal(16,6)})
-try_make_timestamp_ltz({int}, {int}, {int}, {int}, {int}, {decimal(16,6)})
-try_make_timestamp_ntz({int}, {int}, {int}, {int}, {int}, {decimal(16,6)})
-try_mod({int}, {int})
-try_multiply({int}, {int})
-try_subtract({int}, {int})
-try_to_binary({string}, 'hex')
-try_to_date({string}, 'yyyy-MM-dd')
-try_to_number({string}, '999')
-try_to_timestamp({string})
-typeof({int})
-ucase({string})
-unbase64({string})
-unhex({string})
-unix_date({date})
-unix_micros({timestamp})
-unix_millis({timestamp})
-unix_seconds({timestamp})
-unix_timestamp({string})
-unix_timestamp({string}, 'yyyy-MM-dd')
-upper({string})
-weekday({date})
-weekofyear({date})
-xxhash64({int}, {string})
-year({date})
-""".strip().splitlines()
-"""Each argument stands in braces, as a type that needs no cast."""
+CALLS: list[str] = list(json.loads(RECORD.read_text()))
+"""The calls of the record. Each argument stands in braces, as a type that needs no cast."""
 
-MATHEMATICS = frozenset(each.partition("(")[0] for each in NEAR)
-"""Functions whose doubles may differ from Java's in the last place, and by processor."""
 
 SCALARS = (
     *("tinyint", "smallint", "int", "bigint", "float", "double", "decimal(10,2)", "decimal(38,10)"),
@@ -414,7 +93,7 @@ _MANY, _BEYOND = 300, 2**32
 
 
 def _values(type_: str) -> list[Any]:
-    """Values of a type, without numbers that make results of many megabytes, as in `repeat`."""
+    """Values of a type, without numbers that make large results, as in `repeat`."""
     if type_ == "string":
         return [text for text in (None, *_TEXTS, *VALUES[type_]) if not _makes_many(text)]
     if type_ in VALUES:
@@ -434,7 +113,7 @@ def _values(type_: str) -> list[Any]:
 
 
 def _makes_many(value: Any) -> bool:
-    """Returns True for a number of an int that is large."""
+    """Returns True for a large number that is an int."""
     try:
         number = float(value or 0)
     except (ValueError, OverflowError):
@@ -443,7 +122,7 @@ def _makes_many(value: Any) -> bool:
 
 
 class Frame:
-    """Columns of each type for each place of an argument."""
+    """Columns of each type for each argument position."""
 
     def __init__(self) -> None:
         types = (*SCALARS, *NESTED, *(f"array<{each}>" for each in _ELEMENTS), *_OWN)
@@ -463,7 +142,6 @@ class Frame:
         return column_of(made, type_)
 
     def compiled(self, sql: str, *, ansi: bool = True) -> Expression | None:
-        """The expression; None if it cannot be read."""
         settings = SqlSettings("UTC", ansi)
         try:
             return compile_expression(
@@ -473,13 +151,11 @@ class Frame:
             return None
 
     def row(self, e: Expression, i: int) -> dict[str, Any]:
-        """The values that an expression reads in a row, for messages."""
         return {self.schema.names[c]: self.columns[c][i] for c in e.columns}
 
 
 @cache
 def frame() -> Frame:
-    """The columns, made once."""
     return Frame()
 
 
@@ -500,7 +176,7 @@ Computed = tuple[Variation, Expression, Column, Mask | None]
 
 
 class Asked:
-    """Spark's answers about variations: their types, and values of those that are computed here."""
+    """Spark's types of variations, and comparisons of their values."""
 
     def __init__(self, spark: Any) -> None:
         from nosync_nb.spark.spark_session import frame_of
@@ -516,7 +192,6 @@ class Asked:
         self._of = lambda table, schema: frame_of(spark, table, schema)
 
     def type(self, sql: str) -> str | None:
-        """The type of an expression; None if Spark refuses it."""
         try:
             field = self._frame.selectExpr(f"({sql}) as r").schema.fields[0]
         except Exception:
@@ -524,7 +199,7 @@ class Asked:
         return str(field.dataType.simpleString())
 
     def disagreements(self, some: Sequence[Variation]) -> Iterator[str]:
-        """What Spark gives in another way than this process, or refuses."""
+        """The values and errors that differ between Spark and this process."""
         own, computed = frame(), []
         for each in some:
             e = own.compiled(each.sql)
@@ -577,7 +252,7 @@ class Asked:
                 yield f"{each.sql} on {frame().row(e, i)}: Spark {both[0]}, here {both[1]}"
 
     def _refusals(self, some: Sequence[Computed]) -> Iterator[str]:
-        """Rows that are refused here alone; bytes that are no UTF-8 are no text here."""
+        """The rows that only this process refuses; invalid UTF-8 is excepted."""
         from pyspark.sql.functions import coalesce, is_valid_utf8, lit
 
         refusing = [
@@ -600,7 +275,7 @@ class Asked:
 
 
 def recorded() -> dict[str, list[dict[str, str]]]:
-    """The answers of the file: of each call, for each argument."""
+    """The recorded answers of each call, for each argument."""
     answers: dict[str, list[dict[str, str]]] = json.loads(RECORD.read_text())
     return answers
 

@@ -1,7 +1,6 @@
-"""Values and expressions on which intervals are held against Spark.
+"""Values and expressions for comparing intervals with Spark.
 
-Rows combine the values of all columns at random, the same ones each time, so that each meets each
-other one; `SPARES` are as many rows of values that add up to no overflow.
+Rows combine the values of all columns at random, with a fixed seed.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def _of(type_: str, *, far: bool) -> list[Any]:
 
 
 def columns(count: int, *, far: bool, seed: int = 1) -> list[Any]:
-    """The columns of so many rows; `far`: with values that overflow."""
+    """Columns with a number of rows; `far` adds values that overflow."""
     draw = random.Random(seed)
     made = []
     for type_ in SCHEMA.types:
@@ -80,22 +79,14 @@ TIMES_ = ("ts", "tn", "dt")
 _TIME, _MONTH = ("x", "dd", "hm", "ss", "dh"), ("ym", "yy", "mm")
 _NUMBERS = ("i", "l", "b", "d", "f", "p", "q", "2", "-3", "1.5", "2.5D", "0.1")
 _LITERALS = (
-    "interval 1 day",
-    "interval 2 weeks",
-    "interval -90 minutes",
-    "interval '1.5' second",
-    "interval 3 hours",
-    "interval '-1 02:03:04.5' day to second",
-    "interval '10:20' hour to minute",
-    "interval 1 day 2 hours",
-    "interval 5 months",
-    "interval -2 years",
+    "interval 1 day", "interval 2 weeks", "interval -90 minutes", "interval '1.5' second",
+    "interval 3 hours", "interval '-1 02:03:04.5' day to second", "interval '10:20' hour to minute",
+    "interval 1 day 2 hours", "interval 5 months", "interval -2 years",
     "interval '1-2' year to month",
-)
+)  # fmt: skip
 
 
 def every() -> Iterator[str]:
-    """Every expression."""
     yield from _LITERALS
     yield from _between()
     yield from _arithmetic()
@@ -113,7 +104,7 @@ def _between() -> Iterator[str]:
         ("tn", "dt"),
         ("dt", "tn"),
     ):
-        yield f"{a} - {b}"
+        yield f"{a} - {b}"  # fmt: skip
     yield "tn - timestamp_ntz '2020-01-01 00:00:00'"
     yield "ts - timestamp '2020-01-01 00:00:00' > interval 1 day"
     yield "dt - date '2020-01-01'"

@@ -1,6 +1,6 @@
-"""Texts that are JSON or nearly so, what is found in them by paths, and values written as JSON.
+"""Texts that are JSON or nearly JSON, paths into them, and values written as JSON.
 
-Beside them stand the columns of text_cases.py.
+The columns of text_cases.py are beside them.
 """
 
 from __future__ import annotations
@@ -73,13 +73,11 @@ array(double('nan'),double('inf'),1e20,0.001D) map(coalesce(i%9,0),dt) map('x',n
 
 
 def table() -> list[list[Any]]:
-    """Columns of raw values."""
     columns = text_cases.table()
     return [*columns, list(islice(cycle(TEXTS), len(columns[0])))]
 
 
 def every() -> list[tuple[str, str | None]]:
-    """Expressions; none raises."""
     made = [f'from_json({text}, "{schema}")' for schema in SCHEMAS.split() for text in ("j", "s")]
     read = [f'get_json_object(j, "{path}")' for path in PATHS.split()]
     written = [f"to_json({value})" for value in WRITTEN.split()]

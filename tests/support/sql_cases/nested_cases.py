@@ -1,4 +1,4 @@
-"""Rows with arrays, maps and structs, and expressions on them that are held against Spark.
+"""Rows with arrays, maps and structs, and expressions that are compared with Spark.
 
 The values have nulls at every depth, NaN, infinities, empty ones, surrogates, days before 1582 and
 after 9999. A case whose rows may raise has a twin that is null there.
@@ -123,6 +123,5 @@ RAISING: dict[str, str | None] = {
 
 
 def every() -> list[tuple[str, str | None]]:
-    """Expressions and their twins."""
     plain = [(sql.replace("~", " "), None) for sql in PLAIN.split()]
     return [*plain, *((sql, twin) for sql, twin in RAISING.items() if twin is not None)]

@@ -1,6 +1,6 @@
-"""Nested, text and JSON cases evaluated here, and what they gave when they were held against Spark.
+"""Nested, text and JSON cases evaluated in process, and their recorded results.
 
-python tests/support/sql_cases/nested_frames.py    records it anew: pass test_nested.py before
+python tests/support/sql_cases/nested_frames.py    records them again: pass test_nested.py before
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def compiled(sql: str, schema: Schema = SCHEMA) -> Expression:
 
 
 def evaluated(e: Expression, columns: list[Column], n: int) -> tuple[list[Any], list[bool]]:
-    """The raw values, None where a row raises, and which rows do not."""
+    """The raw values, None for rows that raise, and a flag for each row that does not."""
     try:
         return to_python_values(e.evaluate(columns, n), e.type), [True] * n
     except ExpressionError:
@@ -57,7 +57,6 @@ RECORD = Path(__file__).parents[2] / "data" / "expressions_nested.json"
 
 
 def digests_of_nested() -> dict[str, str]:
-    """For each case its type and a digest of its values and of the rows that raise."""
     found = {}
     for cases in MODULES:
         arrays = frame(cases)

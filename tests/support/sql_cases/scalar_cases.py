@@ -1,4 +1,4 @@
-"""Cases of the table's later entries, on the values of expression_cases.py: decimals and casts."""
+"""Cases of decimals and casts, on the values of expression_cases.py."""
 
 from __future__ import annotations
 
@@ -78,7 +78,6 @@ def decimal_cast_cases() -> Iterator[Made]:
 
 
 def scalar_cases() -> Iterator[Made]:
-    """All of them."""
     yield from decimal_cases()
     yield from decimal_cast_cases()
     yield from ((sql, None) for sql in (*NEAR, *PLAIN))

@@ -1,9 +1,8 @@
-"""Expressions that nobody here wrote: the examples in Spark's own list of functions, and kin.
+"""The examples of Spark's own list of functions, and variants of them.
 
-Spark tells its functions, and of each what it is for, with examples (`SHOW FUNCTIONS`, `DESCRIBE
-FUNCTION EXTENDED`). An example is an expression over literals; a variant of it has columns in place
-of some, over the values of the example and over others that the types have. Nothing of it is kept:
-which there are, and what they give, is Spark's answer of the run.
+Spark documents its functions with examples (`SHOW FUNCTIONS`, `DESCRIBE FUNCTION EXTENDED`). An
+example is an expression over literals. A variant has columns in place of some literals, with the
+value of the example and other values of the type. Nothing is recorded: each run asks Spark.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from nosync_nb.rows.arrow import to_python_values
 from nosync_nb.spark import interval_transport
 from nosync_nb.spark.spark_session import frame_of, spark_type_text
 from sql_cases.expression_cases import column_of
+from sql_cases.function_cases import MATHEMATICS
 
 ROWS = 14
 _EXAMPLE = re.compile(r"^\s*> SELECT\s+(.*?);\s*$", re.MULTILINE | re.DOTALL)
@@ -39,7 +39,7 @@ _OWN_WORLD = re.compile(  # of the session, the moment, the file or of chance
 
 
 class Example(NamedTuple):
-    """A call of a function of Spark, over columns with values."""
+    """A call of a function over columns with values."""
 
     function: str
     sql: str
@@ -48,18 +48,17 @@ class Example(NamedTuple):
 
     @property
     def columns(self) -> list[Column]:
-        """The values as columns."""
         typed = zip(self.values, self.schema.types, strict=True)
         return [column_of(list(values), type_) for values, type_ in typed]
 
 
 def functions(spark: Any) -> list[str]:
-    """What Spark calls its functions."""
+    """The names of Spark's functions."""
     return [name for (name,) in spark.sql("show system functions").collect()]
 
 
 def documented(spark: Any, name: str) -> list[str]:
-    """The examples of a function that are one expression of a row, and the same in each run."""
+    """The deterministic examples of a function that are expressions of one row."""
     text = "\n".join(line for (line,) in spark.sql(f"desc function extended `{name}`").collect())
     found = [sql.strip() for sql in _EXAMPLE.findall(text)]
     plain = [sql for sql in found if not re.search(r"\bfrom\s+(values|\()", sql, re.IGNORECASE)]
@@ -67,7 +66,7 @@ def documented(spark: Any, name: str) -> list[str]:
 
 
 def readable(sql: str) -> bool:
-    """Whether it is one expression of one row, which an aggregate or a generator is not."""
+    """Returns True for an expression of one row, which aggregates and generators are not."""
     try:
         compile_expression(sql, _ONE, types=lambda *_: ["int"])
     except ExpressionError:
@@ -79,7 +78,7 @@ _ONE = Schema.parse("row int")
 
 
 def plain(function: str, sql: str) -> Example:
-    """An example as it is documented."""
+    """An example as documented."""
     return Example(function, sql, _ONE, [[0]])
 
 
@@ -103,7 +102,7 @@ _NUMBERS = {"l": "bigint", "s": "smallint", "y": "tinyint", "d": "double", "f": 
 
 
 def _literals(sql: str) -> list[_Literal]:
-    """The literals that a column may stand for."""
+    """The literals that a column may replace."""
     words = tokens(sql)
     found = []
     for before, word in zip((None, *words), words, strict=False):
@@ -159,7 +158,7 @@ _OTHERS: dict[str, list[Any]] = {
 
 
 _LENGTHS = frozenset(("repeat", "lpad", "rpad", "space", "sequence", "array_repeat", "randstr"))
-"""Functions of which two billion are two gigabytes, in Spark too."""
+"""Functions that make two gigabytes of a length of two billion, in Spark too."""
 
 
 def _others(function: str, literal: _Literal) -> list[Any]:
@@ -199,7 +198,7 @@ def _varied(function: str, sql: str, chosen: Sequence[_Literal]) -> Example | No
 
 
 class Answer(NamedTuple):
-    """What an expression gives for each row, and which rows do not raise."""
+    """The values of an expression, and a flag for each row that does not raise."""
 
     e: Expression
     values: list[Any]
@@ -207,7 +206,7 @@ class Answer(NamedTuple):
 
 
 def here(example: Example, *, ansi: bool) -> Answer | None:
-    """What is computed here; None if Spark is asked."""
+    """The answer of this process; None if Spark is needed."""
     settings = SqlSettings("UTC", ansi)
     e = compile_expression(example.sql, example.schema, types=lambda *_: ["int"], settings=settings)
     if not e.local:
@@ -231,9 +230,9 @@ Tried = tuple[Example, Answer]
 
 
 def differences(spark: Any, some: Sequence[Tried]) -> dict[str, str]:
-    """What differs from Spark's answers: text to what it is.
+    """The differences from Spark's answers by expression.
 
-    Many are asked in one go, and each by itself where that fails.
+    Many expressions are evaluated at once, and each alone if that fails.
     """
     asked = [(example, answer) for example, answer in some if any(answer.fine)]
     found: dict[str, str] = {}
@@ -257,7 +256,7 @@ def differences(spark: Any, some: Sequence[Tried]) -> dict[str, str]:
 
 
 def _told(spark: Any, example: Example, answer: Answer) -> str:
-    """The error of Spark where there is none here."""
+    """The error of Spark for an expression that does not raise in process."""
     try:
         _asked(spark, [(example, answer)])
     except Exception as error:
@@ -266,7 +265,7 @@ def _told(spark: Any, example: Example, answer: Answer) -> str:
 
 
 def _not_raising(spark: Any, example: Example, row: int) -> str | None:
-    """What Spark gives for a row that raises here, if it does not raise."""
+    """Spark's value for a row that raises in process; None if Spark raises too."""
     one = Example(*example[:3], [[values[row]] for values in example.values])
     try:
         ((_, theirs),) = _asked(spark, [(one, None)])
@@ -286,30 +285,22 @@ def _compared(example: Example, answer: Answer, there: str, theirs: Any) -> str 
     column = rows.from_arrow(theirs, type_)
     same = rows.equal(column, column_of(list(answer.values), type_), type_).tolist()
     expected = to_python_values(column, type_)
-    near = example.function in NEAR
+    near = example.function in MATHEMATICS
     for row, (want, got) in enumerate(zip(expected, answer.values, strict=True)):
         if not same[row] and not (near and _close(want, got)):
             return f"of {_row(example, row)} in Spark {want!r}, here {got!r}"
     return None
 
 
-_NEAR = """
-exp expm1 ln log log10 log2 log1p pow power sin cos tan sec csc cot asin acos atan atan2 sinh cosh
-tanh hypot cbrt
-"""
-NEAR = frozenset(_NEAR.split())
-"""Functions whose doubles may differ from Java's in the last places."""
-
-
 def _close(want: Any, got: Any) -> bool:
-    """Whether doubles differ in the last places alone."""
+    """Returns True if doubles differ in the last places only."""
     if not isinstance(want, float) or not isinstance(got, float):
         return False
     return bool(abs(want - got) <= 2 * np.spacing(abs(want)))
 
 
 def _asked(spark: Any, some: Sequence[tuple[Example, Answer | None]]) -> list[tuple[str, Any]]:
-    """Spark's type of each and its values, as Arrow; null on rows that raise here."""
+    """Spark's types and values, as Arrow; null on rows that raise in process."""
     fields, arrays, texts = [("row", "int")], [], []
     size = max(len(example.values[0]) for example, _ in some)
     arrays.append(pa.array(range(size), pa.int32()))

@@ -1,7 +1,7 @@
-"""Texts that are read as times, numbers or bytes, and what is held against Spark of them.
+"""Texts that are read as times, numbers or bytes, and expressions that are compared with Spark.
 
 The columns run through their values side by side; a case whose rows may raise has a twin that is
-null there. Times without a day are not among them: there Spark's answer is another one each day.
+null there. Times without a day are missing, because Spark's answer changes daily.
 """
 
 from __future__ import annotations
@@ -22,53 +22,13 @@ DDL = (
 SCHEMA = Schema.parse(DDL)
 
 _ZONES = [
-    "Z",
-    "z",
-    "UTC",
-    "GMT",
-    "UT",
-    "utc",
-    "+1:00",
-    "+01:00",
-    "-01:00",
-    "+1",
-    "+01",
-    "-0130",
-    "+013",
-    "+01:3",
-    "+1:3",
-    "+01:30:15",
-    "+013015",
-    "+18:00",
-    "+18:01",
-    "-18:00",
-    "+19:00",
-    "UTC+1",
-    "GMT+01:00",
-    "UT-2:00",
-    "UTC+",
-    "UTCZ",
-    "+01:60",
-    "+",
-    "-00:00",
-    "Europe/Berlin",
-    "Europe/berlin",
-    "America/New_York",
-    "EST",
-    "MST",
-    "PST",
-    "CST",
-    "IST",
-    "JST",
-    "EST5EDT",
-    "Etc/GMT+5",
-    "Nowhere/City",
-    "05:30",
-    "America/Sao_Paulo",
-    "Australia/Lord_Howe",
-    "Asia/Kolkata",
-    "Africa/Monrovia",
-]
+    "Z", "z", "UTC", "GMT", "UT", "utc", "+1:00", "+01:00", "-01:00", "+1", "+01", "-0130", "+013",
+    "+01:3", "+1:3", "+01:30:15", "+013015", "+18:00", "+18:01", "-18:00", "+19:00", "UTC+1",
+    "GMT+01:00", "UT-2:00", "UTC+", "UTCZ", "+01:60", "+", "-00:00", "Europe/Berlin",
+    "Europe/berlin", "America/New_York", "EST", "MST", "PST", "CST", "IST", "JST", "EST5EDT",
+    "Etc/GMT+5", "Nowhere/City", "05:30", "America/Sao_Paulo", "Australia/Lord_Howe",
+    "Asia/Kolkata", "Africa/Monrovia",
+]  # fmt: skip
 _TIMES: list[str | None] = [
     None, "", " ", "2013", "2013-", "2013-1", "2013-01", "2013-01-", "2013-1-2", "2013-01-02",
     "2013-01-02 ", "2013-01-02T", "2013-01-02 3", "2013-01-02T03", "2013-01-02 03:", "2013-1-2 3:4",
@@ -140,7 +100,6 @@ def _single(value: float | None) -> float | None:
 
 
 def table() -> list[list[Any]]:
-    """Columns of raw values, as those of nested_cases.py."""
     singles = [_single(value) for value in _FLOATS]
     nested = _nested(singles)
     columns = [
@@ -199,7 +158,7 @@ PRINTED = {
     "cast(f as string)": np.float32,
     "cast(float(1.17549435E-38) as string)": np.float32,
 }
-"""What reads texts as numbers whose digits are not the same on every Java."""
+"""Texts of numbers whose digits depend on the version of Java, and how to read them."""
 RAISING = {
     "cast(s as timestamp)": "try_cast(s as timestamp)",
     "cast(s as timestamp_ntz)": "try_cast(s as timestamp_ntz)",
@@ -219,6 +178,5 @@ RAISING = {
 
 
 def every() -> list[tuple[str, str | None]]:
-    """Expressions and their twins."""
     plain = [(sql.replace("~", " "), None) for sql in PLAIN.split()]
     return [*plain, *((sql, None) for sql in PRINTED), *RAISING.items()]
