@@ -95,6 +95,8 @@ def test_nosync_reexports_objects_of_engine() -> None:
     for name in set(nosync_nb.__all__) - own:
         assert getattr(nosync, name) is getattr(nosync_nb, name)
     assert inspect.signature(nosync.open) == inspect.signature(nosync_nb.open)
+    assert "Session" in dir(nosync)
+    assert not hasattr(nosync, "no_such_name")
 
 
 def test_graphs_are_imported_on_demand(tmp_path: Path) -> None:

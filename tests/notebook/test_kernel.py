@@ -123,6 +123,7 @@ def test_safe_mode_follows_two_recoveries_that_end_kernel(kernel: Kernel, tmp_pa
     assert kernel.run("1 + 1").status == "ok"
     assert kernel.run("%dd recover").status == "ok"
     assert VALUES in kernel.run(PRINT)
+    assert json.loads(memo.read_text()).get("attempts", 0) == 0
 
 
 def test_failed_cell_with_trailing_blank_line_shows_error_once(shared: Kernel) -> None:

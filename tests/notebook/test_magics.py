@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import dataclasses
 import os
 import subprocess
 import sys
@@ -58,16 +57,6 @@ def test_import_of_nosync_loads_no_engine_and_no_notebook() -> None:
         [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60
     )
     assert done.stderr.strip() == ""
-
-
-def test_nosync_reexports_engine_objects() -> None:
-    import nosync_nb
-
-    assert nosync.Session is nosync_nb.Session
-    assert nosync.SchemaError is nosync_nb.SchemaError
-    assert "Session" in dir(nosync)
-    with pytest.raises(AttributeError):
-        nosync.no_such_name
 
 
 def test_loading_extension_opens_no_log(empty: Notebook, tmp_path: Path) -> None:
@@ -133,12 +122,6 @@ def test_commit_precedes_display_of_last_value(notebook: Notebook) -> None:
     shown = notebook.ok('flights.insert([("UA", 50)])\ndelays')
     assert "UA" in shown.text
     assert "50" in shown.text
-
-
-def test_cell_that_loads_extension_and_inserts_commits(empty: Notebook) -> None:
-    empty.ok("%unload_ext nosync")
-    empty.ok(f"%load_ext nosync\n{FLIGHTS}\n{LOAD}")
-    assert nosync.session().now == 1
 
 
 def test_cell_that_loads_extension_commits_before_display(empty: Notebook) -> None:
@@ -723,13 +706,6 @@ def test_unknown_name_is_answered_with_known_ones(notebook: Notebook) -> None:
     assert isinstance(notebook.fails("%dd show").error, UsageError)
 
 
-def test_stopped_stage_is_shown_as_stale_at_once(notebook: Notebook) -> None:
-    notebook.ok("%%dd\nslow = delays.filter('worst > 9')")
-    notebook.ok("%%dd\ndelays = flights.group_by('carrier').count()")
-    assert "stale: " in repr(notebook.ok("%dd status").value)
-    assert "stale" in notebook.ok("%dd graph").html + notebook.ok("%dd graph").text
-
-
 def test_stage_with_negative_count_is_not_shown_as_stale(notebook: Notebook) -> None:
     notebook.ok('flights.remove([("XX", 1)])')
     shown = notebook.ok("%dd graph")
@@ -899,28 +875,6 @@ def test_spark_variable_follows_next_session_unless_user_rebinds_it(notebook: No
     assert notebook.names["spark"] == "mine"
 
 
-def test_variable_of_user_is_never_replaced(notebook: Notebook) -> None:
-    notebook.close()
-    with closing(Notebook()) as again:
-        again.ok("delays = 'mine'")
-        shown = again.ok("%load_ext nosync")
-        assert 'the stage is session["delays"]' in shown
-        assert again.names["delays"] == "mine"
-
-
-def test_two_crashes_in_recovery_lead_to_safe_mode(notebook: Notebook, tmp_path: Path) -> None:
-    from nosync.log.notebook_memo import NotebookMemo
-
-    notebook.close()
-    dataclasses.replace(NotebookMemo.read(tmp_path / "log"), attempts=2).write(tmp_path / "log")
-    with closing(Notebook()) as again:
-        assert "ended the kernel twice" in again.ok("%load_ext nosync")
-        assert "ended the kernel twice" in again.fails("nosync.session()")
-        again.ok("%dd recover")
-        assert again.names["delays"].name == "delays"
-        assert NotebookMemo.read(tmp_path / "log").attempts == 0
-
-
 # -- errors and completion -------------------------------------------------------------------------
 
 
@@ -943,10 +897,6 @@ def test_collection_that_cannot_be_displayed_shows_error_once(notebook: Notebook
     assert "Hint" in shown
     assert "Traceback" in notebook.ok("%tb").text
     assert "flights: carrier string" in notebook.ok("[flights]")
-
-
-def test_error_of_user_code_keeps_traceback(notebook: Notebook) -> None:
-    assert "Traceback" in notebook.fails("{}['x']").text
 
 
 def test_stages_are_completed_before_options(notebook: Notebook) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks.checking import run
+from checks.checking import count, run
 from hypothesis import given
 from hypothesis import strategies as st
 from internals import settle_background
@@ -38,10 +38,6 @@ def _few_at_first() -> Iterator[None]:
         patch.setattr(top_k, "_MORE", 0)
         patch.setattr(top_k, "_FURTHER", 2)
         yield
-
-
-def count(collection: Collection) -> dict[Any, int]:
-    return dict(Counter(tuple(row) for row in collection.rows()))
 
 
 # -- the model ---------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.operators.aggregates.slot_cache import SlotCache
 from nosync_nb.operators.iterate.loop import Loop, LoopCostEstimate
-from nosync_nb.session.maintenance import maintenance as upkeep
+from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.services import Services
 from nosync_nb.session.session import owners_of
 from nosync_nb.spark.connection import SparkConnection
@@ -230,59 +230,40 @@ def on_few(patch: pytest.MonkeyPatch, told: Callable[[bool], None]) -> None:
     patch.setattr(Loop, "_run_on_rows", run)
 
 
+def _watch(patch: pytest.MonkeyPatch, owner: Any, name: str, told: Callable[..., None]) -> None:
+    """Calls `told` with the arguments before each call of a function."""
+    original = getattr(owner, name)
+
+    def watched(*given: Any) -> Any:
+        told(*given)
+        return original(*given)
+
+    patch.setattr(owner, name, watched)
+
+
 def on_sorted(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
     """Reports the number of rows of each sort."""
-    original = batch._sort_and_consolidate
-
-    def run(layout: Any, columns: Any, khash: Any, rhash: Any, diff: Any, code: Any) -> Any:
-        told(len(diff))
-        return original(layout, columns, khash, rhash, diff, code)
-
-    patch.setattr(batch, "_sort_and_consolidate", run)
+    _watch(patch, batch, "_sort_and_consolidate", lambda *given: told(len(given[4])))
 
 
 def on_enough(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
     """Reports the number of rows that each count check reads."""
-    original = stats._are_nonnegative
-
-    def run(trace: Any, part: Any, index: Any) -> bool:
-        told(len(index))
-        return original(trace, part, index)
-
-    patch.setattr(stats, "_are_nonnegative", run)
+    _watch(patch, stats, "_are_nonnegative", lambda *given: told(len(given[2])))
 
 
 def on_places(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
     """Reports the number of row positions that a count looks up in each part."""
-    original = stats._row_positions
-
-    def run(part: Any, low: Any, *hashes: Any) -> Any:
-        told(len(low))
-        return original(part, low, *hashes)
-
-    patch.setattr(stats, "_row_positions", run)
+    _watch(patch, stats, "_row_positions", lambda *given: told(len(given[1])))
 
 
 def on_compared(patch: pytest.MonkeyPatch, told: Callable[[str], None]) -> None:
     """Reports the part files whose checksums are verified."""
-    original = arrow_file._check_blocks
-
-    def run(data: Any, table: Any, folder: str, name: str) -> None:
-        told(name)
-        original(data, table, folder, name)
-
-    patch.setattr(arrow_file, "_check_blocks", run)
+    _watch(patch, arrow_file, "_check_blocks", lambda *given: told(given[3]))
 
 
 def on_first(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
     """Reports the number of rows among which the first ones are searched."""
-    original = paging._first_of_part
-
-    def run(part: Any, ordering: Any, n: int) -> Any:
-        told(len(part))
-        return original(part, ordering, n)
-
-    patch.setattr(paging, "_first_of_part", run)
+    _watch(patch, paging, "_first_of_part", lambda *given: told(len(given[0])))
 
 
 def tree_of(history: History) -> tuple[PackNode, ...]:
@@ -365,7 +346,7 @@ def frame_of(epoch: int, text: bytes) -> bytes:
 
 def lower_thresholds() -> None:
     """Makes files, checkpoints, packs and merges small, for a whole process."""
-    store.SPILL_ROWS = upkeep.SPILL_ROWS = 36
+    store.SPILL_ROWS = maintenance.SPILL_ROWS = 36
     store.SPILL_BYTES, store.SETTLED_BYTES = 800, 200
     compaction.RANGE_ROWS = 200
     checkpoint.FRAMES_MAX = 40

@@ -11,7 +11,6 @@ import pytest
 from internals import asked, drain_background
 
 import nosync_nb
-from nosync_widgets.live import overview_poller
 from nosync_widgets.live.overview_poller import OverviewPoller
 from nosync_widgets.views.graph_view import FrontierView, overview_table
 
@@ -31,15 +30,6 @@ def session(tmp_path: Path) -> Iterator[Any]:
     session.sync()
     yield session
     session.close()
-
-
-@pytest.fixture
-def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverviewPoller]:
-    """A poller that polls only on `refresh`."""
-    monkeypatch.setattr(overview_poller, "LOOK_S", 3600)
-    pulse = OverviewPoller(session)
-    yield pulse
-    pulse.close()
 
 
 @pytest.fixture

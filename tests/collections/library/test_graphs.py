@@ -451,7 +451,7 @@ def test_invalid_nodes_are_refused_with_name_of_argument(
 
 
 def test_invalid_numbers_and_weights_are_refused(session: Session) -> None:
-    edges = session.input("edges", "src int, dst int, km string")
+    edges = session.input("edges", "src int, dst int, km string, toll decimal(5,2)")
     roots = edges.select("src AS node")
     given: Any
     for given in (0, 100, 0.85, "85", True):
@@ -468,5 +468,6 @@ def test_invalid_numbers_and_weights_are_refused(session: Session) -> None:
         graphs.distances(edges, roots, "miles")
     with pytest.raises(SchemaError, match=r"^distances: weight=5 is not the name of a column"):
         graphs.distances(edges, roots, 5)  # type: ignore[arg-type]
-    with pytest.raises(SchemaError, match=r"^distances: weight 'km' is string"):
-        graphs.distances(edges, roots, "km")
+    for column, kind in (("km", "string"), ("toll", "decimal")):
+        with pytest.raises(SchemaError, match=f"^distances: weight '{column}' is {kind}"):
+            graphs.distances(edges, roots, column)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from checks.checking import held, run
+from checks.checking import count, held, run
 from hypothesis import given
 from hypothesis import strategies as st
 from models import model
@@ -39,10 +38,6 @@ def times(type_: str) -> st.SearchStrategy[Any]:
 def near(type_: str) -> st.SearchStrategy[Any]:
     """Consecutive times on the bounds of short windows."""
     return st.integers(-1, 6).map(lambda n: (START + 5 * n * MINUTE).replace(tzinfo=ZONED[type_]))
-
-
-def count(collection: Collection) -> dict[Any, int]:
-    return dict(Counter(tuple(row) for row in collection.rows()))
 
 
 def floored(time: datetime, width: timedelta) -> datetime:

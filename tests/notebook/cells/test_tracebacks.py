@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from pathlib import Path
-
 import pytest
 from jupyter.shell import Notebook
 
@@ -203,18 +200,3 @@ def test_plan_displays_as_lines(notebook: Notebook) -> None:
 
 def test_version_has_three_parts() -> None:
     assert nosync.__version__.count(".") == 2
-
-
-def test_cell_that_loads_extension_shows_its_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NOSYNC_SESSION", "log")
-    with closing(Notebook()) as notebook:
-        shown = notebook.ok(
-            '%load_ext nosync\nnumbers = nosync.input("numbers", "n int")\n'
-            "numbers.insert([(41,)]);\nnumbers"
-        )
-        assert "41" in shown.text
-        assert "epoch 1: numbers 1 row" in shown.text
-        assert nosync.session().now == 1

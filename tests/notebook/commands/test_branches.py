@@ -41,6 +41,10 @@ def rows(notebook: Notebook, name: str = "slow") -> list[tuple[Any, ...]]:
     return [tuple(row) for row in notebook.names[name].rows()]
 
 
+def views_of(notebook: Notebook) -> Any:
+    return notebook.shell.magics_manager.registry["NoSync"].notebook.views
+
+
 def test_cells_run_on_branch_after_switch_and_return(notebook: Notebook) -> None:
     said = notebook.ok("%dd branch what_if --at 2")
     assert "branch what_if forked at epoch 2: `%dd switch what_if`" in said
@@ -115,8 +119,7 @@ def test_handles_follow_switch_and_unnamed_ones_are_reported(notebook: Notebook)
 
 
 def test_open_views_follow_switch_and_rewind(notebook: Notebook) -> None:
-    views = notebook.shell.find_line_magic("dd").__self__.notebook.views
-    view = views.travel(nosync.session(), "slow", None, None)
+    view = views_of(notebook).travel(nosync.session(), "slow", None, None)
     notebook.ok("%dd branch what_if --at 2")
     notebook.ok("%dd switch what_if")
     assert view.title() == "what_if/slow at epoch 2: +1 −0 since epoch 1"
@@ -137,7 +140,7 @@ def test_no_view_reads_closed_session_during_switch(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Views read in their own threads; here all of them read just after a session is closed."""
-    views = notebook.shell.find_line_magic("dd").__self__.notebook.views
+    views = views_of(notebook)
     slider = views.travel(nosync.session(), "slow", None, None)
     grid = views.grid(nosync.session(), "slow", 20, None)
     layers = views.layers(nosync.session(), "slow", None)
@@ -164,8 +167,7 @@ def test_no_view_reads_closed_session_during_switch(
 
 def test_slider_buttons_do_what_commands_do(notebook: Notebook) -> None:
     notebook.ok("%dd travel slow")
-    views = notebook.shell.find_line_magic("dd").__self__.notebook.views
-    view = views.travel(nosync.session(), "slow", None, None)
+    view = views_of(notebook).travel(nosync.session(), "slow", None, None)
     assert view.forks
     asked(view, {"course": True})
     asked(view, {"branch": "  ", "at": 2})
@@ -188,8 +190,7 @@ def test_slider_buttons_do_what_commands_do(notebook: Notebook) -> None:
 def test_slider_button_computes_past_of_late_stage(notebook: Notebook) -> None:
     notebook.ok("%%dd\nfew = slow.filter('delay < 25')\nnone = few.filter('false')")
     notebook.ok("%dd travel few slow")
-    views = notebook.shell.find_line_magic("dd").__self__.notebook.views
-    view = views.travel(nosync.session(), "few", None, None, beside=["slow"])
+    view = views_of(notebook).travel(nosync.session(), "few", None, None, beside=["slow"])
     asked(view, {"course": -1})
     assert view.course["past"].startswith("few begins at epoch 3")
     view.travel(1)

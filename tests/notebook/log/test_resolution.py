@@ -11,7 +11,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from nosync.log import notebook_facts as evidence
+from nosync.log import notebook_facts
 from nosync.log.location import RECORD
 from nosync.log.notebook_facts import NotebookFile, notebook_server_facts, read_record, write_record
 from nosync.log.resolution import (
@@ -271,9 +271,9 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_notebook_opens_own_log_or_new_one_that_names_other(case: str) -> None:
-    evidence, logs, name, why, relation = CASES[case]
+    facts, logs, name, why, relation = CASES[case]
     for known in (logs, logs[::-1]):
-        verdict = resolve_log(evidence, known)
+        verdict = resolve_log(facts, known)
         expected = None if name is None else LOGS / name
         assert (verdict.log, verdict.why, verdict.relation) == (expected, why, relation)
     line = resolution_text(verdict, ".nosync/flights", "flights.ipynb")
@@ -396,7 +396,7 @@ def test_unreadable_notebook_or_record_is_unknown(tmp_path: Path, text: str) -> 
     path.write_text(text)
     (tmp_path / RECORD).write_text(text)
     assert NotebookFile.read(path).cells is None
-    assert NotebookFile.read(path).file == evidence.file_id(str(path))
+    assert NotebookFile.read(path).file == notebook_facts.file_id(str(path))
     assert read_record(tmp_path) is None
     path.unlink()
     os.mkfifo(path)
@@ -433,16 +433,16 @@ def test_record_of_earlier_release_has_no_names(tmp_path: Path, name: str, autom
 
 def test_notebook_is_found_by_former_file(tmp_path: Path) -> None:
     path = notebook_file(tmp_path / "a.ipynb", ("one", "x"))
-    record = LogRecord(str(path), evidence.file_id(str(path)), ("one",))
-    assert evidence.find_notebook(record) == str(path)
+    record = LogRecord(str(path), notebook_facts.file_id(str(path)), ("one",))
+    assert notebook_facts.find_notebook(record) == str(path)
     moved = path.rename(tmp_path / "b.ipynb")
-    assert evidence.find_notebook(record) == str(moved)
+    assert notebook_facts.find_notebook(record) == str(moved)
     notebook_file(path, ("two", "y"))
-    assert evidence.find_notebook(record) == str(moved)
+    assert notebook_facts.find_notebook(record) == str(moved)
     moved.unlink()
-    assert evidence.find_notebook(record) == ""
+    assert notebook_facts.find_notebook(record) == ""
     notebook_file(tmp_path / "c.ipynb", ("one", "x")).rename(path)
-    assert evidence.find_notebook(record) == str(path)
+    assert notebook_facts.find_notebook(record) == str(path)
 
 
 def test_logs_elsewhere_are_listed_once_until_deleted(
@@ -453,12 +453,12 @@ def test_logs_elsewhere_are_listed_once_until_deleted(
     first.mkdir()
     second.mkdir()
     for folder in (first, second, first):
-        evidence.register_log(folder)
-    assert evidence.registered_logs() == [str(first), str(second)]
+        notebook_facts.register_log(folder)
+    assert notebook_facts.registered_logs() == [str(first), str(second)]
     first.rmdir()
-    evidence.register_log(tmp_path / "c")
-    assert evidence.registered_logs() == [str(second), str(tmp_path / "c")]
+    notebook_facts.register_log(tmp_path / "c")
+    assert notebook_facts.registered_logs() == [str(second), str(tmp_path / "c")]
     listing = tmp_path / "keys" / "logs.json"
     assert listing.stat().st_mode & 0o777 == 0o600
     listing.chmod(0o666)
-    assert evidence.registered_logs() == []
+    assert notebook_facts.registered_logs() == []

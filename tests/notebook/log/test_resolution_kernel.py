@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import nbformat
@@ -15,12 +14,6 @@ from jupyter.kernels import Kernel
 FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
 LOAD = 'flights.insert([("AA", 10), ("UA", 5)], once="first")'
 COUNT = "print('rows', flights.count())"
-
-
-@contextmanager
-def started(folder: Path, notebook: str | None) -> Iterator[Kernel]:
-    with closing(Kernel(folder, notebook=notebook)) as kernel:
-        yield kernel
 
 
 def save(path: Path, *cells: tuple[str, str]) -> None:
@@ -43,7 +36,7 @@ def test_log_follows_notebook_in_kernel(folder: Path) -> None:
     """One life: first save, restart, the next day, the next Untitled, a copy, a move."""
     untitled, quick = folder / "Untitled.ipynb", folder / "quick.ipynb"
     save(untitled)
-    with started(folder, "Untitled.ipynb") as kernel:
+    with closing(Kernel(folder, notebook="Untitled.ipynb")) as kernel:
         for cell, source in CELLS:
             assert kernel.run(source, cell=cell).status == "ok"
         save(untitled, *CELLS)
@@ -85,7 +78,7 @@ def test_log_follows_notebook_in_kernel(folder: Path) -> None:
 def test_recreated_notebook_gets_new_log_and_may_adopt_old_one(folder: Path) -> None:
     path = folder / "flights.ipynb"
     save(path, *CELLS)
-    with started(folder, "flights.ipynb") as kernel:
+    with closing(Kernel(folder, notebook="flights.ipynb")) as kernel:
         for cell, source in CELLS:
             kernel.run(source, cell=cell)
         path.unlink()
@@ -108,7 +101,7 @@ def test_notebooks_with_numbered_cells_are_no_copies(folder: Path) -> None:
     numbered = (("0", FLIGHTS), ("1", LOAD), ("2", COUNT))
     save(first, *numbered)
     save(second, ("0", "x = 1"), ("1", "print(x)"), ("2", COUNT))
-    with started(folder, "first.ipynb") as kernel:
+    with closing(Kernel(folder, notebook="first.ipynb")) as kernel:
         for cell, source in numbered:
             assert kernel.run(source, cell=cell).status == "ok"
         kernel.renew("second.ipynb")
@@ -128,7 +121,7 @@ def test_notebooks_with_numbered_cells_are_no_copies(folder: Path) -> None:
 
 def test_forged_notebook_id_opens_no_log_of_another_folder(folder: Path) -> None:
     """Before a notebook is saved, only the id of the running cell is known."""
-    with started(folder, "first.ipynb") as kernel:
+    with closing(Kernel(folder, notebook="first.ipynb")) as kernel:
         assert kernel.run(FLIGHTS, cell="setup").status == "ok"
         assert kernel.run(LOAD, cell="load-data").status == "ok"
         (folder / "sub").mkdir()
@@ -144,7 +137,7 @@ def test_forged_notebook_id_opens_no_log_of_another_folder(folder: Path) -> None
 def test_vscode_reports_name_in_later_cell(folder: Path) -> None:
     save(folder / "t.ipynb", *CELLS)
     told = f"__vsc_ipynb_file__ = {str(folder / 't.ipynb')!r}"
-    with started(folder, None) as kernel:
+    with closing(Kernel(folder, notebook=None)) as kernel:
         kernel.run(told, hidden=True)
         for _, source in CELLS:
             assert kernel.run(source, cell="vscode-notebook-cell:/t.ipynb#W0sZ").status == "ok"
@@ -155,16 +148,3 @@ def test_vscode_reports_name_in_later_cell(folder: Path) -> None:
         shown = kernel.run(COUNT, cell="vscode-notebook-cell:/t.ipynb#W1sZ")
         assert "recovered at epoch 1" in shown
         assert "rows 2" in shown
-
-
-def test_second_server_finds_log_in_use_and_changes_nothing(folder: Path) -> None:
-    save(folder / "flights.ipynb", *CELLS)
-    with started(folder, "flights.ipynb") as first, started(folder, "flights.ipynb") as second:
-        for cell, source in CELLS:
-            first.run(source, cell=cell)
-        before = (folder / ".nosync" / "flights" / "identity.json").read_bytes()
-        shown = second.run("1 + 1", cell=INPUT)
-        assert shown.status == "ok"
-        assert "FencedError" in shown
-        assert before == (folder / ".nosync" / "flights" / "identity.json").read_bytes()
-        assert [p.name for p in (folder / ".nosync").iterdir() if p.is_dir()] == ["flights"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,11 @@ SHOW = "print([tuple(row) for row in nosync.session()['delays'].rows()])"
 VALUES = "[('AA', 2, 30), ('UA', 1, 5)]"
 
 
-@contextmanager
-def started(folder: Path, notebook: str = "flights.ipynb") -> Iterator[Kernel]:
-    with closing(Kernel(folder, notebook=notebook)) as kernel:
-        yield kernel
-
-
 @pytest.fixture
 def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a notebook whose log had a replica and was deleted."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
-    with started(tmp_path) as kernel:
+    with closing(Kernel(tmp_path)) as kernel:
         for cell in (FLIGHTS, DELAYS, f"%dd replicas add file://{tmp_path}/copies"):
             assert kernel.run(cell).status == "ok"
         assert kernel.run("%dd sync replicas").status == "ok"
@@ -41,7 +34,7 @@ def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_notebook_of_lost_log_restores_it_from_replicas(lost: Path) -> None:
     listed = lost / "keys" / "replicas.json"
     assert listed.stat().st_mode & 0o777 == 0o600
-    with started(lost) as kernel:
+    with closing(Kernel(lost)) as kernel:
         reply = kernel.run(SHOW)
         assert "restored from" in reply
         assert VALUES in reply
@@ -51,7 +44,7 @@ def test_notebook_of_lost_log_restores_it_from_replicas(lost: Path) -> None:
 
 @pytest.mark.fault(33)
 def test_other_notebook_is_offered_restore_command(lost: Path) -> None:
-    with started(lost, "other.ipynb") as kernel:
+    with closing(Kernel(lost, notebook="other.ipynb")) as kernel:
         reply = kernel.run(FLIGHTS)
         (line,) = [line for line in reply.text.splitlines() if "is missing" in line]
         assert "%dd open .nosync/flights" in line
@@ -61,7 +54,7 @@ def test_other_notebook_is_offered_restore_command(lost: Path) -> None:
 @pytest.mark.fault(33, 34)
 def test_reset_starts_new_log_after_deletion(lost: Path) -> None:
     (lost / "copies").rename(lost / "away")
-    with started(lost) as kernel:
+    with closing(Kernel(lost)) as kernel:
         reply = kernel.run(SHOW)
         assert reply.status == "error"
         assert "%dd reset" in reply

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from internals import graph_of
 
-from nosync_nb import open as open_session
+import nosync_nb
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.aggregates.slot_cache import CountSlotCache, ScalarCounts
 from nosync_nb.operators.base import Step
@@ -29,7 +29,7 @@ ROWS = st.lists(
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: Any) -> Aggregate:
     """Two counts of rows by two keys, compiled as for users."""
-    with open_session(tmp_path_factory.mktemp("few") / "few.nosync") as session:
+    with nosync_nb.open(tmp_path_factory.mktemp("few") / "few.nosync") as session:
         rows = session.input("rows", "k string, j int")
         session.stage("stage", rows.group_by("k", "j").agg(n="count(*)", again="count(1)"))
         (operator,) = (

@@ -5,7 +5,6 @@ Random loops are in test_random_programs.py; here are those that end by themselv
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from checks.checking import EDGES, closure
+from checks.checking import EDGES, closure, count, net
 from internals import graph_of, snapshot_of
 
 import nosync_nb
 from nosync_nb import Collection, DivergenceError, SchemaError, Session, StageError
-from nosync_nb.collections.session_protocol import session_of
 from nosync_nb.operators.iterate.divergence import DivergenceDetector
-
-
-def bag(collection: Collection, at: Any = None) -> dict[Any, int]:
-    return dict(Counter(tuple(row) for row in collection.rows(at=at)))
-
-
-def net(collection: Collection) -> dict[Any, int]:
-    now = session_of(collection).epoch(None)
-    table = collection.changes(after=now - 1, upto=now).to_pydict()
-    return {tuple(row[:-1]): row[-1] for row in zip(*table.values(), strict=True)}
 
 
 def state_rows(session: Session, stage: str) -> int:
@@ -58,7 +46,7 @@ def test_removed_edge_removes_nodes_of_unreachable_cycle(session: Session) -> No
     roots.insert([(1,)])
     edges.insert([(1, 2), (2, 3), (3, 2)])
     session.commit()
-    assert bag(stage) == {(1,): 1, (2,): 1, (3,): 1}
+    assert count(stage) == {(1,): 1, (2,): 1, (3,): 1}
     edges.remove([(1, 2)])
     session.commit()
     assert net(stage) == {(2,): -1, (3,): -1}, "the cycle does not keep itself alive"
@@ -72,11 +60,11 @@ def test_fixpoint_and_closure_follow_removals(session: Session) -> None:
     start.insert([(1,)])
     edges.insert([(0, 1), (1, 2)])
     session.commit()
-    assert bag(one) == {(1,): 1}
-    assert bag(paths) == {(0, 1): 1, (1, 2): 1, (0, 2): 1}
+    assert count(one) == {(1,): 1}
+    assert count(paths) == {(0, 1): 1, (1, 2): 1, (0, 2): 1}
     edges.remove([(0, 1)])
     session.commit()
-    assert bag(paths) == {(1, 2): 1}
+    assert count(paths) == {(1, 2): 1}
 
 
 # -- meaning -----------------------------------------------------------------------------------
@@ -90,10 +78,10 @@ def test_rounds_limit_applications_of_body(session: Session) -> None:
     ]
     numbers.insert([(0,), (10,)])
     session.commit()
-    assert [bag(s) for s in stages] == [{(k,): 1, (10 + k,): 1} for k in (1, 2, 5)]
+    assert [count(s) for s in stages] == [{(k,): 1, (10 + k,): 1} for k in (1, 2, 5)]
     numbers.remove([(10,)])
     session.commit()
-    assert [bag(s) for s in stages] == [{(k,): 1} for k in (1, 2, 5)]
+    assert [count(s) for s in stages] == [{(k,): 1} for k in (1, 2, 5)]
 
 
 def test_equal_loops_do_not_interfere(session: Session) -> None:
@@ -105,8 +93,8 @@ def test_equal_loops_do_not_interfere(session: Session) -> None:
     session.commit()
     edges.remove([(2, 3)])
     session.commit()
-    assert bag(first) == {(1,): 1, (2,): 1}
-    assert bag(both) == {(1,): 2, (2,): 2}
+    assert count(first) == {(1,): 1, (2,): 1}
+    assert count(both) == {(1,): 2, (2,): 2}
 
 
 # -- nothing stays -----------------------------------------------------------------------------
@@ -122,11 +110,11 @@ def test_removed_chain_leaves_no_rows_and_no_state(
     for _ in range(10):
         edges.insert(chain)
         session.commit()
-        assert len(bag(stage)) == 12 * 13 // 2
+        assert len(count(stage)) == 12 * 13 // 2
         assert state_rows(session, "paths") > 0
         edges.remove(chain)
         session.commit()
-        assert bag(stage) == {}
+        assert count(stage) == {}
         assert state_rows(session, "paths") == 0
 
 
@@ -149,10 +137,10 @@ def test_nested_loop_leaves_no_state(session: Session) -> None:
     for _ in range(3):
         edges.insert(rows)
         session.commit()
-        assert (0, 3) in bag(stage)
+        assert (0, 3) in count(stage)
         edges.remove(rows)
         session.commit()
-        assert bag(stage) == {}
+        assert count(stage) == {}
         assert state_rows(session, "paths") == 0
 
 
@@ -175,10 +163,10 @@ def test_loop_may_be_nested_three_times(session: Session) -> None:
         edges.insert(rows)
         session.commit()
     short = {(a, b) for a in range(3) for b in range(3)}
-    assert bag(stage) == dict.fromkeys(short | {(2, 3), (3, 0)}, 1)
+    assert count(stage) == dict.fromkeys(short | {(2, 3), (3, 0)}, 1)
     edges.remove([(3, 0)])
     session.commit()
-    assert bag(stage) == dict.fromkeys([(0, 1), (0, 2), (1, 2), (2, 3)], 1)
+    assert count(stage) == dict.fromkeys([(0, 1), (0, 2), (1, 2), (2, 3)], 1)
 
 
 # -- recovery ----------------------------------------------------------------------------------
@@ -200,7 +188,7 @@ def test_first_epoch_after_restart_is_incremental(tmp_path: Path) -> None:
         assert session.stats["touched"] - before < 30, "the loop was not run again"
         session["edges"].remove([(1, 2)])
         session.commit()
-        assert bag(session["reach"]) == {(1,): 1}
+        assert count(session["reach"]) == {(1,): 1}
 
 
 # -- work --------------------------------------------------------------------------------------
@@ -386,7 +374,7 @@ def test_oscillating_loop_names_period_and_rows(session: Session) -> None:
         session.commit()
     assert session.now == 0
     session.discard()
-    assert bag(session["flip"]) == {}
+    assert count(session["flip"]) == {}
     all_.insert([(3,)])
     numbers.insert([(3,)])
     with pytest.raises(DivergenceError):
@@ -419,7 +407,7 @@ def test_oscillation_in_later_epoch_is_found(session: Session) -> None:
     session.discard()
     gate.insert([(2,)])
     session.commit()
-    assert bag(session["flip"]) == {}
+    assert count(session["flip"]) == {}
 
 
 def test_each_round_runs_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,7 +442,7 @@ def test_loop_may_take_thousands_of_rounds(session: Session) -> None:
     session.stage("down", numbers.iterate(lambda v: v.select("if(n > 0, n - 1, n) as n")))
     numbers.insert([(9_000,)])
     session.commit()
-    assert bag(session["down"]) == {(0,): 1}
+    assert count(session["down"]) == {(0,): 1}
 
 
 @pytest.mark.spark
@@ -478,7 +466,7 @@ def test_row_operators_of_body_run_on_executors(tmp_path: Path, spark: Any) -> N
             session.stage("grown", numbers.iterate(body))
             numbers.insert([(1,), (2,)])
             session.commit()
-            found.append(bag(session["grown"]))
+            found.append(count(session["grown"]))
     assert found[0] == found[1]
     assert len(found[0]) > 5
 
@@ -505,16 +493,16 @@ def test_both_sides_of_join_in_body_may_change_in_one_epoch(
     roots.insert([(1,)])
     edges.insert([(1, 2), (2, 3)])
     session.commit()
-    assert bag(stage) == {(1,): 1, (2,): 1, (3,): 1}
+    assert count(stage) == {(1,): 1, (2,): 1, (3,): 1}
     roots.insert([(7,)])
     edges.insert([(7, 8), (8, 9)])
     edges.remove([(2, 3)])
     session.commit()
-    assert bag(stage) == {(1,): 1, (2,): 1, (7,): 1, (8,): 1, (9,): 1}
+    assert count(stage) == {(1,): 1, (2,): 1, (7,): 1, (8,): 1, (9,): 1}
     roots.remove([(1,), (7,)])
     edges.remove([(1, 2), (7, 8), (8, 9)])
     session.commit()
-    assert bag(stage) == {}
+    assert count(stage) == {}
     assert state_rows(session, "reach") == 0
 
 
@@ -529,10 +517,10 @@ def test_global_aggregate_in_body_has_row_from_first_round(session: Session, rou
         ),
     )
     session.commit()
-    assert bag(counted) == {(3 if rounds == 1 else 4,): 1}
+    assert count(counted) == {(3 if rounds == 1 else 4,): 1}
     given.insert([(7,), (8,)])
     session.commit()
-    assert bag(counted) == {(5 if rounds == 1 else 4,): 1}
+    assert count(counted) == {(5 if rounds == 1 else 4,): 1}
     given.remove([(7,), (8,)])
     session.commit()
-    assert bag(counted) == {(3 if rounds == 1 else 4,): 1}
+    assert count(counted) == {(3 if rounds == 1 else 4,): 1}

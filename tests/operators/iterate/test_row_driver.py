@@ -19,8 +19,7 @@ import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.collections.library import graphs
 from nosync_nb.errors import DivergenceError, NosyncError
-from nosync_nb.operators.iterate import key_cache, row_driver
-from nosync_nb.operators.iterate import loop as loops
+from nosync_nb.operators.iterate import key_cache, loop, row_driver
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
@@ -167,7 +166,7 @@ def follow(build: Any, seed: int, path: Path, monkeypatch: pytest.MonkeyPatch) -
                     sometimes.setattr(row_driver, "ROWS_PER_RUN", 0)
                 commit(rows, live)
             with monkeypatch.context() as never:
-                never.setattr(loops, "FEW_ROWS", -1)
+                never.setattr(loop, "FEW_ROWS", -1)
                 commit(batches, live)
             assert held(rows["stage"]) == held(batches["stage"])
             assert traces(rows) == traces(batches)
@@ -247,7 +246,7 @@ def mirrors(monkeypatch: pytest.MonkeyPatch) -> list[key_cache.LoopKeyCaches]:
             super().__init__(loop)
             made.append(self)
 
-    monkeypatch.setattr(loops, "LoopKeyCaches", Noted)
+    monkeypatch.setattr(loop, "LoopKeyCaches", Noted)
     return made
 
 
@@ -261,7 +260,7 @@ def test_oversized_row_cache_is_discarded(
         edges.insert([(node, node + 1) for node in range(20)])
         session.commit()
         for epoch in range(6):
-            monkeypatch.setattr(loops, "ROWS_MAX", 1 << 40 if epoch < 3 else 0)
+            monkeypatch.setattr(loop, "ROWS_MAX", 1 << 40 if epoch < 3 else 0)
             edges.insert([(epoch, 30 + epoch)])
             session.commit()
             assert len(mirrors) == 1 + max(0, epoch - 3)

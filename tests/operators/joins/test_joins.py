@@ -6,13 +6,12 @@ test_operators.py compares each kind with the model.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from checks.checking import held, run
+from checks.checking import count, held, run
 from hypothesis import given
 from hypothesis import strategies as st
 from models import model
@@ -30,10 +29,6 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 def sides(session: Session) -> tuple[Input, Input]:
     return session.input("a", "k int, v string"), session.input("b", "k int, w string")
-
-
-def count(collection: Collection) -> dict[Any, int]:
-    return dict(Counter(tuple(row) for row in collection.rows()))
 
 
 def test_right_join_shows_names_of_left_keys(session: Session) -> None:

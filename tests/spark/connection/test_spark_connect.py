@@ -25,9 +25,9 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.spark import fallback, ingest, spark_session, streaming, workers
 from nosync_nb.spark.execution import bulk_run
 from nosync_nb.spark.views import name_lookups, views
-from nosync_nb.spark.staging.staging import StagingService as Carrier
+from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.spark.views.snapshot_server import StageSnapshot
-from nosync_nb.spark.execution.tasks import PlanPayload as Shipping
+from nosync_nb.spark.execution.tasks import PlanPayload
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.parts.part_file import open_part
 
@@ -42,7 +42,8 @@ assert workers.check_workers(spark).slots == workers.task_slots(spark) == 2
 schema = Schema.parse("k bigint, s string")
 frame = spark.range(1000).selectExpr("id % 10 as k", "'s' || id as s")
 layout = Layout(schema.types, (0,))
-(refs,) = ingest.ingest(spark, frame, schema, [layout], Carrier(folder), name="input").outputs
+staging = StagingService(folder)
+(refs,) = ingest.ingest(spark, frame, schema, [layout], staging, name="input").outputs
 assert sum(ref.rows for ref in refs) == 1000
 
 found = compile_aggregates({"n": "count(*)"}, schema, ["k"])
@@ -50,14 +51,14 @@ operator = Aggregate(schema, (0,), found.calls, found.outputs, found.inner)
 own = Layout(operator.types)
 result = bulk_run.run_bulk(
     spark, operator, [bulk_run.BulkInput(refs, schema.types, layout)],
-    [Trace(s) for s in operator.state], [own], Carrier(folder), stage="counts", first=True,
+    [Trace(s) for s in operator.state], [own], StagingService(folder), stage="counts", first=True,
 )
 assert result.rows == 10
 assert result.jobs.text == "Spark"
 parts = tuple(open_part(folder, ref, own) for ref in result.outputs[0])
 trace = Trace(own, (Layer(0, 1, parts, tuple(result.outputs[0])),))
 counts = Schema.parse("k bigint, n bigint")
-rows = views.to_spark(spark, trace, counts, Shipping.local(folder, "view")).collect()
+rows = views.to_spark(spark, trace, counts, PlanPayload.local(folder, "view")).collect()
 assert sorted((row.k, row.n) for row in rows) == [(k, 100) for k in range(10)]
 
 types = lambda sqls, schema: [fallback.analysed(spark, sql, schema)[0] for sql in sqls]

@@ -323,9 +323,9 @@ def test_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
 
 def test_spark_expressions_run_before_exchange(spark: Any, tmp_path: Path) -> None:
     def types(sqls: Sequence[str], schema: Schema) -> list[str]:
-        from nosync_nb.spark import fallback as evaluate
+        from nosync_nb.spark import fallback
 
-        return [evaluate.analysed(spark, sql, schema)[0] for sql in sqls]
+        return [fallback.analysed(spark, sql, schema)[0] for sql in sqls]
 
     twice = compile_expression("mask(s)", SCHEMA, types=types)
     assert not twice.local
@@ -358,9 +358,9 @@ def test_spark_expressions_run_before_exchange(spark: Any, tmp_path: Path) -> No
 
 def test_spark_aggregates_run_by_range(spark: Any, tmp_path: Path) -> None:
     def types(sqls: Sequence[str], schema: Schema) -> list[str]:
-        from nosync_nb.spark import fallback as evaluate
+        from nosync_nb.spark import fallback
 
-        return [evaluate.analysed(spark, sql, schema)[0] for sql in sqls]
+        return [fallback.analysed(spark, sql, schema)[0] for sql in sqls]
 
     found = compile_aggregates({"most": "max(mask(s))"}, SCHEMA, ["k"], types=types)
     operator = Aggregate(SCHEMA, (0,), found.calls, found.outputs, found.inner)

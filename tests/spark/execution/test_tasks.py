@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import row_strategies
 from hypothesis import given
 from hypothesis import strategies as st
 from models.batch_model import check, count, counted, encoded, pools, updates_of
-from row_strategies import types as any_type
 
 from nosync_nb import Session, rows
 from nosync_nb.errors import DurabilityError, NosyncError, StageError
@@ -24,7 +24,6 @@ from nosync_nb.rows import Schema
 from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.spark import error_translation
 from nosync_nb.spark.execution import bulk_run, shuffle_records, tasks
-from nosync_nb.spark.execution import tasks as shipping
 from nosync_nb.spark.execution.bulk_run import BulkInput, BulkResult
 from nosync_nb.spark.execution.shuffle_records import ERROR, MARK, HashRanges, ShuffleRecord
 from nosync_nb.spark.execution.tasks import PlanPayload, consolidated_change, pruned_change
@@ -59,9 +58,9 @@ def run_here(
     first: bool = False,
 ) -> BulkResult:
     """Does what `bulk.run` does, with a list in place of Spark."""
-    with PlanPayload.local(str(folder), "t") as shipping:
+    with PlanPayload.local(str(folder), "t") as payload:
         plan, pieces = bulk_run.plan_bulk_run(
-            operator, inputs, state, outputs, shipping,
+            operator, inputs, state, outputs, payload,
             stage="s", first=first, stem="t", ranges=HashRanges(ranges),
         )  # fmt: skip
         plan, pieces = pickle.loads(pickle.dumps((plan, pieces)))
@@ -139,7 +138,7 @@ def aggregate() -> Aggregate:
 
 
 def test_join_by_ranges_equals_join(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(shipping, "INLINE_BYTES", 700)
+    monkeypatch.setattr(tasks, "INLINE_BYTES", 700)
     operator = Join(TYPES, TYPES, (0,), (0,), [(0, 0), (0, 1), (1, 1)])
     left, right = operator.layouts
     assert left is not None
@@ -210,7 +209,7 @@ def test_unused_columns_and_duplicate_rows_do_not_travel() -> None:
 
 @given(st.data())
 def test_consolidated_change_equals_arranged_change(data: st.DataObject) -> None:
-    types = data.draw(st.lists(any_type, max_size=3).map(tuple))
+    types = data.draw(st.lists(row_strategies.types, max_size=3).map(tuple))
     delta = data.draw(updates_of(types, data.draw(pools(types)), 20))
     added = consolidated_change(delta, types)
     assert count(added, types) == count(arrange(Layout(types), delta).updates, types)
@@ -256,9 +255,9 @@ def test_stage_errors_travel_as_data_and_bugs_raise(tmp_path: Path) -> None:
 
     def map_with(error: Exception) -> list[ShuffleRecord]:
         pre = Linear((_Failing(lambda: error),), TYPES)
-        with PlanPayload.local(str(tmp_path), "t") as shipping:
+        with PlanPayload.local(str(tmp_path), "t") as payload:
             plan, pieces = bulk_run.plan_bulk_run(
-                Linear((), TYPES), [BulkInput([delta], TYPES, None, pre)], (), (), shipping,
+                Linear((), TYPES), [BulkInput([delta], TYPES, None, pre)], (), (), payload,
                 stage="s", first=False, stem="t", ranges=HashRanges(2),
             )  # fmt: skip
         return list(tasks.map_task(plan, pieces))

@@ -34,7 +34,7 @@ ROWS = 4000
 HIDDEN = """
 import os, sys
 import nosync_nb
-from nosync_nb.spark import launch as starting
+from nosync_nb.spark import launch
 from nosync_nb.spark.staging import staging
 
 top = sys.argv[1]
@@ -48,7 +48,7 @@ exec unshare --mount sh -c 'mount -t tmpfs none {log} && exec {sys.executable} "
 ''')
 os.chmod(python, 0o700)
 os.environ["PYSPARK_PYTHON"] = python
-spark = starting.start_session({"spark.master": "local[2]", "spark.log.level": "OFF"})
+spark = launch.start_session({"spark.master": "local[2]", "spark.log.level": "OFF"})
 staging.is_local = lambda spark: False  # they are here, and see less than others that are
 
 def use(path, bulk):

@@ -29,12 +29,12 @@ DDL = "id bigint, carrier string"
 KILLED = """
 import os, signal, sys
 import nosync_nb
-from nosync_nb.session.writes.commit import CommitService as Commits
-from nosync_nb.spark import launch as starting
+from nosync_nb.session.writes.commit import CommitService
+from nosync_nb.spark import launch
 
 path, source, at = sys.argv[1], sys.argv[2], int(sys.argv[3])
-spark = starting.start_session({"spark.master": "local[2]", "spark.log.level": "OFF"})
-sync = Commits.sync
+spark = launch.start_session({"spark.master": "local[2]", "spark.log.level": "OFF"})
+sync = CommitService.sync
 synced = []
 
 def killed(self, *args):
@@ -46,7 +46,7 @@ def killed(self, *args):
 with nosync_nb.open(path, spark=spark) as session:
     flights = session.input("flights", "id bigint, carrier string")
     if at >= 0:
-        Commits.sync = killed
+        CommitService.sync = killed
     frame = spark.readStream.schema("id bigint, carrier string").option("maxFilesPerTrigger", 1)
     session.stream(frame.parquet(source), into=flights).catch_up()
     print(session.recovery.recomputed, session.now, sorted(row.id for row in flights.rows()))

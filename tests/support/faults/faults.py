@@ -60,12 +60,36 @@ class Step:
     name: str
 
 
+def survivor(now: bytes, synced: bytes, pick: random.Random) -> bytes:
+    """Returns contents of a file that a power failure may leave."""
+    if not now.startswith(synced):
+        return pick.choice([now, synced])
+    loose = bytearray(now[len(synced) :])
+    way = pick.randrange(4)
+    if way == 0 or not loose:
+        return synced
+    if way == 1:
+        del loose[pick.randrange(len(loose)) :]
+    if way == 2:
+        at = pick.randrange(len(loose)) // SECTOR_BYTES * SECTOR_BYTES
+        loose[at : at + SECTOR_BYTES] = bytes(len(loose[at : at + SECTOR_BYTES]))
+    return synced + bytes(loose)
+
+
 def become(kind: type[Opened], file: File, files: Files | None = None) -> Opened:
     """Turns an open file into one of another kind, which takes its steps through a faulty disk."""
     file.__class__ = kind
     assert isinstance(file, kind)
     vars(file)["_files"] = files
     return file
+
+
+class OrderedFiles(Files):
+    """A disk whose parallel steps run in order, so that a test is repeatable."""
+
+    def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:
+            step()
 
 
 class HastyFile(File):
@@ -139,7 +163,7 @@ class _Phase:
             raise Crash(self._step)
 
 
-class FaultyFiles(Files):
+class FaultyFiles(OrderedFiles):
     """A disk that counts its steps, and fails or crashes at those a test names.
 
     Args:
@@ -265,10 +289,6 @@ class FaultyFiles(Files):
             inode.content = inode.now()
             super().unlink(path)
 
-    def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
-        for step in steps:  # in an order, so that the same one is the same the next time
-            step()
-
     def sync_folder(self, path: str) -> None:
         self._adopt(path)
         with self.step("sync_folder", path):
@@ -311,24 +331,9 @@ class FaultyFiles(Files):
         for name in sorted({*before, *now}):
             inode = self._random.choice([before.get(name), now.get(name)])
             if inode is not None:
-                files[os.path.join(where, name)] = self._survives(inode)
+                files[os.path.join(where, name)] = survivor(inode.now(), inode.synced, self._random)
         for name in sorted(_folders_in(folder)):
             self._outlast(os.path.join(folder, name), folders, files, os.path.join(where, name))
-
-    def _survives(self, inode: _Inode) -> bytes:
-        now, synced = inode.now(), inode.synced
-        if not now.startswith(synced):
-            return self._random.choice([now, synced])
-        loose = bytearray(now[len(synced) :])
-        way = self._random.randrange(4)
-        if way == 0 or not loose:
-            return synced
-        if way == 1:
-            del loose[self._random.randrange(len(loose)) :]
-        if way == 2:
-            at = self._random.randrange(len(loose)) // SECTOR_BYTES * SECTOR_BYTES
-            loose[at : at + SECTOR_BYTES] = bytes(len(loose[at : at + SECTOR_BYTES]))
-        return synced + bytes(loose)
 
     def _inode(self, path: str) -> _Inode:
         self._adopt(os.path.dirname(path))
@@ -415,7 +420,7 @@ class PickyFile(File):
             self._files.step("close", self.path)
 
 
-class PickyFiles(Files):
+class PickyFiles(OrderedFiles):
     """A disk of which every step can fail, reads included; it syncs nothing.
 
     Attributes:
@@ -460,10 +465,6 @@ class PickyFiles(Files):
     def unlink(self, path: str) -> None:
         self.step("unlink", path)
         super().unlink(path)
-
-    def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
-        for step in steps:  # in an order, so that the same one is the same the next time
-            step()
 
     def sync_folder(self, path: str) -> None:
         self.step("sync_folder", path)

@@ -14,12 +14,11 @@ import random
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from faults.faults import SECTOR_BYTES, Crash, Phase
+from faults.faults import Crash, OrderedFiles, Phase, survivor
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.files.filesystem import Buffer, File, Files, Lock, raise_durability_error
+from nosync_nb.files.filesystem import Buffer, File, Lock, raise_durability_error
 
 _MINE = os.getuid(), os.getgid()
 _FILE = stat.S_IFREG | 0o600
@@ -172,27 +171,13 @@ class Tree:
         for name in sorted({*folder.durable, *folder.now}):
             node = pick.choice([folder.durable.get(name), folder.now.get(name)])
             if isinstance(node, Inode):
-                left.now[name] = Inode(self.number(), _survives(node, pick))
+                left.now[name] = Inode(
+                    self.number(), survivor(bytes(node.content), node.synced, pick)
+                )
             elif node is not None:
                 left.now[name] = self._outlasts(node, pick)
         left.sync()
         return left
-
-
-def _survives(inode: Inode, pick: random.Random) -> bytes:
-    now, synced = bytes(inode.content), inode.synced
-    if not now.startswith(synced):
-        return pick.choice([now, synced])
-    loose = bytearray(now[len(synced) :])
-    way = pick.randrange(4)
-    if way == 0 or not loose:
-        return synced
-    if way == 1:
-        del loose[pick.randrange(len(loose)) :]
-    if way == 2:
-        at = pick.randrange(len(loose)) // SECTOR_BYTES * SECTOR_BYTES
-        loose[at : at + SECTOR_BYTES] = bytes(len(loose[at : at + SECTOR_BYTES]))
-    return synced + bytes(loose)
 
 
 def _refusal(moved: Inode | Directory, replaced: Inode | Directory) -> int:
@@ -288,7 +273,7 @@ class MemoryLock(Lock):
             inode.lock(taken=False)
 
 
-class MemoryFiles(Files):
+class MemoryFiles(OrderedFiles):
     """A disk in memory as one process sees it.
 
     Attributes:
@@ -372,10 +357,6 @@ class MemoryFiles(Files):
         if sync:
             self.sync_folder(parent)
         return True
-
-    def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
-        for step in steps:  # in an order, so that the same one is the same the next time
-            step()
 
     def remove_folder(self, path: str) -> None:
         if isinstance(self.tree.find(path), Directory):

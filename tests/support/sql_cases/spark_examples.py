@@ -27,6 +27,7 @@ from nosync_nb.spark import interval_transport
 from nosync_nb.spark.spark_session import frame_of, spark_type_text
 from sql_cases.expression_cases import column_of
 from sql_cases.function_cases import MATHEMATICS
+from sql_cases.nested_frames import evaluated
 
 ROWS = 14
 _EXAMPLE = re.compile(r"^\s*> SELECT\s+(.*?);\s*$", re.MULTILINE | re.DOTALL)
@@ -211,19 +212,7 @@ def here(example: Example, *, ansi: bool) -> Answer | None:
     e = compile_expression(example.sql, example.schema, types=lambda *_: ["int"], settings=settings)
     if not e.local:
         return None
-    columns = example.columns
-    values: list[Any] = []
-    fine = []
-    for i in range(len(example.values[0])):
-        try:
-            values += to_python_values(
-                e.evaluate([rows.slice_(c, i, i + 1) for c in columns], 1), e.type
-            )
-            fine.append(True)
-        except ExpressionError:
-            values.append(None)
-            fine.append(False)
-    return Answer(e, values, fine)
+    return Answer(e, *evaluated(e, example.columns, len(example.values[0])))
 
 
 Tried = tuple[Example, Answer]
