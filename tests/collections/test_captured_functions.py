@@ -108,7 +108,7 @@ CAPTURED = {
 }
 
 
-def cells(*texts: str) -> dict[str, Any]:
+def run_cells(*texts: str) -> dict[str, Any]:
     """The names of a notebook after running cells."""
     space: dict[str, Any] = {"__name__": "__main__"}
     for text in texts:
@@ -118,7 +118,7 @@ def cells(*texts: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("cell", "later"), CAPTURED.values(), ids=CAPTURED)
 def test_retraction_uses_captured_values(session: Session, cell: str, later: str) -> None:
-    space = cells(cell)
+    space = run_cells(cell)
     t = session.input("t", "x int")
     big = session.stage("big", t.filter(space["keep"]))
     t.insert(ROWS)
@@ -128,7 +128,7 @@ def test_retraction_uses_captured_values(session: Session, cell: str, later: str
     t.insert([(7,), (10,)])
     t.remove([(5,), (12,)])
     session.commit()
-    assert [r.x for r in big.rows()] == [r.x for r in t.filter(cells(cell)["keep"]).rows()]
+    assert [r.x for r in big.rows()] == [r.x for r in t.filter(run_cells(cell)["keep"]).rows()]
     t.remove([(1,), (7,), (9,), (10,)])
     session.commit()
     assert big.rows() == []
@@ -143,7 +143,7 @@ def test_values_are_captured_when_function_is_passed(session: Session) -> None:
 
 
 def test_name_bound_later_is_captured_when_stage_is_defined(session: Session) -> None:
-    space = cells("keep = lambda r: r.x > LIMIT")
+    space = run_cells("keep = lambda r: r.x > LIMIT")
     t = session.input("t", "x int")
     t.insert(ROWS)
     session.commit()
@@ -157,7 +157,7 @@ def test_name_bound_later_is_captured_when_stage_is_defined(session: Session) ->
 
 
 def test_rerun_cell_with_other_value_is_new_version(session: Session) -> None:
-    space = cells("LIMIT = 4\nkeep = lambda r: r.x > LIMIT")
+    space = run_cells("LIMIT = 4\nkeep = lambda r: r.x > LIMIT")
     t = session.input("t", "x int")
     t.insert(ROWS)
     session.commit()
@@ -176,7 +176,7 @@ def test_rerun_cell_with_other_value_is_new_version(session: Session) -> None:
 
 
 def test_captured_values_survive_restart(tmp_path: Path) -> None:
-    space = cells("some = [5, 9, 12]\nkeep = lambda r: r.x in some")
+    space = run_cells("some = [5, 9, 12]\nkeep = lambda r: r.x in some")
 
     def described(session: Session) -> Any:
         return session.input("t", "x int").filter(space["keep"])
@@ -197,7 +197,7 @@ def test_captured_values_survive_restart(tmp_path: Path) -> None:
 
 
 def test_restart_in_same_process_leaves_classes_of_user_unchanged(tmp_path: Path) -> None:
-    space = cells("class Config:\n    limit = 4\nkeep = lambda r: r.x > Config.limit")
+    space = run_cells("class Config:\n    limit = 4\nkeep = lambda r: r.x > Config.limit")
     with nosync_nb.open(tmp_path / "log") as session:
         session.stage("big", session.input("t", "x int").filter(space["keep"]))
         session["t"].insert(ROWS)
@@ -217,7 +217,7 @@ def test_reloaded_module_of_user_changes_no_stage(
     monkeypatch.syspath_prepend(str(tmp_path))
     file = tmp_path / "captured_helpers.py"
     file.write_text("LIMIT = 4\ndef big(x):\n    return x > LIMIT\n")
-    space = cells("import captured_helpers\nkeep = lambda r: captured_helpers.big(r.x)")
+    space = run_cells("import captured_helpers\nkeep = lambda r: captured_helpers.big(r.x)")
     try:
         with nosync_nb.open(tmp_path / "log") as session:
             t = session.input("t", "x int")
@@ -236,7 +236,7 @@ def test_reloaded_module_of_user_changes_no_stage(
 def test_installed_code_is_not_copied() -> None:
     assert CapturedFunction(Counter).function is Counter
     assert CapturedFunction(re.escape).function is re.escape
-    space = cells("import re\nkeep = lambda r: re.match('a', r.x)")
+    space = run_cells("import re\nkeep = lambda r: re.match('a', r.x)")
     assert CapturedFunction(space["keep"]).function.__globals__["re"] is re  # type: ignore[attr-defined]
 
 
@@ -244,7 +244,7 @@ def test_uncopyable_function_runs_with_warning(session: Session) -> None:
     text = "class Any:\n    __reduce__ = None\nitem = Any()\nkeep = lambda r: item is not None"
     t = session.input("t", "x int")
     with pytest.warns(UserWarning, match="identity: this kernel; .* do not change"):
-        kept = session.stage("kept", t.filter(cells(text)["keep"]))
+        kept = session.stage("kept", t.filter(run_cells(text)["keep"]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         t.insert(ROWS)
@@ -253,7 +253,7 @@ def test_uncopyable_function_runs_with_warning(session: Session) -> None:
 
 
 def test_cached_function_keeps_name_and_docstring_in_log() -> None:
-    space = cells(
+    space = run_cells(
         "import functools\n@functools.lru_cache(maxsize=3)\n"
         "def big(x):\n    'Says much.'\n    return x > 4"
     )

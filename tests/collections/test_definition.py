@@ -47,12 +47,12 @@ def chain(collection: Any, operators: int) -> Any:
     return collection
 
 
-def deep(frames: int, call: Callable[[], Any]) -> Any:
+def call_at_depth(frames: int, call: Callable[[], Any]) -> Any:
     """Calls a function from a number of frames below."""
-    return call() if frames <= 0 else deep(frames - 1, call)
+    return call() if frames <= 0 else call_at_depth(frames - 1, call)
 
 
-def room() -> int:
+def free_frames() -> int:
     """The number of free frames."""
     frame, used = sys._getframe(), 0
     while frame is not None:
@@ -69,7 +69,7 @@ def test_shared_part_is_stored_and_planned_once(
     tall = diamonds(session.inputs["numbers"], 14)
     assert definition_of("test", tall).size == 14 * 3 + 1
     assert len(definition_of("test", tall).to_json([])) == 14 * 3 + 1
-    counted = _counting(monkeypatch, canonical_values, "definition_digest")
+    counted = _recorded_calls(monkeypatch, canonical_values, "definition_digest")
     assert definition_of("test", tall).fingerprint({"numbers": "0"})
     assert len(counted) == 14 * 3
     session.stage("tall", tall)
@@ -129,8 +129,8 @@ def test_deep_stage_works_from_deep_stack(tmp_path: Path) -> None:
             session.commit()
             return session["deep"].count(), session["looped"].count()
 
-    assert deep(200, lambda: reopened(3)) == (2, 2)
-    assert deep(room() - 250, lambda: reopened(4)) == (3, 3)
+    assert call_at_depth(200, lambda: reopened(3)) == (2, 2)
+    assert call_at_depth(free_frames() - 250, lambda: reopened(4)) == (3, 3)
 
 
 @pytest.mark.parametrize("text", ["({})", "abs({})", "{} + 1"])
@@ -142,13 +142,13 @@ def test_depth_limit_of_expression_is_independent_of_stack(text: str) -> None:
         for _ in range(times):
             sql = text.format(sql)
         try:
-            deep(frames, lambda: compile_expression(f"{sql} + {frames}", NUMBERS))
+            call_at_depth(frames, lambda: compile_expression(f"{sql} + {frames}", NUMBERS))
         except errors.ExpressionError as error:
             return f"{error.hint}"
         return ""
 
     for times in (5, 15, 2000):
-        assert refused(times, 0) == refused(times, room() - 150)
+        assert refused(times, 0) == refused(times, free_frames() - 150)
     assert not refused(5, 0)
     assert "with_columns" in refused(2000, 0)
 
@@ -175,7 +175,7 @@ def test_deep_stage_follows_columns_of_its_source(session: Session) -> None:
 # -- number ------------------------------------------------------------------------------------
 
 
-def _counting(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
+def _recorded_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
     """Counts the calls of a function of a module."""
     called: list[Any] = []
     function = getattr(module, name)
@@ -200,7 +200,7 @@ def test_cost_of_definition_is_proportional_to_new_parts(
         (payloads, "_stage_json"),
         (payloads, "_node_json"),
     ]
-    every = [_counting(monkeypatch, module, name) for module, name in places]
+    every = [_recorded_calls(monkeypatch, module, name) for module, name in places]
     counts = []
     last: Any = session["numbers"]
     for i in range(100):
@@ -223,7 +223,7 @@ def test_rerun_cell_compiles_its_own_stage_only(
 ) -> None:
     for i in range(20):
         session.stage(f"s{i}", session["numbers"].filter(f"x > {i}").distinct())
-    called = _counting(monkeypatch, compiler, "linear_chain")
+    called = _recorded_calls(monkeypatch, compiler, "linear_chain")
     session.stage("s3", session["numbers"].filter("x > 3").distinct())
     assert called == []  # nothing is new
     session.stage("s3", session["numbers"].filter("x > 4").distinct())

@@ -21,7 +21,7 @@ class Column:
         return f"Column<'{self.text}'>"
 
 
-def foreign(cls: type, own: Any) -> list[str]:
+def foreign_names(cls: type, own: Any) -> list[str]:
     return [name for name in dir(cls) if not name.startswith("_") and name not in dir(own)]
 
 
@@ -37,7 +37,7 @@ def test_methods_of_pandas_and_pyspark_are_not_taken_for_typos(session: Session)
     guessed = {
         (cls.__module__, name): hint(owner, name)
         for cls, owner in owners
-        for name in foreign(cls, owner)
+        for name in foreign_names(cls, owner)
         if "did you mean" in hint(owner, name)
     }
     assert guessed == {}

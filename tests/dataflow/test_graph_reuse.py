@@ -39,7 +39,7 @@ def chain(session: Session, base: Collection, i: int) -> Collection:
     return (session[f"s{i - 1}"] if i else base).filter(f"v > {i - 1000}")
 
 
-def fan(session: Session, base: Collection, i: int) -> Collection:
+def grouped_sum(session: Session, base: Collection, i: int) -> Collection:
     return base.group_by("k").agg(x=f"sum(v + {i})")
 
 
@@ -49,7 +49,7 @@ def joins(session: Session, base: Collection, i: int) -> Collection:
     return read.join(session["names"], on="k").select("k", "v")
 
 
-SHAPES = {"chain": chain, "fan": fan, "joins": joins}
+SHAPES = {"chain": chain, "fan": grouped_sum, "joins": joins}
 Shape = Callable[[Session, Collection, int], Collection]
 
 
@@ -68,7 +68,7 @@ def counting() -> Iterator[list[int]]:
         sys.setprofile(None)
 
 
-def least(define: Callable[[int], Any], numbers: range) -> int:
+def fewest_calls(define: Callable[[int], Any], numbers: range) -> int:
     """The fewest calls that one of some definitions takes; some of them begin a segment."""
     most = []
     for i in numbers:
@@ -85,7 +85,7 @@ def costs(session: Session, define: Callable[[int], Any], at: tuple[int, int]) -
         for i in range(count, stages):
             define(i)
         count = stages + 4
-        found.append(least(define, range(stages, count)))
+        found.append(fewest_calls(define, range(stages, count)))
     return found
 
 
@@ -111,7 +111,7 @@ def test_cost_of_equal_definition_is_independent_of_other_stages(
     for stages in (50, 100):
         for i in range(stages - 50, stages):
             define(i)
-        counts.append(least(define, range(stages - 10, stages)))
+        counts.append(fewest_calls(define, range(stages - 10, stages)))
     few, many = counts
     assert many <= few + 20
 
@@ -238,7 +238,7 @@ def test_one_of_two_equal_stages_may_be_dropped_or_edited(
     assert second.rows() == [(10,)]
 
 
-def twice(base: Collection, *, once: bool, stateful: bool) -> Collection:
+def two_readers(base: Collection, *, once: bool, stateful: bool) -> Collection:
     """Two readers of a row-wise part, which is described once or twice."""
     first = base.select("k", "v + 1 AS v")
     second = first if once else base.select("k", "v + 1 AS v")
@@ -257,28 +257,28 @@ def test_repeated_parts_equal_shared_parts(
     """A part with one reader is fused with it; a part with two readers is a node."""
     forms = {name: name == "a" for name in ("a", "b")}
     for name, once in forms.items():
-        made = twice(base, once=once == first, stateful=stateful)
+        made = two_readers(base, once=once == first, stateful=stateful)
         session.stage(name, made, nondeterministic=kept)
     for step, turned in enumerate([False, True, True]):
         for name, once in forms.items():
-            made = twice(base, once=(once == first) != turned, stateful=stateful)
+            made = two_readers(base, once=(once == first) != turned, stateful=stateful)
             [report] = session.define({name: made}, nondeterministic=kept)
             assert report.status == "unchanged"
         session.inputs["base"].insert([(step, 60 + step)])
         session.inputs["base"].remove([ROWS[30 + step]])
         session.commit()
-        wanted = sorted(twice(base, once=True, stateful=stateful).rows())
+        wanted = sorted(two_readers(base, once=True, stateful=stateful).rows())
         assert sorted(session["a"].rows()) == sorted(session["b"].rows()) == wanted
         session.rename("a", "c")  # all is compiled, in another order
         session.rename("c", "a")
     session.drop("a")
     session.inputs["base"].remove([ROWS[60]])
     session.commit()
-    wanted = sorted(twice(base, once=False, stateful=stateful).rows())
+    wanted = sorted(two_readers(base, once=False, stateful=stateful).rows())
     assert sorted(session["b"].rows()) == wanted
 
 
-def described(session: Session, rng: random.Random, name: str) -> Collection:
+def random_stage(session: Session, rng: random.Random, name: str) -> Collection:
     """A stage over others, often with a common part."""
     names = [each for each in (*session.stages, "base") if each != name]
     read = session[rng.choice(names)].select("k", "v").filter(f"v > {rng.randrange(3)}")
@@ -297,13 +297,13 @@ def described(session: Session, rng: random.Random, name: str) -> Collection:
             return read.concat(session[rng.choice(names)].select("k", "v")).distinct()
 
 
-def act(session: Session, rng: random.Random, step: int) -> None:
+def random_step(session: Session, rng: random.Random, step: int) -> None:
     stages = list(session.stages)
     name = f"s{step}" if not stages or rng.random() < 0.5 else rng.choice(stages)
     kind = rng.randrange(10)
     if kind < 6:
         again = rng.random() < 0.1
-        session.define({name: described(session, rng, name)}, again=again)
+        session.define({name: random_stage(session, rng, name)}, again=again)
     elif kind == 6:
         session.drop(name if name in stages else "base_", cascade=True)
     elif kind == 7:
@@ -320,7 +320,7 @@ def test_incremental_graph_equals_full_compilation(
     rng = random.Random(seed)
     for step in range(40):
         try:
-            act(session, rng, step)
+            random_step(session, rng, step)
         except NosyncError:  # a circle, other columns, or a name that is taken or not there
             continue
     assert compared.count > 5

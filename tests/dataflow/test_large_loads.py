@@ -23,7 +23,7 @@ NOTES = ROWS * WIDTH
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes large loads lie in several files, as gigabytes do."""
     monkeypatch.setattr(ingest, "LOAD_BYTES", 1 << 20)
     whole = part_file.split
@@ -42,7 +42,7 @@ def counted() -> Iterator[pa.MemoryPool]:
         pa.set_memory_pool(before)
 
 
-def waiting(session: Session, *, joined: bool, kept: bool = False) -> dict[tuple[int, ...], int]:
+def load(session: Session, *, joined: bool, kept: bool = False) -> dict[tuple[int, ...], int]:
     """Defines inputs, one of them large, and inserts rows; returns the expected result."""
     orders = session.input("orders", "item bigint, client bigint, amount bigint, note string")
     items = session.input("items", "item bigint, kind bigint")
@@ -84,7 +84,7 @@ def files_of(session: Session, name: str) -> list[Any]:
 
 @pytest.mark.parametrize(("joined", "kept"), [(False, False), (True, False), (True, True)])
 def test_load_copies_no_unread_column(session: Session, *, joined: bool, kept: bool) -> None:
-    expected = waiting(session, joined=joined, kept=kept)
+    expected = load(session, joined=joined, kept=kept)
     with counted() as pool:
         session.commit()
     assert pool.max_memory() < NOTES // 4
@@ -93,7 +93,7 @@ def test_load_copies_no_unread_column(session: Session, *, joined: bool, kept: b
     assert {tuple(row[:-1]): row[-1] for row in rows} == expected
 
 
-def resident(folder: Path) -> int:
+def resident_bytes(folder: Path) -> int:
     """The resident bytes of a log's layers."""
     size, ours = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -110,9 +110,9 @@ def test_pages_of_files_stay_resident_if_few(
     session: Session, monkeypatch: pytest.MonkeyPatch, *, large: bool
 ) -> None:
     monkeypatch.setattr(stores, "REST_BYTES", 1 << 20 if large else 1 << 40)
-    expected = waiting(session, joined=True)
+    expected = load(session, joined=True)
     session.commit()
-    left = resident(Path(session.path))
+    left = resident_bytes(Path(session.path))
     assert left < 1 << 20 if large else left > 1 << 21
     rows = session["sums"].rows()  # its files are read again
     assert {tuple(row[:-1]): row[-1] for row in rows} == expected

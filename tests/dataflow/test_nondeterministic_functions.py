@@ -22,7 +22,7 @@ from nosync_nb.files.filesystem import File, Files
 from nosync_nb.session.writes import determinism_check
 
 
-def tagged(row: Any) -> tuple[Any, int]:
+def random_tag(row: Any) -> tuple[Any, int]:
     """Returns another result at every call."""
     return (row[0], random.getrandbits(60))
 
@@ -37,7 +37,7 @@ def define(session: Session, **stages: Collection) -> Any:
 
 def test_retraction_removes_emitted_results(session: Session) -> None:
     numbers = session.input("numbers", "n int")
-    define(session, tags=numbers.map(tagged, "n int, tag bigint"))
+    define(session, tags=numbers.map(random_tag, "n int, tag bigint"))
     tags = session["tags"]
     numbers.insert([(1,), (1,), (2,)])
     session.commit()
@@ -58,7 +58,9 @@ def test_retraction_removes_emitted_results(session: Session) -> None:
 
 def test_stage_accepts_nondeterministic_option(session: Session) -> None:
     numbers = session.input("numbers", "n int")
-    tags = session.stage("tags", numbers.map(tagged, "n int, tag bigint"), nondeterministic=True)
+    tags = session.stage(
+        "tags", numbers.map(random_tag, "n int, tag bigint"), nondeterministic=True
+    )
     numbers.insert([(1,), (2,)])
     session.commit()
     numbers.remove([(1,), (2,)])
@@ -82,7 +84,7 @@ def test_threshold_retracts_emitted_copies(session: Session) -> None:
 def test_emitted_results_survive_restart(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "n int")
-        define(session, tags=numbers.map(tagged, "n int, tag bigint"))
+        define(session, tags=numbers.map(random_tag, "n int, tag bigint"))
         numbers.insert([(n,) for n in range(5)])
         session.commit()
         before = bag(session["tags"])
@@ -144,7 +146,7 @@ def commit_until_audited(session: Session) -> None:
         session.commit()
 
 
-def noisy(row: Any) -> tuple[Any, int]:
+def undeclared_random(row: Any) -> tuple[Any, int]:
     """A nondeterministic function without declaration."""
     return (row[0], random.getrandbits(60))
 
@@ -153,7 +155,7 @@ def noisy(row: Any) -> tuple[Any, int]:
 @pytest.mark.parametrize("counted", [False, True])
 def test_check_demotes_nondeterministic_stage(session: Session, counted: bool) -> None:
     numbers = session.input("numbers", "n int")
-    tags = numbers.map(noisy, "n int, tag bigint")
+    tags = numbers.map(undeclared_random, "n int, tag bigint")
     stage = session.stage("tags", tags.group_by("tag").count() if counted else tags)
     above = session.stage("above", session["tags"].agg(n="count(*)"))
     numbers.insert([(n,) for n in range(20)])
@@ -202,7 +204,7 @@ def test_check_accepts_deterministic_stage(session: Session) -> None:
     assert session["twice"].count() == 40
 
 
-def rated(path: Path, rate: int) -> str:
+def rate_file(path: Path, rate: int) -> str:
     """A file with a rate, for functions that depend on it."""
     path.write_text(str(rate))
     return str(path)
@@ -238,7 +240,7 @@ def test_check_demotes_nondeterministic_reducer(session: Session, inner: bool) -
 def test_check_demotes_threshold_of_changing_file(
     session: Session, tmp_path: Path, below: bool
 ) -> None:
-    path = rated(tmp_path / "rate", 2)
+    path = rate_file(tmp_path / "rate", 2)
 
     def times(n: int) -> int:
         return n * int(Path(path).read_text())
@@ -249,14 +251,14 @@ def test_check_demotes_threshold_of_changing_file(
     numbers.insert([(1,), (1,), (2,)])
     commit_until_audited(session)
     assert sum(row[-1] if below else 1 for row in stage.rows()) == 6
-    rated(tmp_path / "rate", 3)
+    rate_file(tmp_path / "rate", 3)
     if below:  # nothing of it is held: only two answers that differ would show
         assert services_of(session).audits.audit() == []
         return
     with pytest.warns(UserWarning, match=r"'some' is not det.*threshold now returns \d copies of"):
         commit_until_audited(session)
     assert bag(stage) == {(1,): 6, (2,): 3}
-    rated(tmp_path / "rate", 5)
+    rate_file(tmp_path / "rate", 5)
     numbers.remove([(1,), (1,)])
     session.commit()
     assert bag(stage) == {(2,): 3}, "what was given is taken back, not what would be given now"
@@ -304,7 +306,7 @@ def test_check_warns_of_functions_inside_loop(session: Session, what: str) -> No
 
 def test_check_that_cannot_demote_reports_reason(session: Session) -> None:
     numbers = session.input("numbers", "n int, tag bigint")
-    tags = numbers.map(noisy, "n int, tag bigint")
+    tags = numbers.map(undeclared_random, "n int, tag bigint")
     body = tags.iterate(lambda v: v.map(lambda row: tuple(row), "n int, tag bigint").distinct())
     session.stage("looped", body)
     numbers.insert([(n, 0) for n in range(9)])

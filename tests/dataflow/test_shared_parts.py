@@ -21,16 +21,16 @@ def bag(collection: Collection) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, collection.rows()))
 
 
-def tagged(row: Any) -> tuple[int, int]:
+def random_tag(row: Any) -> tuple[int, int]:
     """Returns another result at every call."""
     return (row.n, random.getrandbits(40))
 
 
 def tags(numbers: Collection) -> Collection:
-    return numbers.map(tagged, "n int, tag bigint")
+    return numbers.map(random_tag, "n int, tag bigint")
 
 
-def rated(path: str) -> Part:
+def priced_part(path: str) -> Part:
     """A part with state, whose function reads a file."""
 
     def price(row: Any) -> tuple[int, int]:
@@ -73,7 +73,7 @@ def test_recomputed_stage_leaves_sharing_stage_unchanged(
 ) -> None:
     rate = tmp_path / "rate"
     rate.write_text("10")
-    part = rated(str(rate))
+    part = priced_part(str(rate))
     session.define(shared(session, part), nondeterministic=True)
     assert parts(session, "Threshold") == 1
     rate.write_text("30")
@@ -101,7 +101,7 @@ def test_stages_recomputed_together_still_share_part(
 ) -> None:
     rate = tmp_path / "rate"
     rate.write_text("10")
-    part = rated(str(rate))
+    part = priced_part(str(rate))
     session.define(shared(session, part))
     rate.write_text("30")
     session.define(shared(session, part), again=True)
@@ -116,7 +116,7 @@ def test_readers_follow_only_recomputed_stage(
     """After one of two equal stages is recomputed, their readers are no longer equal."""
     rate = tmp_path / "rate"
     rate.write_text("10")
-    part = rated(str(rate))
+    part = priced_part(str(rate))
     for name in ("a", "b"):
         session.stage(name, part(session["numbers"]))
         few = session[name].distinct()
@@ -178,7 +178,7 @@ def test_stages_of_one_definition_share_random_values(
 def test_recomputed_stage_is_restored_after_restart(tmp_path: Path) -> None:
     rate = tmp_path / "rate"
     rate.write_text("10")
-    part = rated(str(rate))
+    part = priced_part(str(rate))
     with nosync_nb.open(tmp_path / "log") as session:
         rows = session.input("numbers", "n int")
         rows.insert([(1,), (2,)])
@@ -202,7 +202,7 @@ def test_recomputed_stage_is_restored_after_restart(tmp_path: Path) -> None:
 # -- any order of things -----------------------------------------------------------------------
 
 
-def drawn(session: Session, rng: random.Random, stages: list[str]) -> Collection:
+def random_stage(session: Session, rng: random.Random, stages: list[str]) -> Collection:
     """A stage over random values, or over such a stage."""
     read = tags(session["numbers"])
     if stages and rng.random() < 0.4:
@@ -220,12 +220,14 @@ def drawn(session: Session, rng: random.Random, stages: list[str]) -> Collection
             return read.group_by("n").reduce(lambda k, rows: [(rows[0].tag,)], "tag bigint")
 
 
-def act(session: Session, rng: random.Random, cells: dict[str, Collection], step: int) -> None:
+def random_step(
+    session: Session, rng: random.Random, cells: dict[str, Collection], step: int
+) -> None:
     names = [name for name in cells if name in session.stages]
     name = rng.choice(names) if names and rng.random() < 0.6 else f"s{step}"
     match rng.randrange(8):
         case 0 | 1 | 2:
-            cells[name] = drawn(session, rng, [each for each in names if each != name])
+            cells[name] = random_stage(session, rng, [each for each in names if each != name])
             session.define({name: cells[name]}, nondeterministic=True)
         case 3 | 4 if name in names:
             session.define({name: cells[name]}, nondeterministic=True, again=True)
@@ -248,7 +250,7 @@ def test_recomputed_values_are_retracted_as_emitted(
     cells: dict[str, Collection] = {}
     for step in range(40):
         try:
-            act(session, rng, cells, step)
+            random_step(session, rng, cells, step)
         except NosyncError:  # a circle
             continue
     assert len(session.stages) > 2

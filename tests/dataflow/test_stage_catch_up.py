@@ -81,7 +81,7 @@ def change(session: Session) -> None:
     session.commit()
 
 
-def everything(session: Session, epochs: range) -> dict[Any, Any]:
+def all_rows(session: Session, epochs: range) -> dict[Any, Any]:
     return {(n, at): session[n].rows(at=at) for n in STAGES for at in epochs}
 
 
@@ -93,7 +93,7 @@ def expected(tmp_path: Path) -> dict[Any, Any]:
         session.inputs["numbers"].insert([(x,) for x in range(ROWS)])
         session.commit()
         change(session)
-        return everything(session, range(5))
+        return all_rows(session, range(5))
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def stopped(kernels: Kernels) -> Session:
     return session
 
 
-def go_on_as_ever(session: Session) -> None:
+def commit_further_changes(session: Session) -> None:
     """Commits further changes, which need intact operator state."""
     for x in (2, 12):
         session.inputs["numbers"].remove([(x,), (x + 1,)])
@@ -128,14 +128,14 @@ def test_each_missed_epoch_is_computed_separately(
 ) -> None:
     stopped.stats.update(touched=0, executed=0)
     define(stopped)
-    assert everything(stopped, range(5)) == expected
+    assert all_rows(stopped, range(5)) == expected
     assert stopped["sums"].history() == [range(5)]
     assert {catalog_of(stopped)[n].version for n in STAGES} == {1}
     assert not [name for name in catalog_of(stopped) if "@" in name]
     assert stopped.stats["touched"] < ROWS
     assert {stopped.recovery.stages[n] for n in STAGES} == {"extend"}
     assert stopped.recovery.recomputed == stopped.stats["executed"] > 0
-    go_on_as_ever(stopped)
+    commit_further_changes(stopped)
 
 
 def test_many_missed_epochs_become_one_change(
@@ -205,14 +205,14 @@ def test_open_with_loadable_functions_extends_stages(
     assert set(session.recovery.stages.values()) == {"extend"}
     assert "extend" in str(session.recovery)
     assert session.recovery.recomputed > 0
-    assert everything(session, range(5)) == expected
+    assert all_rows(session, range(5)) == expected
     assert session.stats["touched"] < ROWS
     checkpoint("after")
     session = kernels.opened(known=True, takeover=True)
     assert set(session.recovery.stages.values()) == {"read"}
     assert session.recovery.recomputed == 0
-    assert everything(session, range(5)) == expected
-    go_on_as_ever(session)
+    assert all_rows(session, range(5)) == expected
+    commit_further_changes(session)
 
 
 def test_stages_stopped_at_different_epochs_are_extended_together(
@@ -237,8 +237,8 @@ def test_stages_stopped_at_different_epochs_are_extended_together(
     session.commit()
     assert session.frontiers["sums"].memory == 2
     define(session)
-    assert everything(session, range(5)) == expected
-    go_on_as_ever(session)
+    assert all_rows(session, range(5)) == expected
+    commit_further_changes(session)
 
 
 @pytest.mark.fault(5)
@@ -261,8 +261,8 @@ def test_crash_while_extending_changes_nothing(
     assert stopped.frontiers["sums"].memory == 1
     assert stopped["sums"].rows(at=1) == expected["sums", 1]
     session = kernels.opened(known=True, takeover=True)
-    assert everything(session, range(5)) == expected
-    go_on_as_ever(session)
+    assert all_rows(session, range(5)) == expected
+    commit_further_changes(session)
 
 
 def test_stage_over_unreadable_epoch_is_recomputed(kernels: Kernels) -> None:
@@ -359,16 +359,16 @@ def test_every_readable_epoch_is_right_after_any_stops(kernels: Kernels, seed: i
         else:
             session = kernels.opened(known=what == "find", takeover=True)
         for name in STAGES:
-            check(session, name, past)
+            check_history(session, name, past)
     session = kernels.opened(known=False, takeover=True)
     define(session)
     assert not [s.name for s in catalog_of(session).values() if s.reason and not s.frozen]
     for name in STAGES:
         assert session.frontiers[name].memory == session.now
-        check(session, name, past)
+        check_history(session, name, past)
 
 
-def check(session: Session, name: str, past: dict[int, Counter[int]]) -> None:
+def check_history(session: Session, name: str, past: dict[int, Counter[int]]) -> None:
     for epochs in session[name].history():
         for at in epochs:
             found = [tuple(row) for row in session[name].rows(at=at)]

@@ -73,7 +73,7 @@ def calls() -> Iterator[str]:
             yield from (f"{text[:-1]}, {more})" for more in MORE)
 
 
-def computed_here(sql: str) -> bool:
+def is_local(sql: str) -> bool:
     """Returns True if an expression is compiled and needs no Spark."""
     expression = frame().compiled(sql)
     return expression is not None and expression.local
@@ -81,19 +81,19 @@ def computed_here(sql: str) -> bool:
 
 @pytest.mark.parametrize("sql", FORMS.strip().splitlines())
 def test_each_form_of_call_is_computed_in_process(sql: str) -> None:
-    assert computed_here(sql)
+    assert is_local(sql)
 
 
 @pytest.mark.parametrize("sql", REFUSED.strip().splitlines())
 def test_call_refused_by_spark_is_not_computed_in_process(sql: str) -> None:
-    assert not computed_here(sql)
+    assert not is_local(sql)
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_spark_accepts_each_call_computed_in_process(spark: Any) -> None:
     asked, forms = Asked(spark), FORMS.strip().splitlines()
-    taken = [sql for sql in dict.fromkeys((*calls(), *forms)) if computed_here(sql)]
+    taken = [sql for sql in dict.fromkeys((*calls(), *forms)) if is_local(sql)]
     assert len(taken) > 1000
     assert {sql for sql in taken if asked.type(sql) is None} == set()
     assert {sql for sql in REFUSED.strip().splitlines() if asked.type(sql) is not None} == set()

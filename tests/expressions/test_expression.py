@@ -32,7 +32,7 @@ def compiled(sql: str, **more: Any) -> Expression:
     return compile_expression(sql, FLIGHTS, **more)
 
 
-def asked(sqls: Any, schema: Schema) -> list[str]:
+def strings(sqls: Any, schema: Schema) -> list[str]:
     return ["string" for _ in sqls]
 
 
@@ -278,7 +278,7 @@ def test_unknown_column_names_nearest_and_all_columns() -> None:
     assert "did you mean 'dep_delay'?" in str(caught.value.hint)
     assert "carrier, dep_delay, distance" in str(caught.value.hint)
     with pytest.raises(ExpressionError, match="no column 'nowhere'"):
-        compiled("regexp_replace(nowhere, 'a', 'b')", types=asked)
+        compiled("regexp_replace(nowhere, 'a', 'b')", types=strings)
     with pytest.raises(ExpressionError, match="ambiguous"):
         compile_expression("XY", Schema.parse("Xy int, xY int"))
 
@@ -323,7 +323,7 @@ def test_syntax_error_names_position(sql: str, said: str) -> None:
 )
 def test_aggregates_windows_and_subqueries_are_refused(sql: str, said: str) -> None:
     with pytest.raises(ExpressionError, match=said) as caught:
-        compiled(sql, types=asked)
+        compiled(sql, types=strings)
     assert isinstance(caught.value, NosyncError)
 
 
@@ -347,7 +347,7 @@ def test_fingerprint_ignores_space_comments_case_and_alias() -> None:
 
 
 def test_expressions_survive_pickling() -> None:
-    for e in (compiled("distance * 2 as x"), compiled("date_format(day, 'w')", types=asked)):
+    for e in (compiled("distance * 2 as x"), compiled("date_format(day, 'w')", types=strings)):
         again = pickle.loads(pickle.dumps(e))
         for name in ("sql", "name", "type", "columns", "local", "fingerprint", "deterministic"):
             assert getattr(e, name) == getattr(again, name)
@@ -363,7 +363,7 @@ def test_expressions_survive_pickling() -> None:
     ],
 )  # fmt: skip
 def test_nondeterministic_expressions_are_marked(sql: str, *, deterministic: bool) -> None:
-    assert compiled(sql, types=asked).deterministic is deterministic
+    assert compiled(sql, types=strings).deterministic is deterministic
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_names_like_types_are_columns_or_strings(sql: str) -> None:
     ],
 )  # fmt: skip
 def test_unsupported_expressions_are_left_to_spark(sql: str) -> None:
-    e = compiled(sql, types=asked)
+    e = compiled(sql, types=strings)
     assert not e.local
     assert e.type == "string"
     assert e.why
@@ -412,7 +412,7 @@ def test_interval_of_months_and_days_is_refused() -> None:
 def test_timestamps_with_zone_are_evaluated_in_process_in_utc_only() -> None:
     schema = Schema.parse("t timestamp, n timestamp_ntz")
     for sql, here in (("hour(t)", False), ("hour(n)", True), ("t > n", False), ("t = t", True)):
-        e = compile_expression(sql, schema, types=asked, settings=SqlSettings("Europe/Berlin"))
+        e = compile_expression(sql, schema, types=strings, settings=SqlSettings("Europe/Berlin"))
         assert (sql, e.local) == (sql, here)
         assert compile_expression(sql, schema).local
 

@@ -25,7 +25,7 @@ def compiled(sql: str, schema: Schema, settings: SqlSettings = OFF) -> Expressio
     return compile_expression(sql, schema, types=lambda *_: ["int"], settings=settings)
 
 
-def of(sql: str, type_: str, *given: Any) -> list[Any]:
+def result(sql: str, type_: str, *given: Any) -> list[Any]:
     e = compiled(sql, Schema.parse(f"x {type_}"))
     assert e.local, e.why
     return rows.to_pylist(e.evaluate([column_of(list(given), type_)], len(given)), e.type)
@@ -55,7 +55,7 @@ def of(sql: str, type_: str, *given: Any) -> list[Any]:
     ],
 )
 def test_overflow_gives_value_of_spark(sql: str, type_: str, given: Any, expected: Any) -> None:
-    assert of(sql, type_, given, given) == [expected] * 2
+    assert result(sql, type_, given, given) == [expected] * 2
     e = compiled(sql, Schema.parse(f"x {type_}"))
     many = rows.SMALL + 1
     column = rows.from_arrow(rows.to_arrow(column_of([given] * many, type_), type_), type_)
@@ -73,7 +73,7 @@ def test_day_out_of_timestamp_range_is_error_in_either_mode() -> None:
 def test_zero_divisor_skips_evaluation_of_dividend() -> None:
     day = "unix_seconds(cast(date_from_unix_date(x) as timestamp))"
     for sql in (f"{day} / (x - x)", f"{day} div 0", f"pmod({day}, x - x)", f"{day} % (x - x)"):
-        assert of(sql, "int", 2**31 - 1) == [None]
+        assert result(sql, "int", 2**31 - 1) == [None]
         e = compiled(sql.replace("(x - x)", "2").replace("div 0", "div 2"), Schema.parse("x int"))
         if "x - x" not in e.sql:
             with pytest.raises(ExpressionError, match="overflow"):

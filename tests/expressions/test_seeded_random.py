@@ -15,18 +15,18 @@ from nosync_nb.rows import Schema
 SCHEMA = Schema.parse("k bigint")
 
 
-def drawn(sql: str, n: int) -> Any:
+def random_values(sql: str, n: int) -> Any:
     e = compile_expression(sql, SCHEMA)
     assert not e.deterministic
     return e.evaluate([np.arange(n)], n)
 
 
 def test_seed_gives_same_values_each_time() -> None:
-    assert drawn("rand(42)", 2).tolist() == [0.619189370225301, 0.5096018842446481]
-    assert drawn("random(0)", 1).tolist() == drawn("rand(null)", 1).tolist()
-    assert drawn("rand(-1)", 5000).tolist() == drawn("rand(-1)", 5000).tolist()
-    assert drawn("rand()", 9).tolist() != drawn("rand()", 9).tolist()
-    assert abs(float(drawn("randn(7)", 5000).mean())) < 0.05
+    assert random_values("rand(42)", 2).tolist() == [0.619189370225301, 0.5096018842446481]
+    assert random_values("random(0)", 1).tolist() == random_values("rand(null)", 1).tolist()
+    assert random_values("rand(-1)", 5000).tolist() == random_values("rand(-1)", 5000).tolist()
+    assert random_values("rand()", 9).tolist() != random_values("rand()", 9).tolist()
+    assert abs(float(random_values("randn(7)", 5000).mean())) < 0.05
     for left in ("rand(k)", "rand('1')", "rand(1.5)"):
         assert waits(left, SCHEMA)
 
@@ -58,6 +58,6 @@ def test_seed_inside_aggregate_is_refused(session: Session) -> None:
 def test_seeded_values_equal_spark(seed: str, spark: Any) -> None:
     frame = spark.range(0, 300, 1, 1).selectExpr(f"rand({seed}) AS u", f"randn({seed}) AS v")
     uniform, normal = (np.array(column) for column in zip(*frame.collect(), strict=True))
-    assert (drawn(f"rand({seed})", 300) == uniform).all()
-    off = np.abs(drawn(f"randn({seed})", 300) - normal) / np.spacing(np.abs(normal))
+    assert (random_values(f"rand({seed})", 300) == uniform).all()
+    off = np.abs(random_values(f"randn({seed})", 300) - normal) / np.spacing(np.abs(normal))
     assert off.max() <= 2

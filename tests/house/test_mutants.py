@@ -188,7 +188,7 @@ def test_files_that_name_mutated_code_run_first() -> None:
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Copies]]:
+def small_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Copies]]:
     home = tmp_path_factory.mktemp("home")
     top = home / "top"
     (top / "nosync_nb" / "store").mkdir(parents=True)
@@ -202,8 +202,8 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Copies
 
 
 @pytest.fixture
-def copy(few: tuple[Path, Copies]) -> Iterator[Copy]:
-    with few[1].one() as copy:
+def copy(small_project: tuple[Path, Copies]) -> Iterator[Copy]:
+    with small_project[1].one() as copy:
         yield copy
 
 
@@ -250,8 +250,8 @@ def test_run_with_too_much_cpu_time_is_stopped(copy: Copy, monkeypatch: pytest.M
     assert copy.ask(["test_run.py"], 0) is None
 
 
-def test_coverage_maps_lines_to_tests_and_is_cached(few: tuple[Path, Copies]) -> None:
-    top, copies = few
+def test_coverage_maps_lines_to_tests_and_is_cached(small_project: tuple[Path, Copies]) -> None:
+    top, copies = small_project
     tests = [top / "test_it.py"]
     for _ in range(2):
         found, others = Cover(top, top / "cover", copies, 60).of(MUTANT, tests)

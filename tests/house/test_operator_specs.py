@@ -62,7 +62,7 @@ def classes() -> set[str]:
     return {each.__name__ for each in found}
 
 
-def questions(tree: ast.AST, asked: set[str]) -> int:
+def class_tests(tree: ast.AST, asked: set[str]) -> int:
     """The number of class tests in a module."""
     count = 0
     for node in ast.walk(tree):
@@ -104,7 +104,7 @@ def test_no_other_room_tests_class_of_operator() -> None:
     asked = classes()
     assert {"Join", "Aggregate", "Linear", "Filter", "Loop", "MemoizedMap"} <= asked
     counts = {
-        str(path.relative_to(ENGINE)): questions(texts_of(path), asked)
+        str(path.relative_to(ENGINE)): class_tests(texts_of(path), asked)
         for room in ABOVE
         for path in (ENGINE / room).rglob("*.py")
     }
@@ -124,4 +124,4 @@ def test_no_other_room_tests_class_of_operator() -> None:
     ],
 )
 def test_class_tests_are_counted(text: str, count: int) -> None:
-    assert questions(ast.parse(text), classes()) == count
+    assert class_tests(ast.parse(text), classes()) == count

@@ -123,7 +123,7 @@ def defined(tree: ast.Module) -> set[str]:
     return found
 
 
-def members(tree: ast.Module) -> set[str]:
+def class_attributes(tree: ast.Module) -> set[str]:
     """The attributes of the classes of a module."""
     found: set[str] = set()
     for each in ast.walk(tree):
@@ -191,7 +191,7 @@ _CHANGES = {"update", "pop", "popitem", "clear", "setdefault", "__setitem__", "_
 def assigned(text: str) -> list[str]:
     """The foreign attributes that a module assigns or deletes."""
     tree = ast.parse(text)
-    own, found = members(tree), []
+    own, found = class_attributes(tree), []
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
             if node.attr not in own and not is_own(node):
@@ -213,7 +213,7 @@ def test_one_module_uses_listed_pyspark_internals() -> None:
     assert {node.attr for node in foreign(tree) if is_private(node.attr)} == PYSPARKS.keys()
 
 
-def takers(tree: ast.Module) -> list[str]:
+def receivers(tree: ast.Module) -> list[str]:
     """The functions with a session parameter."""
     return [
         node.name
@@ -226,11 +226,11 @@ def takers(tree: ast.Module) -> list[str]:
 
 def test_nothing_below_session_receives_one() -> None:
     paths = [p for p in ENGINE.rglob("*.py") if (ENGINE / "session") not in p.parents]
-    assert [(p.name, name) for p in paths for name in takers(ast.parse(p.read_text()))] == []
-    assert takers(ast.parse("def read(a: int, *, session: Session | None): ...")) == ["read"]
+    assert [(p.name, name) for p in paths for name in receivers(ast.parse(p.read_text()))] == []
+    assert receivers(ast.parse("def read(a: int, *, session: Session | None): ...")) == ["read"]
 
 
-def worst(counted: Counter[str]) -> str:
+def most_uses(counted: Counter[str]) -> str:
     """The ten modules with the most uses."""
     lines = [f"{number:5} {name}" for name, number in counted.most_common(10)]
     return "\n".join([f"{counted.total()} in all; most in", *lines])
@@ -249,7 +249,7 @@ def modules(*folders: Path) -> list[Path]:
 )
 def test_private_attributes_in_use_do_not_grow(folders: tuple[Path, ...], most: int) -> None:
     counted = Counter({str(p.relative_to(TOP)): uses(p.read_text()) for p in modules(*folders)})
-    assert counted.total() <= most, worst(counted)
+    assert counted.total() <= most, most_uses(counted)
 
 
 @pytest.mark.parametrize(

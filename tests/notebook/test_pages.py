@@ -71,7 +71,7 @@ class Reader:
         return self._kernels[notebook]
 
 
-def follow(
+def run_fences(
     page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, str, str]]:
     """Runs the fences of a page; yields the source, the status and the output of each."""
@@ -103,7 +103,7 @@ def test_code_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     if page.stem not in NEED_SPARK:
         monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))  # so that no JVM can be started
     ran = 0
-    for source, status, output in follow(page, tmp_path, monkeypatch):
+    for source, status, output in run_fences(page, tmp_path, monkeypatch):
         assert status == "ok", f"{source}\n\n{output}"
         ran += 1
     assert ran

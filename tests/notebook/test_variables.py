@@ -70,7 +70,7 @@ def _run(notebook: Notebook, source: str) -> str:
     return "".join(notebook.cell(cell).text for cell in cells)
 
 
-def _held(notebook: Notebook) -> dict[str, Any]:
+def _held_values(notebook: Notebook) -> dict[str, Any]:
     return {name: notebook.names.get(name) for name in HELD}
 
 
@@ -82,13 +82,13 @@ def test_open_replaces_no_variable_of_user(
     for name in ("log", "third") if log != "new" else ():
         _log(tmp_path / name, [(7,), (8,), (9,)])
     plain.ok("import nosync" + OTHER)
-    before = _held(plain)
+    before = _held_values(plain)
     plain.ok("%load_ext nosync")
     _run(plain, source)
-    assert _held(plain) == before
+    assert _held_values(plain) == before
     assert [tuple(row) for row in plain.names["daily"].rows()] == [(2,)]
     _run(plain, "zz = 1")
-    assert _held(plain) == before
+    assert _held_values(plain) == before
 
 
 @pytest.mark.parametrize("source", CHANGE)
@@ -98,9 +98,9 @@ def test_closing_or_changing_log_removes_no_variable_of_user(
     _log(tmp_path / "log", [(7,), (8,), (9,)])
     plain.ok("%load_ext nosync")
     plain.ok(OTHER)
-    before = _held(plain)
+    before = _held_values(plain)
     _run(plain, source)
-    assert _held(plain) == before
+    assert _held_values(plain) == before
 
 
 def test_log_reports_stages_hidden_by_variables(

@@ -37,13 +37,13 @@ def notebook(empty: Notebook, folder: Path) -> Notebook:
     return empty
 
 
-def put(path: Path, text: str) -> None:
+def write_settled(path: Path, text: str) -> None:
     """Writes a file with an old time, so that it is settled."""
     path.write_text(text)
     os.utime(path, (path.stat().st_mtime - 7200,) * 2)
 
 
-def look(notebook: Notebook) -> None:
+def poll_in_thread(notebook: Notebook) -> None:
     """Polls in another thread."""
     thread = threading.Thread(target=notebook.names["w"].look)
     thread.start()
@@ -53,8 +53,8 @@ def look(notebook: Notebook) -> None:
 def test_file_refused_between_cells_is_shown_once_in_next_cell(
     notebook: Notebook, folder: Path
 ) -> None:
-    put(folder / "bad.csv", BAD)
-    look(notebook)
+    write_settled(folder / "bad.csv", BAD)
+    poll_in_thread(notebook)
     shown = notebook.ok("x = 1")
     assert "NoSync: 'data/bad.csv' was not loaded into 'flights': " in shown
     assert "soon" in shown
@@ -62,7 +62,7 @@ def test_file_refused_between_cells_is_shown_once_in_next_cell(
     assert "Warning" not in shown
     assert ".py:" not in shown
     assert "bad.csv" not in notebook.ok("nosync.commit()")
-    look(notebook)
+    poll_in_thread(notebook)
     assert "bad.csv" not in notebook.ok("x = 2")
 
 
@@ -72,8 +72,8 @@ def test_file_refused_by_thread_is_shown_in_next_cell(empty: Notebook, folder: P
     empty.names["heard"] = heard
     empty.ok(f"{INPUT}\nflights.inspect(lambda epoch, changes: heard.set())")
     empty.ok(WATCH.format(1))
-    put(folder / "a.csv", BAD)
-    put(folder / "b.csv", GOOD)
+    write_settled(folder / "a.csv", BAD)
+    write_settled(folder / "b.csv", GOOD)
     assert heard.wait(60)  # of the second file; the first was refused before
     assert "'data/a.csv' was not loaded" in empty.ok("x = 1")
 
@@ -81,7 +81,7 @@ def test_file_refused_by_thread_is_shown_in_next_cell(empty: Notebook, folder: P
 def test_file_refused_at_start_of_watch_is_shown_by_that_cell(
     empty: Notebook, folder: Path
 ) -> None:
-    put(folder / "bad.csv", BAD)
+    write_settled(folder / "bad.csv", BAD)
     empty.ok(INPUT)
     shown = empty.ok(WATCH.format(3600) + "\nw")
     assert "NoSync: 'data/bad.csv' was not loaded" in shown
@@ -104,9 +104,9 @@ def test_young_file_is_counted_at_start_of_watch_and_in_status(
 
 def test_status_lists_refused_files_with_reasons(notebook: Notebook, folder: Path) -> None:
     assert "watching data/*.csv into flights: 0 loaded" in notebook.ok("%dd status")
-    put(folder / "bad.csv", BAD)
-    put(folder / "good.csv", GOOD)
-    look(notebook)
+    write_settled(folder / "bad.csv", BAD)
+    write_settled(folder / "good.csv", GOOD)
+    poll_in_thread(notebook)
     shown = notebook.ok("%dd status")
     assert "watching data/*.csv into flights: 1 loaded, 1 refused" in repr(shown.value)
     assert "'data/bad.csv' was not loaded into 'flights': " in repr(shown.value)
@@ -133,9 +133,9 @@ def test_panel_shows_refused_files_without_commit(
     listing = ListView(pulse)
     assert listing.state["watches"] == ["watching data/*.csv into flights: 0 loaded"]
     assert listing.state["refused"] == []
-    put(folder / "bad.csv", BAD)
+    write_settled(folder / "bad.csv", BAD)
     (folder / "new.csv").write_text(GOOD)
-    look(notebook)
+    poll_in_thread(notebook)
     pulse.refresh()
     assert listing.state["watches"] == [
         "watching data/*.csv into flights: 0 loaded, 1 still being written, 1 refused"
@@ -150,10 +150,10 @@ def test_panel_shows_refused_files_without_commit(
 def test_cell_waits_for_all_files_and_fails_short_if_one_is_refused(
     notebook: Notebook, folder: Path
 ) -> None:
-    put(folder / "good.csv", GOOD)
+    write_settled(folder / "good.csv", GOOD)
     assert notebook.ok("w.catch_up()").value == 1
     assert notebook.ok("flights.count()").value == 1
-    put(folder / "bad.csv", BAD)
+    write_settled(folder / "bad.csv", BAD)
     shown = notebook.fails("w.catch_up()")
     assert shown.text.count("soon") == 1
     assert "1 file was not loaded into 'flights'" in shown

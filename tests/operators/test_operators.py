@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 # -- linear ------------------------------------------------------------------------------------
 
 
-def compares(row: Row, test: Callable[[Any, Any], bool], one: int, other: Any) -> bool:
+def sql_compare(row: Row, test: Callable[[Any, Any], bool], one: int, other: Any) -> bool:
     """A comparison in SQL: not true if a side is null; NaN is the greatest."""
     left, right = row[one], row[other] if isinstance(other, int) else other[0]
     return left is not None and right is not None and test(model.order(left), model.order(right))
@@ -47,7 +47,7 @@ def test_filter_keeps_rows_whose_predicate_is_true(data: st.DataObject, of: str)
         data,
         {"a": (of, of)},
         lambda a: a.filter("c0 >= c1"),
-        lambda a: model.filtered(a, lambda r: compares(r, lambda x, y: x >= y, 0, 1)),
+        lambda a: model.filtered(a, lambda r: sql_compare(r, lambda x, y: x >= y, 0, 1)),
     )
 
 

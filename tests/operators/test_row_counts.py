@@ -34,7 +34,7 @@ def batch(pairs: list[tuple[tuple[int, str | None], int]], *, collide: bool) -> 
     return arrange(LAYOUT, updates, khash=one, rhash=one)
 
 
-def in_arrow(part: Batch) -> Batch:
+def with_arrow_texts(part: Batch) -> Batch:
     """The same rows with texts as Arrow has them."""
     text = pa.array(part.columns[1].tolist(), pa.string())
     return Batch(part.layout, [part.columns[0], text], part.khash, part.rhash, part.diff)
@@ -52,7 +52,7 @@ def test_scalar_row_counts_equal_vectorised_ones(
     collide: bool, parts: list[Any], probes: list[Any]
 ) -> None:
     layers = [batch(pairs, collide=collide) for pairs in parts]
-    layers = [in_arrow(each) if at % 2 else each for at, each in enumerate(layers)]
+    layers = [with_arrow_texts(each) if at % 2 else each for at, each in enumerate(layers)]
     held = Trace(LAYOUT, tuple(Layer(i, i + 1, (each,)) for i, each in enumerate(layers)))
     asked = batch([(values, 1) for values in probes], collide=collide)
     found = counted(held, asked)

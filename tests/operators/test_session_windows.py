@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few_at_first() -> Iterator[None]:
+def _small_first_lookup() -> Iterator[None]:
     """Makes the first lookup so small that a second one is needed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_windows, "_LOOK", 1)
@@ -38,7 +38,7 @@ def _few_at_first() -> Iterator[None]:
         yield
 
 
-def in_sessions(bag: Bag) -> Bag:
+def session_rows(bag: Bag) -> Bag:
     """Rows (key, time, n) in sessions that end after 2 minutes without rows."""
     found = {}
     for row, n in bag.items():
@@ -67,7 +67,7 @@ def test_negative_count_is_no_row_of_session(data: st.DataObject) -> None:
         data,
         {"a": SIDE, "b": SIDE},
         lambda a, b: windows.sessions(a.concat(b.negate()), on="c1", gap="2 minutes", keys="c0"),
-        lambda a, b: in_sessions(model.concat(a, model.negated(b))),
+        lambda a, b: session_rows(model.concat(a, model.negated(b))),
         pools={"a": rows, "b": rows},
     )
 
@@ -79,7 +79,7 @@ def test_sessions_of_keys_with_equal_hashes_stay_apart(data: st.DataObject) -> N
             data,
             {"a": SIDE},
             lambda a: windows.sessions(a, on="c1", gap="2 minutes", keys="c0"),
-            in_sessions,
+            session_rows,
             pools={"a": rows},
         )
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_at_first() -> Iterator[None]:
+def _small_first_lookup() -> Iterator[None]:
     """Makes the first lookup so small that a second one is needed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(top_k, "_MORE", 0)
@@ -69,7 +69,7 @@ def top(held: Bag, keys: Sequence[int], k: int, by: Order_, offset: int = 0) -> 
     )
 
 
-def ranked(held: Bag, keys: Sequence[int], k: int, by: Order_, offset: int = 0) -> Bag:
+def ranked_rows(held: Bag, keys: Sequence[int], k: int, by: Order_, offset: int = 0) -> Bag:
     """The first copies with their ranks: 1 + the number of rows strictly before."""
     found = []
     for ordered, window in windows(held, keys, k, by, offset):
@@ -134,7 +134,7 @@ def test_rank_is_shared_by_ties_and_follows_changes(
         data,
         {"a": of},
         lambda a: a.group_by("c1").rank(text(by) or "", k, name="place", offset=offset),
-        lambda a: ranked(a, [1], k, by, offset),
+        lambda a: ranked_rows(a, [1], k, by, offset),
     )
 
 
@@ -199,7 +199,7 @@ def test_groups_with_equal_hashes_stay_apart(data: st.DataObject, by: Order_) ->
             ),
             lambda a: model.join(
                 top(a, [0], 2, by),
-                model.mapped(ranked(a, [0], 1, [(1, False, True)]), lambda r: (r[0], r[3])),
+                model.mapped(ranked_rows(a, [0], 1, [(1, False, True)]), lambda r: (r[0], r[3])),
                 [(0, 0)],
                 "full",
                 (3, 2),
@@ -352,7 +352,7 @@ def test_top_rows_are_right_over_many_changes_of_large_groups(
         ordered = [(1, False, True), (2, False, True)]
         assert count(session["two"]) == top(bag, keys, 2, ordered)
         assert count(session["second"]) == top(bag, keys, 3, ordered, 2)
-        assert count(session["ranks"]) == ranked(bag, keys, 4, [(1, True, False)])
+        assert count(session["ranks"]) == ranked_rows(bag, keys, 4, [(1, True, False)])
         if epoch % 40 == 0:
             settle_background(session)
 

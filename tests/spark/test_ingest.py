@@ -81,7 +81,7 @@ def test_frame_of_negative_count_names_stage(spark: Any, tmp_path: Path) -> None
             numbers.to_spark()
 
 
-def every() -> Updates:
+def updates_of_all_types() -> Updates:
     """Rows of all types: bounds, NaN, null, a row of nulls, a duplicate row."""
     pairs = zip(EVERY.values(), SCHEMA.types, strict=True)
     columns = [rows.from_arrow(pa.array(v, rows.arrow_type(t)), t) for v, t in pairs]
@@ -106,7 +106,7 @@ def types_of(spark: Any) -> Any:
 
 
 def test_ingest_keeps_every_type(spark: Any, tmp_path: Path) -> None:
-    given = every()
+    given = updates_of_all_types()
     frame = frame_of(spark, table(given, SCHEMA), SCHEMA)
     assert schema_of(frame) == SCHEMA
     layout = Layout(SCHEMA.types, (8,))
@@ -150,7 +150,7 @@ def test_ingest_executes_frame_once(spark: Any, tmp_path: Path) -> None:
 def test_small_frame_is_written_by_one_task_per_slot(spark: Any, tmp_path: Path) -> None:
     schema = Schema.parse("id bigint")
     slots = workers.check_workers(spark).slots
-    for frame, ranges in ((spark.range(1000), slots), (of_unknown_size(spark), 2 * slots)):
+    for frame, ranges in ((spark.range(1000), slots), (frame_of_unknown_size(spark), 2 * slots)):
         (refs,) = ingest(
             spark, frame, schema, [Layout(schema.types)], StagingService(str(tmp_path))
         ).outputs
@@ -158,7 +158,7 @@ def test_small_frame_is_written_by_one_task_per_slot(spark: Any, tmp_path: Path)
         assert len(refs) == ranges
 
 
-def of_unknown_size(spark: Any) -> Any:
+def frame_of_unknown_size(spark: Any) -> Any:
     return spark.createDataFrame(
         spark.sparkContext.parallelize([(i,) for i in range(1000)]), ["id"]
     )
@@ -229,7 +229,7 @@ def test_values_are_in_order_of_rows(spark: Any) -> None:
 
 
 def test_every_type_passes_through_spark_expression(spark: Any) -> None:
-    given = every()
+    given = updates_of_all_types()
     names = [f"`{name}`" for name in SCHEMA.names]
     sqls = [f"nvl2(mask('a'), {name}, {name})" for name in names]
     asked = [compile_expression(s, SCHEMA, types=types_of(spark)) for s in sqls]

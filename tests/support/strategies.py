@@ -48,7 +48,6 @@ _PARTS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 types = st.sampled_from(TYPES)
-number_types = st.sampled_from(NUMBERS)
 all_types = st.sampled_from(TYPES + NESTED)
 
 

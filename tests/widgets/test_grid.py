@@ -51,7 +51,7 @@ def grid(session: Any) -> Iterator[GridView]:
     grid.close()
 
 
-def show(grid: GridView, **other: Any) -> Any:
+def ask_page(grid: GridView, **other: Any) -> Any:
     """Sends a request as the front end does; returns the page that answers."""
     number = grid.page.get("asked", 0) + 1
     now = {key: grid.page.get(key) for key in ("order", "where", "offset", "limit")}
@@ -60,12 +60,12 @@ def show(grid: GridView, **other: Any) -> Any:
     return grid.page
 
 
-def fly(session: Any, *rows: tuple[str, int]) -> None:
+def add_flights(session: Any, *rows: tuple[str, int]) -> None:
     session["flights"].insert(list(rows))
     session.commit()
 
 
-def sent(grid: GridView, monkeypatch: pytest.MonkeyPatch, kind: str) -> Any:
+def saved(grid: GridView, monkeypatch: pytest.MonkeyPatch, kind: str) -> Any:
     """The name and the bytes of a download."""
     told: list[Any] = []
 
@@ -93,44 +93,44 @@ def test_grid_opens_on_first_page_with_epoch(grid: GridView) -> None:
 
 
 def test_pages_turn_and_end_at_last_row(grid: GridView) -> None:
-    assert show(grid, offset=2)["rows"] == [["B6", "61"], ["B6", "61"]]
-    assert show(grid, offset=4)["rows"] == [["UA", "90"]]
-    assert (show(grid, offset=400)["rows"], grid.page["offset"]) == ([["UA", "90"]], 4)
-    assert show(grid, offset=-3)["offset"] == 0
+    assert ask_page(grid, offset=2)["rows"] == [["B6", "61"], ["B6", "61"]]
+    assert ask_page(grid, offset=4)["rows"] == [["UA", "90"]]
+    assert (ask_page(grid, offset=400)["rows"], grid.page["offset"]) == ([["UA", "90"]], 4)
+    assert ask_page(grid, offset=-3)["offset"] == 0
 
 
 def test_rows_are_sorted_with_null_first_or_last(grid: GridView) -> None:
-    assert show(grid, order=[[1, True]], limit=3)["rows"] == [
+    assert ask_page(grid, order=[[1, True]], limit=3)["rows"] == [
         ["UA", "90"],
         ["AA", "70"],
         [None, "65"],
     ]
-    assert show(grid, order=[[0, True]])["rows"][0] == ["UA", "90"]
-    assert show(grid, order=[[0, True]], offset=3)["rows"] == [["AA", "70"], [None, "65"]]
-    assert show(grid, order=[[1, False], [0, True]], offset=0)["rows"][:2] == [["B6", "61"]] * 2
+    assert ask_page(grid, order=[[0, True]])["rows"][0] == ["UA", "90"]
+    assert ask_page(grid, order=[[0, True]], offset=3)["rows"] == [["AA", "70"], [None, "65"]]
+    assert ask_page(grid, order=[[1, False], [0, True]], offset=0)["rows"][:2] == [["B6", "61"]] * 2
     assert "by delay, carrier desc" in grid.title()
 
 
 def test_rows_are_filtered_by_sql_and_error_leaves_page(grid: GridView) -> None:
-    assert show(grid, where="carrier = 'B6'")["rows"] == [["B6", "61"]] * 2
+    assert ask_page(grid, where="carrier = 'B6'")["rows"] == [["B6", "61"]] * 2
     assert (grid.page["total"], grid.page["where"]) == (2, "carrier = 'B6'")
-    page = show(grid, where="carier = 'B6'")
+    page = ask_page(grid, where="carier = 'B6'")
     assert "carier" in page["error"]
     assert page["rows"] == [["B6", "61"]] * 2
-    page = show(grid, where="", order=[[1, True]])
+    page = ask_page(grid, where="", order=[[1, True]])
     assert "error" not in page
     assert page["rows"][0] == ["UA", "90"]
 
 
 def test_page_has_at_most_200_rows(grid: GridView, session: Any) -> None:
-    fly(session, *((f"{n:04}", 100 + n) for n in range(1000)))
+    add_flights(session, *((f"{n:04}", 100 + n) for n in range(1000)))
     grid.refresh()
-    assert len(show(grid, limit=100_000)["rows"]) == 200
-    assert len(show(grid, limit=-1)["rows"]) == 1
+    assert len(ask_page(grid, limit=100_000)["rows"]) == 200
+    assert len(ask_page(grid, limit=-1)["rows"]) == 1
 
 
 def test_malformed_message_changes_nothing(grid: GridView) -> None:
-    assert show(grid, order=[[99, True], [-1, True]])["order"] == []
+    assert ask_page(grid, order=[[99, True], [-1, True]])["order"] == []
     asked(grid, {"kind": "nothing"})
     asked(grid, {"kind": "download", "format": "exe"})
     assert len(grid.page["rows"]) == 2
@@ -146,7 +146,7 @@ def test_top_is_shown_in_its_order(session: Any) -> None:
 
 
 def test_values_are_escaped(session: Any) -> None:
-    fly(session, ("<img src=x onerror=alert(1)>", 99), ("\u202eevil", 98))
+    add_flights(session, ("<img src=x onerror=alert(1)>", 99), ("\u202eevil", 98))
     grid = GridView(session, "late")
     assert ["\\u202eevil", "98"] in grid.page["rows"]
     assert "<img" not in grid.static()[1]
@@ -157,8 +157,8 @@ def test_values_are_escaped(session: Any) -> None:
 
 
 def test_grid_follows_commits_on_its_page_in_its_order(grid: GridView, session: Any) -> None:
-    show(grid, order=[[1, True]], where="carrier <> 'AA'")
-    fly(session, ("DL", 99), ("AA", 999))
+    ask_page(grid, order=[[1, True]], where="carrier <> 'AA'")
+    add_flights(session, ("DL", 99), ("AA", 999))
     grid.refresh()
     assert grid.page["rows"] == [["DL", "99"], ["UA", "90"]]
     assert (grid.page["epoch"], grid.page["asked"], grid.latest) == (2, 0, 2)
@@ -167,7 +167,7 @@ def test_grid_follows_commits_on_its_page_in_its_order(grid: GridView, session: 
 def test_many_commits_are_one_page(grid: GridView, session: Any) -> None:
     before = grid.page["number"]
     for number in range(20):
-        fly(session, ("DL", 100 + number))
+        add_flights(session, ("DL", 100 + number))
         assert grid.pace.waits
     assert grid.page["number"] == before, "nothing was read by who commits"
     grid.pace.run()
@@ -178,7 +178,7 @@ def test_many_commits_are_one_page(grid: GridView, session: Any) -> None:
 def test_epoch_without_changes_reads_nothing(grid: GridView, session: Any) -> None:
     grid.summing.run()
     summing = grid.summing.acted
-    fly(session, ("UA", 1))
+    add_flights(session, ("UA", 1))
     grid.refresh()
     assert (grid.page["epoch"], grid.summary["epoch"]) == (2, 2)
     assert not grid.summing.waits
@@ -188,20 +188,20 @@ def test_epoch_without_changes_reads_nothing(grid: GridView, session: Any) -> No
 def test_frozen_grid_stays_and_counts_newer_epochs(grid: GridView, session: Any) -> None:
     asked(grid, {"kind": "freeze", "on": True})
     for delay in (91, 92, 93):
-        fly(session, ("AA", delay))
+        add_flights(session, ("AA", delay))
     grid.refresh()
     assert (grid.frozen, grid.page["epoch"], grid.latest) == (True, 1, 4)
-    assert show(grid, order=[[1, True]])["rows"] == [["UA", "90"], ["AA", "70"]]
+    assert ask_page(grid, order=[[1, True]])["rows"] == [["UA", "90"], ["AA", "70"]]
     asked(grid, {"kind": "freeze", "on": False})
     assert (grid.page["epoch"], grid.page["rows"][0]) == (4, ["AA", "93"])
 
 
 def test_grid_after_rewind_and_new_version_shows_contents(grid: GridView, session: Any) -> None:
-    fly(session, ("AA", 99))
+    add_flights(session, ("AA", 99))
     session.rewind(to=1)
     grid.refresh()
     assert (grid.page["epoch"], grid.page["total"]) == (1, 5)
-    show(grid, order=[[1, True]], where="delay > 1")
+    ask_page(grid, order=[[1, True]], where="delay > 1")
     session.stage("late", session["flights"].filter("delay > 80").select("delay"))
     grid.refresh()
     assert [column["name"] for column in grid.page["columns"]] == ["delay"]
@@ -238,7 +238,7 @@ def test_threads_may_read_while_epochs_commit(grid: GridView, session: Any) -> N
     with ThreadPoolExecutor(3) as pool:
         running = [pool.submit(ask) for _ in range(3)]
         for number in range(20):
-            fly(session, ("DL", 100 + number))
+            add_flights(session, ("DL", 100 + number))
         for each in running:
             each.result()
     grid.refresh()
@@ -253,7 +253,7 @@ def test_closed_grid_receives_no_commit(session: Any) -> None:
     grid.close()
     assert services_of(session).listeners.subscribers == before
     assert layout.comm is None
-    fly(session, ("DL", 99))
+    add_flights(session, ("DL", 99))
     assert not grid.pace.waits
 
 
@@ -271,7 +271,7 @@ def test_summaries_are_computed_in_background_with_epoch(grid: GridView, session
     assert grid.summary["epoch"] == 1
     made = threading.Event()
     grid.observe(lambda _: made.set(), "summary")
-    show(grid, where="carrier = 'B6'")
+    ask_page(grid, where="carrier = 'B6'")
     assert made.wait(60), "who asks does not wait for a rest"
     assert grid.summary["columns"][1]["bars"] == [2]
 
@@ -280,8 +280,8 @@ def test_summaries_are_computed_in_background_with_epoch(grid: GridView, session
 def test_download_has_all_filtered_rows_in_order(
     grid: GridView, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    show(grid, order=[[1, True]], where="carrier is not null")
-    name, data = sent(grid, monkeypatch, kind)
+    ask_page(grid, order=[[1, True]], where="carrier is not null")
+    name, data = saved(grid, monkeypatch, kind)
     assert name == f"late-epoch-1.{kind}"
     read = pyarrow.csv.read_csv if kind == "csv" else pyarrow.parquet.read_table
     assert read(io.BytesIO(data)).to_pydict() == {
@@ -296,7 +296,7 @@ def test_nested_values_are_json_in_csv(session: Any, monkeypatch: pytest.MonkeyP
     session.commit()
     grid = GridView(session, "odd")
     assert (
-        sent(grid, monkeypatch, "csv")[1].decode() == '"tags","raw"\n,\n"[""a"", ""é""]","0x01"\n'
+        saved(grid, monkeypatch, "csv")[1].decode() == '"tags","raw"\n,\n"[""a"", ""é""]","0x01"\n'
     )
     grid.close()
 
@@ -305,11 +305,11 @@ def test_download_over_limit_is_refused(
     grid: GridView, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.collect_rows = 3
-    assert "5 rows are more than session.collect_rows = 3" in sent(grid, monkeypatch, "csv")[0]
+    assert "5 rows are more than session.collect_rows = 3" in saved(grid, monkeypatch, "csv")[0]
 
 
 def test_static_grid_is_table_with_epoch(grid: GridView) -> None:
-    show(grid, order=[[1, True]])
+    ask_page(grid, order=[[1, True]])
     data = grid.bundle()
     assert "application/vnd.jupyter.widget-view+json" in data
     assert "late at epoch 1: rows 1 to 2 of 5 by delay desc</caption>" in data["text/html"]

@@ -47,7 +47,7 @@ def view(pulse: OverviewPoller) -> Iterator[LayersView]:
     view.close()
 
 
-def fly(session: Any, *rows: tuple[str, int]) -> int:
+def add_flights(session: Any, *rows: tuple[str, int]) -> int:
     session["flights"].insert(list(rows))
     return int(session.commit())
 
@@ -55,7 +55,7 @@ def fly(session: Any, *rows: tuple[str, int]) -> int:
 def test_view_adds_no_listener_to_commits(view: LayersView, session: Any) -> None:
     assert services_of(session).listeners.subscribers == 0
     assert not services_of(session).listeners.has_listeners
-    fly(session, ("DL", 1))
+    add_flights(session, ("DL", 1))
     assert view.state["epoch"] == 2
 
 
@@ -63,7 +63,7 @@ def test_many_commits_are_published_once(pulse: OverviewPoller, session: Any) ->
     told = []
     pulse.subscribe(lambda: told.append(pulse.overview.epoch))
     for delay in range(20):
-        fly(session, ("DL", delay))
+        add_flights(session, ("DL", delay))
     session.sync()
     drain_background(session)
     pulse.refresh()
@@ -74,13 +74,13 @@ def test_many_commits_are_published_once(pulse: OverviewPoller, session: Any) ->
 def test_poller_polls_while_subscribed(session: Any) -> None:
     pulse, told = OverviewPoller(session), threading.Event()
     leave = pulse.subscribe(lambda: told.set() if pulse.overview.epoch == 3 else None)
-    fly(session, ("DL", 1))
+    add_flights(session, ("DL", 1))
     assert told.wait(60)
     leave()
     leave()
     told.clear()
     leave = pulse.subscribe(lambda: told.set() if pulse.overview.epoch == 4 else None)
-    fly(session, ("DL", 1))
+    add_flights(session, ("DL", 1))
     assert told.wait(60), "it looks again for who comes later"
     leave()
 
@@ -107,7 +107,7 @@ def test_replica_is_shown_as_place_with_its_epoch(tmp_path: Path) -> None:
         session.stage("nowhere", flights.filter("delay > 2"), persist="memory")
         pulse = OverviewPoller(session)
         view = LayersView(pulse, "flights")
-        fly(session, ("UA", 1))
+        add_flights(session, ("UA", 1))
         session.sync("replicas")
         pulse.refresh()
         memory, disk, copy = view.state["places"]
@@ -177,8 +177,8 @@ def test_views_follow_into_branch_and_name_it(
     with session.branch("what_if", at=1) as branch:
         pulse.move(branch, "what_if")
         assert (view.state["name"], view.state["epoch"]) == ("what_if/flights", 1)
-        fly(session, ("ZZ", 1))
-        fly(branch, ("DL", 7))
+        add_flights(session, ("ZZ", 1))
+        add_flights(branch, ("DL", 7))
         pulse.refresh()
         assert view.state["epoch"] == 2
         pulse.move(session, None)
@@ -239,7 +239,7 @@ def test_failed_poll_is_repeated(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(overview_poller.OverviewPoller, "_build", _raises)
-        fly(session, ("DL", 7))
+        add_flights(session, ("DL", 7))
         pulse.refresh()
         assert (view.state["epoch"], view.state["error"]) == (2, "MemoryError: none")
     pulse.refresh()
@@ -264,7 +264,7 @@ def test_close_frees_view_and_layout(pulse: OverviewPoller, session: Any, view: 
     view.close()
     assert view.comm is None
     assert layout.comm is None
-    fly(session, ("DL", 7))
+    add_flights(session, ("DL", 7))
     pulse.refresh()
     asked(view, {"stage": "worst"})
     assert view.state["epoch"] == 2
@@ -281,7 +281,7 @@ def test_threads_may_poll_and_select_while_epochs_commit(
     with ThreadPoolExecutor(3) as pool:
         running = [pool.submit(look) for _ in range(3)]
         for number in range(20):
-            fly(session, ("DL", number))
+            add_flights(session, ("DL", number))
         for each in running:
             each.result()
     pulse.refresh()
@@ -320,10 +320,10 @@ def test_update_is_sent_in_context_of_last_message(
         where.set("a subshell")
         asked(view, {"stage": "worst"})
 
-    fly(session, ("DL", 1))
+    add_flights(session, ("DL", 1))
     pulse.refresh()
     copy_context().run(ask)
-    fly(session, ("DL", 2))
+    add_flights(session, ("DL", 2))
     thread = threading.Thread(target=pulse.refresh)
     thread.start()
     thread.join()

@@ -47,7 +47,7 @@ def _windowed(library: Library, rows: Collection) -> dict[str, Collection]:
     }
 
 
-def _over_edges(library: Library, edges: Collection) -> dict[str, Collection]:
+def _graph_stages(library: Library, edges: Collection) -> dict[str, Collection]:
     graph = library["graphs"]
     roots = edges.select("src as node").distinct()
     return {
@@ -69,14 +69,14 @@ def _stages(session: Session, library: Library) -> dict[str, Definition]:
         rows = session.input(f"rows_{type_}", f"k bigint, at {type_}, v double")
         for name, collection in _windowed(library, rows).items():
             made[f"{name} {type_}"] = definition_of("test", collection)
-    for name, collection in _over_edges(
+    for name, collection in _graph_stages(
         library, session.input("edges", "src int, dst int")
     ).items():
         made[name] = definition_of("test", collection)
     return made
 
 
-def _prints(session: Session, library: Library) -> dict[str, str]:
+def _fingerprints(session: Session, library: Library) -> dict[str, str]:
     stages = _stages(session, library)
     named = {name: name for tree in stages.values() for name in tree.references}
     return {name: tree.fingerprint(named) for name, tree in stages.items()}
@@ -86,7 +86,7 @@ LIBRARY: Library = {"windows": windows, "asof": asof, "graphs": graphs}
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["utc", "another zone"])
-def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def time_zone_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times without a zone are converted by expressions in UTC, and by library functions
     elsewhere.
     """
@@ -94,7 +94,7 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def moved(monkeypatch: pytest.MonkeyPatch) -> Library:
+def relocated_library(monkeypatch: pytest.MonkeyPatch) -> Library:
     """The library's modules from other paths, each one line longer."""
     names = {"event_time": event_time, "asof": asof, "windows": windows, "graphs": graphs}
     made: Library = {}
@@ -117,10 +117,10 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Library:
     return made
 
 
-def test_moved_library_has_equal_fingerprints(session: Session, moved: Library) -> None:
-    expected = _prints(session, LIBRARY)
+def test_moved_library_has_equal_fingerprints(session: Session, relocated_library: Library) -> None:
+    expected = _fingerprints(session, LIBRARY)
     assert len(expected) == 2 * 7 + 8
-    assert expected == _prints(session, moved)
+    assert expected == _fingerprints(session, relocated_library)
 
 
 def test_fingerprints_contain_no_module_path_or_line_of_library(
@@ -135,7 +135,7 @@ def test_fingerprints_contain_no_module_path_or_line_of_library(
     monkeypatch.setattr(canonical_values, "definition_digest", digest)
     monkeypatch.setattr(code, "definition_digest", digest)
     with nosync_nb.open(tmp_path / "log") as session:
-        assert _prints(session, LIBRARY)
+        assert _fingerprints(session, LIBRARY)
         for tree in _stages(session, LIBRARY).values():
             for part in tree.walk():
                 assert not any(c.identity.startswith("kernel-") for c in part.captured)

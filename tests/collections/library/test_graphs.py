@@ -30,7 +30,7 @@ EDITS = tried(300, soak=3000)
 pytestmark = pytest.mark.usefixtures("no_disk")
 
 
-def held(collection: Collection) -> Rows:
+def distinct_rows(collection: Collection) -> Rows:
     """The rows, which must be distinct."""
     found = [tuple(row) for row in collection.rows()]
     assert len(found) == len(set(found))
@@ -54,14 +54,14 @@ def digraph(rows: Counter[Edge], nodes: Rows) -> nx.DiGraph:
     return graph
 
 
-def plain(graph: nx.DiGraph) -> nx.Graph:
+def undirected_graph(graph: nx.DiGraph) -> nx.Graph:
     """The undirected graph without loops."""
     both: nx.Graph = nx.Graph(graph)
     both.remove_edges_from(list(nx.selfloop_edges(both)))
     return both
 
 
-def lengths(graph: nx.DiGraph, roots: Rows, weight: Any) -> Rows:
+def path_lengths(graph: nx.DiGraph, roots: Rows, weight: Any) -> Rows:
     """Distances from the nearest root; edges without length are skipped."""
     graph = graph.copy()
     starts = {node for (node,) in roots}
@@ -87,9 +87,9 @@ def ranks(graph: nx.DiGraph, rounds: int) -> Rows:
     return set(rank.items())
 
 
-def propagated(graph: nx.DiGraph, rounds: int) -> Rows:
+def propagated_labels(graph: nx.DiGraph, rounds: int) -> Rows:
     """Label propagation as its docstring says."""
-    both = plain(graph)
+    both = undirected_graph(graph)
     label = {node: node for node in both}
     for _ in range(rounds):
         following = {}
@@ -103,12 +103,12 @@ def propagated(graph: nx.DiGraph, rounds: int) -> Rows:
 
 def cliques(graph: nx.DiGraph) -> Rows:
     """Triangles, each in order."""
-    found = nx.enumerate_all_cliques(plain(graph))
+    found = nx.enumerate_all_cliques(undirected_graph(graph))
     return {tuple(sorted(each)) for each in found if len(each) == 3}
 
 
-def core(graph: nx.DiGraph, k: int) -> Rows:
-    return {(node,) for node in nx.k_core(plain(graph), k)}
+def k_core_nodes(graph: nx.DiGraph, k: int) -> Rows:
+    return {(node,) for node in nx.k_core(undirected_graph(graph), k)}
 
 
 Build = Callable[[Collection, Collection, Collection], Collection]
@@ -116,15 +116,15 @@ Oracle = Callable[[nx.DiGraph, Rows], Rows]
 ALGORITHMS: Mapping[str, tuple[Build, Oracle]] = {
     "reachable": (
         lambda edges, nodes, roots: graphs.reachable(edges, roots),
-        lambda graph, roots: {row[:1] for row in lengths(graph, roots, None)},
+        lambda graph, roots: {row[:1] for row in path_lengths(graph, roots, None)},
     ),
     "distances": (
         lambda edges, nodes, roots: graphs.distances(edges, roots),
-        lambda graph, roots: lengths(graph, roots, None),
+        lambda graph, roots: path_lengths(graph, roots, None),
     ),
     "lengths": (
         lambda edges, nodes, roots: graphs.distances(edges, roots, "weight"),
-        lambda graph, roots: lengths(graph, roots, lambda src, dst, edge: edge.get("weight")),
+        lambda graph, roots: path_lengths(graph, roots, lambda src, dst, edge: edge.get("weight")),
     ),
     "connected": (
         lambda edges, nodes, roots: graphs.connected_components(edges, nodes),
@@ -144,11 +144,11 @@ ALGORITHMS: Mapping[str, tuple[Build, Oracle]] = {
     ),
     "core": (
         lambda edges, nodes, roots: graphs.k_core(edges, 3),
-        lambda graph, roots: core(graph, 3),
+        lambda graph, roots: k_core_nodes(graph, 3),
     ),
     "labels": (
         lambda edges, nodes, roots: graphs.label_propagation(edges, nodes),
-        lambda graph, roots: propagated(graph, 5),
+        lambda graph, roots: propagated_labels(graph, 5),
     ),
 }
 
@@ -189,7 +189,7 @@ class Edits:
                 edges.remove([row])
 
 
-def remembered(session: Session) -> int:
+def stored_rows(session: Session) -> int:
     return sum(len(trace.consolidated()) for trace in traces_of(session).values())
 
 
@@ -204,7 +204,7 @@ def compare(session: Session, edits: Edits, nodes: Rows, roots: Rows) -> None:
     graph = digraph(edits.rows, nodes)
     for name in ALGORITHMS:
         if name in session.stages:
-            assert held(session[name]) == ALGORITHMS[name][1](graph, roots), name
+            assert distinct_rows(session[name]) == ALGORITHMS[name][1](graph, roots), name
 
 
 @pytest.mark.filterwarnings("ignore:.*before the restart")
@@ -228,12 +228,12 @@ def test_algorithms_follow_random_edits_across_restarts_and_leave_no_state(
                 session.commit()
                 compare(session, edits, nodes, roots)
     with nosync_nb.open(tmp_path / "log") as session:
-        assert remembered(session) > 0
+        assert stored_rows(session) > 0
         for each in ("edges", "nodes", "roots"):
             session[each].clear()
         session.commit()
-        assert [name for name in ALGORITHMS if held(session[name])] == []
-        assert remembered(session) == 0
+        assert [name for name in ALGORITHMS if distinct_rows(session[name])] == []
+        assert stored_rows(session) == 0
 
 
 @pytest.mark.parametrize("name", ["strong", "core"])
@@ -246,8 +246,8 @@ def test_hundreds_of_random_edits_equal_networkx(name: str, session: Session) ->
         edits.apply(session["edges"], 1)
         assert session.commit() == epoch
         compare(session, edits, set(), set())
-        changed += held(session[name]) != before
-        before = held(session[name])
+        changed += distinct_rows(session[name]) != before
+        before = distinct_rows(session[name])
     assert changed > EDITS // 20, "the edits did not try much"
 
 
@@ -262,11 +262,11 @@ def test_nodes_may_be_of_any_type_and_other_columns_are_ignored(session: Session
     start.insert([("JFK", "home"), ("JFK", "work"), (None, "nowhere")])
     flights.insert([("AA", "JFK", "LAX"), ("UA", "JFK", "LAX"), ("UA", "ORD", "BOS")])
     session.commit()
-    assert held(reached) == {("JFK",), ("LAX",)}
-    assert held(parts) == {("JFK", "JFK"), ("LAX", "JFK"), ("ORD", "BOS"), ("BOS", "BOS")}
+    assert distinct_rows(reached) == {("JFK",), ("LAX",)}
+    assert distinct_rows(parts) == {("JFK", "JFK"), ("LAX", "JFK"), ("ORD", "BOS"), ("BOS", "BOS")}
     flights.remove([("AA", "JFK", "LAX")])
     session.commit()
-    assert held(reached) == {("JFK",), ("LAX",)}, "another flight is left"
+    assert distinct_rows(reached) == {("JFK",), ("LAX",)}, "another flight is left"
 
 
 def test_lengths_may_be_doubles_and_stay_exact(session: Session) -> None:
@@ -276,14 +276,14 @@ def test_lengths_may_be_doubles_and_stay_exact(session: Session) -> None:
     roots.insert([(0,)])
     edges.insert([(0, 1, 0.1), (1, 2, 0.2), (0, 2, 0.5)])
     session.commit()
-    first = held(far)
+    first = distinct_rows(far)
     assert first == {(0, 0.0), (1, 0.1), (2, 0.1 + 0.2)}
     edges.remove([(0, 1, 0.1)])
     session.commit()
-    assert held(far) == {(0, 0.0), (2, 0.5)}
+    assert distinct_rows(far) == {(0, 0.0), (2, 0.5)}
     edges.insert([(0, 1, 0.1)])
     session.commit()
-    assert held(far) == first
+    assert distinct_rows(far) == first
 
 
 def test_negative_length_is_accepted_without_negative_cycle(session: Session) -> None:
@@ -293,7 +293,7 @@ def test_negative_length_is_accepted_without_negative_cycle(session: Session) ->
     roots.insert([(0,)])
     edges.insert([(0, 1, 5), (1, 2, -3), (2, 1, 3)])
     session.commit()
-    assert held(far) == {(0, 0), (1, 5), (2, 2)}
+    assert distinct_rows(far) == {(0, 0), (1, 5), (2, 2)}
 
 
 def test_pagerank_approximates_stationary_distribution(session: Session) -> None:
@@ -306,19 +306,19 @@ def test_pagerank_approximates_stationary_distribution(session: Session) -> None
     values, vectors = np.linalg.eig(nx.google_matrix(graph, alpha=0.85).T)
     wanted = np.real(vectors[:, np.argmax(np.real(values))])
     wanted = wanted / wanted.sum() * len(graph)
-    found = dict(held(stage))
+    found = dict(distinct_rows(stage))
     for place, node in enumerate(graph):
         assert abs(found[node] / 1_000_000 - wanted[place]) < 1e-4
 
 
-def first_blob() -> nx.DiGraph:
+def sample_graph() -> nx.DiGraph:
     """A small graph with some unreachable pairs."""
     return nx.gnp_random_graph(10, 0.3, seed=3, directed=True)
 
 
-def blobs(count: int) -> pa.Table:
+def graph_copies(count: int) -> pa.Table:
     """Copies of one small graph with their own nodes."""
-    src, dst = np.array(sorted(first_blob().edges)).T
+    src, dst = np.array(sorted(sample_graph().edges)).T
     first = 100 * np.arange(count)[:, None]
     return pa.table({"src": (first + src).ravel(), "dst": (first + dst).ravel()})
 
@@ -340,13 +340,13 @@ def test_work_is_independent_of_distant_parts(
             nodes = session.input("nodes", "node bigint")
             roots = session.input("roots", "node bigint")
             session.stage(name, ALGORITHMS[name][0](weighted, nodes, roots))
-            edges.insert(blobs(count))
+            edges.insert(graph_copies(count))
             roots.insert([(100 * number,) for number in range(count)])
             session.commit()
             size = len(session[name])
             assert size >= count
             before = session.stats["touched"]
-            for src, dst in sorted(first_blob().edges):
+            for src, dst in sorted(sample_graph().edges):
                 edges.remove([(src, dst)])
                 session.commit()
                 edges.insert([(src, dst)])
@@ -403,13 +403,13 @@ WITH_NODES: dict[str, Callable[[Any, Any], Any]] = {  # those that take nodes be
 }
 
 
-class NoCollection:
+class NotACollection:
     """An object with the methods of a collection."""
 
     def __repr__(self) -> str:
         return "<a table>"
 
-    def select(self, *_: str) -> NoCollection:
+    def select(self, *_: str) -> NotACollection:
         return self
 
 
@@ -420,7 +420,7 @@ def test_invalid_edges_are_refused_with_name_of_algorithm(session: Session, name
     maps = session.input("maps", "src map<string,int>, dst map<string,int>")
     texts = session.input("texts", "src int, dst string")
     for given, said, hint in (
-        (NoCollection(), "edges=<a table> is not a collection", "rows (src, dst)"),
+        (NotACollection(), "edges=<a table> is not a collection", "rows (src, dst)"),
         (other, "edges has no column 'dst', its columns are src, target, node", "AS dst"),
         (maps, "src is map<string,int> in edges, and a map cannot be a node", "src['key']"),
         (texts, "src is int and dst is string in the edges", "cast(src as string)"),

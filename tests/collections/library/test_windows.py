@@ -35,12 +35,12 @@ def times(type_: str) -> st.SearchStrategy[Any]:
     return st.none() | st.sampled_from([t.replace(tzinfo=ZONED[type_]) for t in some])
 
 
-def near(type_: str) -> st.SearchStrategy[Any]:
+def boundary_times(type_: str) -> st.SearchStrategy[Any]:
     """Consecutive times on the bounds of short windows."""
     return st.integers(-1, 6).map(lambda n: (START + 5 * n * MINUTE).replace(tzinfo=ZONED[type_]))
 
 
-def floored(time: datetime, width: timedelta) -> datetime:
+def floor_time(time: datetime, width: timedelta) -> datetime:
     """The last multiple of a length at or before a time."""
     zero = datetime(1970, 1, 1, tzinfo=time.tzinfo)
     return zero + (time - zero) // width * width
@@ -52,7 +52,7 @@ def windowed(bag: Bag, at: int, size: timedelta, every: timedelta) -> Bag:
     def of(row: Row) -> Iterator[Row]:
         if row[at] is None:
             return
-        start = floored(row[at], every)
+        start = floor_time(row[at], every)
         while start + size > row[at]:
             yield (*row, start, start + size)
             start -= every
@@ -118,14 +118,14 @@ def test_sessions_end_after_gap(data: st.DataObject, of: str, minutes: int) -> N
     )
 
 
-def kept(bag: Bag, at: int, retain: timedelta, grain: timedelta) -> Bag:
+def retained_rows(bag: Bag, at: int, retain: timedelta, grain: timedelta) -> Bag:
     """The rows whose grain, by the time in column `at`, is within retention of the newest."""
     there = model.filtered(bag, lambda r: r[at] is not None)
     if not there:
         return there
-    newest = floored(max(row[at] for row in there), grain)
+    newest = floor_time(max(row[at] for row in there), grain)
     least = newest - -(-retain // grain) * grain
-    return model.filtered(there, lambda r: floored(r[at], grain) >= least)
+    return model.filtered(there, lambda r: floor_time(r[at], grain) >= least)
 
 
 @given(st.data(), kinds, st.sampled_from([(5, 5, 5), (12, 5, 5), (60, 20, 20), (10, 20, 5)]))
@@ -137,8 +137,8 @@ def test_windows_beyond_retention_are_dropped_whole(
         data,
         {"a": ("int", of)},
         lambda a: windows.sliding(a, on="c1", size=size, every=every, retain=retain),
-        lambda a: kept(windowed(a, 1, size, every), 2, retain, every),
-        pools={"a": st.tuples(st.integers(0, 2), near(of))},
+        lambda a: retained_rows(windowed(a, 1, size, every), 2, retain, every),
+        pools={"a": st.tuples(st.integers(0, 2), boundary_times(of))},
     )
 
 
@@ -148,8 +148,8 @@ def test_rows_beyond_retention_are_dropped(data: st.DataObject, of: str) -> None
         data,
         {"a": ("int", of)},
         lambda a: windows.retained(a, on="c1", retain="12 minutes", grain="5 minutes"),
-        lambda a: kept(a, 1, 12 * MINUTE, 5 * MINUTE),
-        pools={"a": st.tuples(st.integers(0, 2), near(of))},
+        lambda a: retained_rows(a, 1, 12 * MINUTE, 5 * MINUTE),
+        pools={"a": st.tuples(st.integers(0, 2), boundary_times(of))},
     )
 
 
@@ -195,7 +195,7 @@ def test_retention_costs_only_what_it_drops(tmp_path: Path) -> None:
 # -- as-of joins -------------------------------------------------------------------------------
 
 
-def latest(left: Bag, right: Bag, tolerance: Any) -> Bag:
+def asof_rows(left: Bag, right: Bag, tolerance: Any) -> Bag:
     """Rows (key, time, x) with the last of (key, time, y) at or before their time."""
     found = []
     for row, n in left.items():
@@ -224,7 +224,7 @@ def test_asof_join_takes_latest_row_at_or_before(
         lambda a, b: windows.asof_join(
             a, b.rename({"d1": "c1"}), on={"c0": "d0"}, time="c1", tolerance=tolerance
         ),
-        lambda a, b: latest(a, b, tolerance),
+        lambda a, b: asof_rows(a, b, tolerance),
         pools={"a": sides, "b": sides},
         max_epochs=3,
     )
@@ -410,7 +410,7 @@ def test_times_without_zone_are_independent_of_session_zone(tmp_path: Path, spar
             skipped = datetime(2013, 3, 31, 2, 30)  # no such time on the clocks of Berlin
             a.insert([(skipped, skipped.replace(tzinfo=UTC))])
             session.commit()
-            hour = floored(skipped, timedelta(hours=1))
+            hour = floor_time(skipped, timedelta(hours=1))
             for on, start in (("ts", hour), ("z", hour.replace(tzinfo=UTC))):
                 (row,) = windows.tumbling(a, on=on, every="1 hour", retain="1 day").rows()
                 assert (row.window_start, row.window_end) == (start, start + timedelta(hours=1))

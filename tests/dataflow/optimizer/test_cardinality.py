@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 @pytest.fixture(autouse=True)
-def little_is_much() -> Iterator[None]:
+def low_size_threshold() -> Iterator[None]:
     with mock.patch.object(cardinality, "LEAST_BYTES", 1 << 12):
         yield
 
@@ -45,7 +45,7 @@ def session(tmp_path: Any) -> Iterator[Session]:
         yield session
 
 
-def bought(session: Session, predicate: str = "") -> Collection:
+def order_lines(session: Session, predicate: str = "") -> Collection:
     lines, orders = session["lines"], session["orders"]
     both = lines.join(orders, on={"line_order": "order_id"})
     if predicate:
@@ -53,7 +53,7 @@ def bought(session: Session, predicate: str = "") -> Collection:
     return both.join(session["buyers"], on={"buyer": "id"}).select("name", "item", "day")
 
 
-def between(session: Session) -> int:
+def unnamed_rows(session: Session) -> int:
     """The rows stored by unnamed parts."""
     seen = snapshot_of(session)
     numbers = [n for node in seen.graph if node.name is None for n, _ in node.layouts()]
@@ -72,8 +72,8 @@ def rows(session: Session, keep: Any = lambda line, day: True) -> list[Any]:
 
 @pytest.mark.parametrize("predicate", ["", "quantity > 0", "day < 6 and quantity > 0"])
 def test_large_intermediate_rows_are_not_stored(session: Session, predicate: str) -> None:
-    stage = session.stage("bought", bought(session, predicate))
-    assert between(session) == 0
+    stage = session.stage("bought", order_lines(session, predicate))
+    assert unnamed_rows(session) == 0
     keep = {
         "": lambda line, day: True,
         "quantity > 0": lambda line, day: line > 0,
@@ -89,46 +89,46 @@ def test_large_intermediate_rows_are_not_stored(session: Session, predicate: str
 
 @pytest.mark.parametrize("predicate", ["quantity = 3", "day = 3 and quantity > 5", "item < 9"])
 def test_few_intermediate_rows_are_stored(session: Session, predicate: str) -> None:
-    session.stage("bought", bought(session, predicate))
-    assert 0 < between(session) < LINES
+    session.stage("bought", order_lines(session, predicate))
+    assert 0 < unnamed_rows(session) < LINES
 
 
 def test_unknown_predicate_is_estimated_at_one_third(session: Session) -> None:
-    tables = cardinality.TableSizes(*known(session))
-    read = bought(session, "quantity < day").filter("10 div day > 1")
+    tables = cardinality.TableSizes(*graph_and_traces(session))
+    read = order_lines(session, "quantity < day").filter("10 div day > 1")
     assert share(read, tables) == pytest.approx(cardinality.STAYS**2)
 
 
 def test_explain_shows_estimated_sizes(session: Session) -> None:
-    told = str(session.stage("bought", bought(session)).explain())
+    told = str(session.stage("bought", order_lines(session)).explain())
     instead = f"looked up instead of about {LINES:,} rows between, which would be larger: "
     assert f"{instead}orders by buyer" in told
-    kept = str(session.stage("kept", bought(session, "quantity = 3")).explain())
+    kept = str(session.stage("kept", order_lines(session, "quantity = 3")).explain())
     assert "stores the rows of the join below (160 rows): a predicate is between the joins" in kept
     assert f"to store none it would look up orders by buyer ({ORDERS} rows)" in kept
 
 
 def test_small_tables_use_default_plan(session: Session) -> None:
     with mock.patch.object(cardinality, "LEAST_BYTES", 1 << 30):
-        session.stage("bought", bought(session))
-    assert between(session) == LINES
+        session.stage("bought", order_lines(session))
+    assert unnamed_rows(session) == LINES
 
 
 def test_empty_input_gives_no_estimate(session: Session) -> None:
     late = session.input("late", "id int, name string")
     pair = session["lines"].join(session["orders"], on={"line_order": "order_id"})
     session.stage("bought", pair.join(late, on={"buyer": "id"}))
-    assert between(session) == LINES
+    assert unnamed_rows(session) == LINES
 
 
 def test_chosen_plan_is_independent_of_later_sizes(tmp_path: Any) -> None:
     with opened(tmp_path / "log") as session:
         loaded(session)
-        session.stage("bought", bought(session))
+        session.stage("bought", order_lines(session))
         session["orders"].insert([(ORDERS + n, 1, 0) for n in range(9 * LINES)])
         session.commit()
         session.stage("other", session["orders"].group_by("day").count())
-        assert between(session) == 0
+        assert unnamed_rows(session) == 0
         had = {node.id: node.fingerprint for node in graph_of(session)}
     with opened(tmp_path / "log") as session:
         session["lines"].insert([(1, 9999, 5)])
@@ -136,11 +136,11 @@ def test_chosen_plan_is_independent_of_later_sizes(tmp_path: Any) -> None:
         graph = graph_of(session)
         assert {node.id: node.fingerprint for node in graph} == had
         assert len(session["bought"].rows()) == LINES + 1
-        session.stage("again", bought(session).select("name"))  # of orders there are many by now
-        assert between(session) > 0
+        session.stage("again", order_lines(session).select("name"))  # there are many orders now
+        assert unnamed_rows(session) > 0
 
 
-def known(session: Session) -> Any:
+def graph_and_traces(session: Session) -> Any:
     seen = snapshot_of(session)
     return seen.graph, seen.version.traces
 

@@ -39,20 +39,20 @@ def session(tmp_path: Any) -> Iterator[Session]:
         yield session
 
 
-def bought(session: Session) -> Collection:
+def purchases(session: Session) -> Collection:
     return session["customers"].join(session["orders"], on="c")
 
 
-def sold(session: Session) -> Collection:
-    return bought(session).join(session["lines"], on="o").join(session["bills"], on="o")
+def sales(session: Session) -> Collection:
+    return purchases(session).join(session["lines"], on="o").join(session["bills"], on="o")
 
 
-def inputs_of_chains(collection: Collection) -> list[int]:
+def chain_input_counts(collection: Collection) -> list[int]:
     tree = plan_definition(definition_of("test", collection), None)
     return [len({*part.params["inputs"]}) for part in tree.walk() if part.op == "joins"]
 
 
-def kept(session: Session) -> int:
+def unnamed_rows(session: Session) -> int:
     """The rows stored by unnamed parts."""
     snapshot = snapshot_of(session)
     numbers = [n for node in snapshot.graph if node.name is None for n, _ in node.layouts()]
@@ -77,18 +77,18 @@ def expected(counts: dict[str, Counter[Any]]) -> Counter[Any]:
 
 
 def test_multiway_join_stores_no_intermediate_rows(session: Session) -> None:
-    session.stage("sold", sold(session).select("name", "item", "paid"))
+    session.stage("sold", sales(session).select("name", "item", "paid"))
     insert(session)
     session.commit()
-    assert inputs_of_chains(sold(session)) == [4]
-    assert kept(session) == 0
+    assert chain_input_counts(sales(session)) == [4]
+    assert unnamed_rows(session) == 0
     assert sorted(session["sold"].rows()) == [
         ("ann", 100, 1), ("ann", 100, 2), ("ann", 101, 1), ("ann", 101, 2), ("bob", 101, 3),
     ]  # fmt: skip
 
 
 def test_explain_shows_lookups_by_size(session: Session) -> None:
-    session.stage("sold", sold(session).filter("paid > price or paid < 2"))
+    session.stage("sold", sales(session).filter("paid > price or paid < 2"))
     insert(session)
     session["lines"].insert([(99, 1, 1)])
     session.commit()
@@ -102,14 +102,14 @@ def test_explain_shows_lookups_by_size(session: Session) -> None:
     assert told[-3] == looks
 
 
-def told(collection: Collection) -> list[str]:
+def why_stored(collection: Collection) -> list[str]:
     """The reasons for stored rows of joins in a plan, with row counts."""
     return re.findall(r"stores the rows of the join below \(([^;\n]*)", str(collection.explain()))
 
 
 def test_explain_names_reason_for_stored_rows(session: Session) -> None:
     orders, lines, bills = session["orders"], session["lines"], session["bills"]
-    twice = bought(session)
+    twice = purchases(session)
     session.define(
         {
             "filtered": twice.filter("name < 'b'").join(lines, on="o"),
@@ -126,29 +126,29 @@ def test_explain_names_reason_for_stored_rows(session: Session) -> None:
     insert(session)
     session.commit()
     sieved = "a predicate is between the joins"
-    assert [told(session[n]) for n in ("filtered", "raising", "python")] == [
+    assert [why_stored(session[n]) for n in ("filtered", "raising", "python")] == [
         [f"2 rows): {sieved}"], [f"1 row): {sieved}"], [f"4 rows): {sieved}"],
     ]  # fmt: skip
-    assert told(session["computed"]) == ["4 rows): columns are computed between the joins"]
-    assert told(session["both"]) == ["4 rows): the join key has columns of several inputs"]
-    assert told(session["again"]) == ["4 rows): other operators read them"] * 2
-    assert told(session["counted"]) == []
+    assert why_stored(session["computed"]) == ["4 rows): columns are computed between the joins"]
+    assert why_stored(session["both"]) == ["4 rows): the join key has columns of several inputs"]
+    assert why_stored(session["again"]) == ["4 rows): other operators read them"] * 2
+    assert why_stored(session["counted"]) == []
     session.stage("star", orders.join(bills, on="o").join(session["customers"], on={"paid": "c"}))
-    assert told(session["star"]) == [
+    assert why_stored(session["star"]) == [
         "4 rows): a multiway join would need as many arrangements as it saves"
     ]
 
 
 def test_unplanned_joins_store_intermediate_rows(session: Session) -> None:
     with planless():
-        session.stage("sold", sold(session))
+        session.stage("sold", sales(session))
         insert(session)
         session.commit()
-    assert kept(session) == 4 + 4
+    assert unnamed_rows(session) == 4 + 4
 
 
 def test_combinations_count_once_if_all_inputs_change(session: Session) -> None:
-    session.stage("sold", sold(session))
+    session.stage("sold", sales(session))
     counts = {name: Counter[Any]() for name in TABLES}
     for step in range(6):
         for at, (name, rows) in enumerate(ROWS.items()):
@@ -166,7 +166,7 @@ def test_combinations_count_once_if_all_inputs_change(session: Session) -> None:
 
 
 def test_one_arrangement_serves_all_joins_by_its_key(session: Session) -> None:
-    tree = plan_definition(definition_of("test", sold(session)), None)
+    tree = plan_definition(definition_of("test", sales(session)), None)
     assert tree.params["inputs"] == [0, 1, 1, 2, 3]
     assert tree.params["keys"] == [[0], [1], [0], [0], [0]]
 
@@ -181,7 +181,7 @@ def test_transitively_equal_columns_are_compared(session: Session) -> None:
     edges.insert([(1, 4), (1, 2)])
     edges.remove([(1, 3)])
     session.commit()
-    assert inputs_of_chains(both) == [3]
+    assert chain_input_counts(both) == [3]
     rows = [(1, 2), (1, 2), (1, None), (1, 4)]
     pairs = [(c, d, e) for (_, c), (_, d), (_, e) in itertools.product(rows, repeat=3)]
     held = [p for p in pairs if p[0] is not None and None not in p and p[1] < p[2]]
@@ -192,11 +192,11 @@ def test_transitively_equal_columns_are_compared(session: Session) -> None:
 @pytest.mark.parametrize(
     "between",
     [
-        lambda s: bought(s).filter("price > place"),
-        lambda s: bought(s).filter("10 div price > 1"),
-        lambda s: bought(s).filter(lambda row: row.price > 1),
-        lambda s: bought(s).select("*", "price + 1L AS more"),
-        lambda s: bought(s).distinct(),
+        lambda s: purchases(s).filter("price > place"),
+        lambda s: purchases(s).filter("10 div price > 1"),
+        lambda s: purchases(s).filter(lambda row: row.price > 1),
+        lambda s: purchases(s).select("*", "price + 1L AS more"),
+        lambda s: purchases(s).distinct(),
         lambda s: s["customers"].join(s["orders"], on="c", how="left"),
         lambda s: s["customers"].join(s["orders"].filter("price > 3"), on="c"),
     ],
@@ -204,24 +204,24 @@ def test_transitively_equal_columns_are_compared(session: Session) -> None:
 )
 def test_only_plain_inner_joins_are_merged(session: Session, between: Any) -> None:
     more = between(session).join(session["lines"], on="o").join(session["bills"], on="o")
-    assert 4 not in inputs_of_chains(more)
+    assert 4 not in chain_input_counts(more)
 
 
 def test_merge_must_save_more_arrangements_than_it_needs(session: Session) -> None:
-    assert inputs_of_chains(bought(session).join(session["lines"], on="o")) == []
+    assert chain_input_counts(purchases(session).join(session["lines"], on="o")) == []
     star = session["orders"].join(session["customers"], on="c").join(session["lines"], on="o")
-    assert inputs_of_chains(star) == []
+    assert chain_input_counts(star) == []
 
 
 def test_key_of_two_inputs_ends_multiway_join(session: Session) -> None:
     lines = session["lines"].rename({"item": "place"})
-    both = bought(session).join(lines, on=["o", "place"]).join(session["bills"], on="o")
-    assert inputs_of_chains(both) == []
+    both = purchases(session).join(lines, on=["o", "place"]).join(session["bills"], on="o")
+    assert chain_input_counts(both) == []
 
 
 def test_join_that_saves_nothing_stays_above_multiway_join(session: Session) -> None:
     items = session.input("items", "item int, label string")
-    labelled = sold(session).join(items, on="item")
+    labelled = sales(session).join(items, on="item")
     tree = plan_definition(definition_of("test", labelled), None)
     assert [part.op for part in tree.walk()][-3:] == ["joins", "ref", "join"]
     session.stage("labelled", labelled.select("name", "label", "paid"))
@@ -233,25 +233,25 @@ def test_join_that_saves_nothing_stays_above_multiway_join(session: Session) -> 
 
 
 def test_rows_read_by_others_are_stored(session: Session) -> None:
-    part = bought(session)
+    part = purchases(session)
     more = part.join(session["lines"], on="o").join(session["bills"], on="o").select("name")
-    assert 4 not in inputs_of_chains(more.concat(part.select("name")))
+    assert 4 not in chain_input_counts(more.concat(part.select("name")))
     session.stage("bought", part)
     more = session["bought"].join(session["lines"], on="o").join(session["bills"], on="o")
-    assert inputs_of_chains(more) == [3]
+    assert chain_input_counts(more) == [3]
 
 
 def test_joins_in_loops_are_not_merged(session: Session) -> None:
-    looped = sold(session).iterate(lambda all_: all_.filter("price < 0").concat(all_).distinct())
-    assert inputs_of_chains(looped) == []
+    looped = sales(session).iterate(lambda all_: all_.filter("price < 0").concat(all_).distinct())
+    assert chain_input_counts(looped) == []
 
 
 def cheap(session: Session) -> Collection:
     """Joins with a predicate between; without orders by their own key they must store rows."""
-    return bought(session).filter("price < 7").join(session["lines"], on="o").select("name", "n")
+    return purchases(session).filter("price < 7").join(session["lines"], on="o").select("name", "n")
 
 
-def paid(session: Session) -> Collection:
+def paid_orders(session: Session) -> Collection:
     return session["orders"].join(session["bills"], on="o").select("paid")
 
 
@@ -263,10 +263,10 @@ def test_arrangement_of_other_stage_is_looked_up_below_predicate(
     session: Session, names: tuple[str, str]
 ) -> None:
     for name in names:
-        session.stage(name, {"cheap": cheap, "paid": paid}[name](session))
+        session.stage(name, {"cheap": cheap, "paid": paid_orders}[name](session))
     insert(session)
     session.commit()
-    assert kept(session) == 0
+    assert unnamed_rows(session) == 0
     assert "looked up in the arrangements of others: orders by o" in str(session["cheap"].explain())
     assert sorted(session["cheap"].rows()) == CHEAP
     session["orders"].remove([(10, 1, 5)])
@@ -275,11 +275,11 @@ def test_arrangement_of_other_stage_is_looked_up_below_predicate(
 
 
 def test_arrangement_of_dropped_stage_is_not_used_without_state(session: Session) -> None:
-    session.define({"cheap": cheap(session), "paid": paid(session)})
+    session.define({"cheap": cheap(session), "paid": paid_orders(session)})
     session.drop("paid")
     insert(session)
     session.commit()
-    assert told(session["cheap"]) == ["2 rows): a predicate is between the joins"]
+    assert why_stored(session["cheap"]) == ["2 rows): a predicate is between the joins"]
 
 
 def nodes(session: Session) -> dict[int, str]:
@@ -291,7 +291,7 @@ def test_plan_of_stage_with_state_is_independent_of_other_stages(tmp_path: Any, 
     with nosync_nb.open(tmp_path / "log") as session:
         for name, columns in TABLES.items():
             session.input(name, columns)
-        given = {"cheap": cheap(session), "paid": paid(session)}
+        given = {"cheap": cheap(session), "paid": paid_orders(session)}
         session.define(given if first == "both" else {"cheap": given["cheap"]})
         insert(session)
         session.commit()
@@ -301,7 +301,7 @@ def test_plan_of_stage_with_state_is_independent_of_other_stages(tmp_path: Any, 
         else:
             session.stage("paid", given["paid"])
         between = ["2 rows): a predicate is between the joins"]
-        assert told(session["cheap"]) == ([] if first == "both" else between)
+        assert why_stored(session["cheap"]) == ([] if first == "both" else between)
         now = nodes(session)
         assert now.items() <= had.items() or had.items() <= now.items()
     with nosync_nb.open(tmp_path / "log") as session:
@@ -314,13 +314,13 @@ def test_plan_of_stage_with_state_is_independent_of_other_stages(tmp_path: Any, 
 def test_only_shared_arrangements_are_reused(session: Session) -> None:
     places = session.input("places", "place int, label string")
     labelled = cheap_lines(session).join(places, on="place").select("label", "n")
-    session.define({"labelled": labelled, "paid": paid(session)})
+    session.define({"labelled": labelled, "paid": paid_orders(session)})
     insert(session)
     places.insert([(7, "x")])
     session.commit()
-    assert kept(session) == 3  # by place, as nobody else keeps customers by it
+    assert unnamed_rows(session) == 3  # by place, as nobody else keeps customers by it
     assert sorted(session["labelled"].rows()) == [("x", 1), ("x", 2), ("x", 3)]
 
 
 def cheap_lines(session: Session) -> Collection:
-    return bought(session).filter("price < 7").join(session["lines"], on="o").filter("n < 9")
+    return purchases(session).filter("price < 7").join(session["lines"], on="o").filter("n < 9")

@@ -15,7 +15,7 @@ from nosync_nb.dataflow import compiler
 from nosync_nb.operators import Operator
 
 
-def described(session: Session) -> dict[str, Any]:
+def define_stages(session: Session) -> dict[str, Any]:
     edges = session.input("edges", "a int, b int")
     names = session.input("names", "a int, name string", key="a")
     even = edges.filter("a >= 0").select("a", "b").filter("b >= 0")
@@ -55,18 +55,18 @@ def unfused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compiler, "_fused_chain", lambda tree, uses: [tree])
 
 
-def relaid(patch: pytest.MonkeyPatch) -> None:
+def bump_plan_version(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Operator, "plan", Operator.plan + 1)
 
 
-def both(patch: pytest.MonkeyPatch) -> None:
+def replan_all(patch: pytest.MonkeyPatch) -> None:
     unfused(patch)
-    relaid(patch)
+    bump_plan_version(patch)
 
 
 @pytest.mark.fault(38)
 @pytest.mark.parametrize(
-    ("replan", "checkpoint"), [(unfused, False), (relaid, True), (both, False)]
+    ("replan", "checkpoint"), [(unfused, False), (bump_plan_version, True), (replan_all, False)]
 )
 def test_other_plan_changes_no_stage(
     tmp_path: Path,
@@ -76,12 +76,12 @@ def test_other_plan_changes_no_stage(
 ) -> None:
     expected = []
     with nosync_nb.open(tmp_path / "model") as model:
-        model.define(described(model))
+        model.define(define_stages(model))
         for number in range(1, 9):
             change(model, number)
             expected.append(rows(model))
     with nosync_nb.open(tmp_path / "log") as session:
-        session.define(described(session))
+        session.define(define_stages(session))
         for number in range(1, 4):
             change(session, number)
         if checkpoint:
@@ -92,7 +92,7 @@ def test_other_plan_changes_no_stage(
             assert rows(session) == expected[number - 2]
             change(session, number)
             assert rows(session) == expected[number - 1]
-            reports = session.define(described(session))
+            reports = session.define(define_stages(session))
             assert {(r.status, r.version) for r in reports} == {("unchanged", 1)}
             change(session, number + 1)
             assert rows(session) == expected[number]
@@ -103,9 +103,9 @@ def test_other_plan_changes_no_stage(
 
 def test_other_plan_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
-        session.define(described(session))
+        session.define(define_stages(session))
         change(session, 1)
-    both(monkeypatch)
+    replan_all(monkeypatch)
     heads = []
     for number in (2, 3, 4):
         with nosync_nb.open(tmp_path / "log") as session:
@@ -128,7 +128,7 @@ def test_nondeterministic_stage_with_other_plan_waits_for_its_cell(
         session.inputs["edges"].insert([(1, 2)])
         session.commit()
         was = rows(session)
-    relaid(monkeypatch)
+    bump_plan_version(monkeypatch)
     with nosync_nb.open(tmp_path / "log") as session:
         session.inputs["edges"].insert([(2, 3)])
         session.commit()

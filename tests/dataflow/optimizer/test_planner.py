@@ -32,7 +32,7 @@ def plan_of(collection: Collection) -> Definition:
     return plan_definition(definition_of("test", collection), None)
 
 
-def shape(tree: Definition) -> Any:
+def nested(tree: Definition) -> Any:
     """A plan as nested tuples: operator, its main parameter, inputs."""
     match tree.op:
         case "ref":
@@ -41,7 +41,7 @@ def shape(tree: Definition) -> Any:
             own = tree.params["predicate"]
         case _:
             own = ",".join(tree.schema.names)
-    return (tree.op, own, *map(shape, tree.inputs))
+    return (tree.op, own, *map(nested, tree.inputs))
 
 
 def joined(session: Session) -> Collection:
@@ -50,19 +50,19 @@ def joined(session: Session) -> Collection:
 
 def test_join_carries_only_columns_that_are_read(session: Session) -> None:
     counted = joined(session).group_by("name").agg(total="sum(price)")
-    assert shape(plan_of(counted)) == (
+    assert nested(plan_of(counted)) == (
         "aggregate", "name,total", ("join", "price,name", "orders", "customers"),
     )  # fmt: skip
 
 
 def test_count_of_join_keeps_one_narrow_column(session: Session) -> None:
     counted = joined(session).agg(n="count(*)")
-    assert shape(plan_of(counted)) == ("aggregate", "n", ("join", "id", "orders", "customers"))
+    assert nested(plan_of(counted)) == ("aggregate", "n", ("join", "id", "orders", "customers"))
 
 
 def test_rows_are_narrowed_before_filter(session: Session) -> None:
     summed = session["orders"].filter("price > 3").group_by("id").agg(n="count(*)")
-    assert shape(plan_of(summed)) == (
+    assert nested(plan_of(summed)) == (
         "aggregate", "id,n",
         ("select", "id", ("filter", "price > 3", ("select", "id,price", "orders"))),
     )  # fmt: skip
@@ -107,7 +107,7 @@ def test_raising_expression_is_computed_though_unread(session: Session) -> None:
 def test_conjuncts_of_filter_move_below_joins(session: Session) -> None:
     more = joined(session).join(session["customers"].select("rank", "name AS other"), on="rank")
     kept = more.filter("price > 3 and other = 'x' and (note = 'a' or name = 'b')").select("id")
-    assert shape(with_pruned_columns(with_pushed_filters(definition_of("test", kept)), None)) == (
+    assert nested(with_pruned_columns(with_pushed_filters(definition_of("test", kept)), None)) == (
         "select", "id",
         ("join", "id",
          ("select", "id,rank",
@@ -131,7 +131,7 @@ def test_filter_moves_into_union_and_below_distinct(session: Session) -> None:
     assert ops[-2:] == ["concat", "distinct"]
 
 
-def unmatched(session: Session) -> None:
+def insert_unmatched_rows(session: Session) -> None:
     """Inserts a row that a join drops and that makes a division raise."""
     session["orders"].insert([(1, 1, 0, "a", "x")])
     session["orders"].insert([(2, 2, 5, "b", "x")])
@@ -143,7 +143,7 @@ def test_raising_filter_stays_above_join_that_drops_rows(session: Session) -> No
         session["orders"].select("id", "customer", "price").join(session["customers"], "customer")
     )
     session.stage("kept", more.filter("10 div price > 1").select("id"))
-    unmatched(session)
+    insert_unmatched_rows(session)
     session.commit()
     assert [row.id for row in session["kept"].rows()] == [2]
 
@@ -156,7 +156,7 @@ def test_filter_stays_above_raising_expressions(session: Session, raising: str) 
     else:
         more = more.filter("10 div price > 1")
     session.stage("kept", more.filter("price > 3").select("id"))
-    unmatched(session)
+    insert_unmatched_rows(session)
     with pytest.raises(ExpressionError, match="ivi"):
         session.commit()
 

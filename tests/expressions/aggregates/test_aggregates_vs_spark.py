@@ -96,14 +96,14 @@ def some_rows(seed: int) -> Iterator[tuple[Any, ...]]:
         yield (102, i, 2**63 - 1 - i, float(i), 3.0 - 2 * i, Decimal(i), "x", 1, *more)
 
 
-def alike(own: Any, other: Any) -> bool:
+def nearly_equal(own: Any, other: Any) -> bool:
     """Equal, except for the last digits that Spark rounds."""
     if isinstance(own, float) and isinstance(other, float):
         if math.isnan(own) or math.isnan(other):
             return math.isnan(own) and math.isnan(other)
         return own == other or math.isclose(own, other, rel_tol=1e-9, abs_tol=1e-9)
     if isinstance(own, list | tuple) and isinstance(other, list | tuple):
-        return len(own) == len(other) and all(map(alike, own, other))
+        return len(own) == len(other) and all(map(nearly_equal, own, other))
     return type(own) is type(other) and own == other
 
 
@@ -133,7 +133,7 @@ def test_aggregates_after_removals_equal_spark(
     spark.createDataFrame(
         pa.Table.from_arrays(arrays, schema=schema.arrow)
     ).createOrReplaceTempView("aggregate_proof")
-    theirs = of_spark(spark, named, keys)
+    theirs = spark_aggregates(spark, named, keys)
     assert dict(zip(named.values(), types, strict=True)) == {
         named[name]: type_ for name, (type_, _) in theirs.items()
     }
@@ -142,12 +142,12 @@ def test_aggregates_after_removals_equal_spark(
         for i, sql in enumerate(named.values())
         for values in [theirs[f"c{i}"][1]]
         for k in values.keys() | found.keys()
-        if not alike(found[k][i], values[k])
+        if not nearly_equal(found[k][i], values[k])
     ]
     assert not wrong
 
 
-def of_spark(
+def spark_aggregates(
     spark: Any, named: dict[str, str], keys: tuple[str, ...]
 ) -> dict[str, tuple[str, dict[Any, Any]]]:
     """Name -> type and values by key; some distinct aggregates need a query of their own."""
@@ -182,7 +182,7 @@ def test_variances_are_null_and_nan_where_spark_has_them(spark: Any, tmp_path: P
         listed = ", ".join(f"{name}(x)" for name in names)
         frame = spark.sql(f"select k, {listed} from given group by k order by k")
         for mine, other in zip(found.rows(), map(tuple, frame.collect()), strict=True):
-            assert alike(tuple(mine), other), (mine, other)
+            assert nearly_equal(tuple(mine), other), (mine, other)
 
 
 @pytest.mark.parametrize("seed", [3, 4])
@@ -226,7 +226,7 @@ def test_moments_use_rows_with_all_arguments() -> None:
     # of 1, 2, 2, 9 the second to fourth powers of what parts them from 3.5 add up to these
     second, third, fourth = 41, 144, 964.25
     lean, tails = 2 * third / second**1.5, 4 * fourth / second**2 - 3
-    assert alike(tuple(found), (78, lean, tails, 28 / 9, 1.0, 5.5))
+    assert nearly_equal(tuple(found), (78, lean, tails, 28 / 9, 1.0, 5.5))
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def assert_as_in_spark(some: list[tuple[Case, Expression]], spark: Any) -> None:
 def assert_equal(sql: str, e: Expression, expected: Any, found: Any, own: Values) -> None:
     same = rows.equal(expected, found, e.type)
     if sql in NEAR:
-        same |= _near(rows.to_pylist(expected, e.type), rows.to_pylist(found, e.type))
+        same |= _nearly_equal(rows.to_pylist(expected, e.type), rows.to_pylist(found, e.type))
     if sql in PRINTED:
         texts = (rows.to_pylist(column, e.type) for column in (expected, found))
         same |= np.array(same_numbers(*texts, PRINTED[sql]))
@@ -79,7 +79,7 @@ _PLACES = 2
 """Units in the last place: one is Java's, one ours."""
 
 
-def _near(expected: list[Any], found: list[Any]) -> Any:
+def _nearly_equal(expected: list[Any], found: list[Any]) -> Any:
     a = np.array([np.nan if v is None else v for v in expected])
     b = np.array([np.nan if v is None else v for v in found])
     with np.errstate(all="ignore"):
@@ -93,15 +93,15 @@ def test_cases_equal_spark(chunk: int, spark: Any) -> None:
 
 def test_random_expressions_equal_spark(spark: Any) -> None:
     own = values()
-    cases = _hold_trees(own, 130, 1, spark)
+    cases = _check_random_expressions(own, 130, 1, spark)
     assert cases > 80
     for seed in count(2):
         if cases >= tried(0, 100_000):
             break
-        cases += _hold_trees(own.drawn(400, seed), 100, seed, spark)
+        cases += _check_random_expressions(own.drawn(400, seed), 100, seed, spark)
 
 
-def _hold_trees(own: Values, size: int, seed: int, spark: Any) -> int:
+def _check_random_expressions(own: Values, size: int, seed: int, spark: Any) -> int:
     """Compares random expressions with Spark; returns the number computed in process."""
     made = []
     for sql in expressions(size, seed=seed):

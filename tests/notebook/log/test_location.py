@@ -104,41 +104,41 @@ def test_temporary_place_exists() -> None:
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Path:
+def profile_file(tmp_path: Path) -> Path:
     (tmp_path / "home").mkdir()
     path = tmp_path / "home" / "profile"
     path.write_text("mine")
     return path
 
 
-def test_log_folder_that_is_a_link_is_refused(tmp_path: Path, victim: Path) -> None:
+def test_log_folder_that_is_a_link_is_refused(tmp_path: Path, profile_file: Path) -> None:
     """The repository of another user may contain links; their targets must not be written."""
     above = tmp_path / "work" / ".nosync"
     above.parent.mkdir()
-    above.symlink_to(victim.parent)
+    above.symlink_to(profile_file.parent)
     for write in (True, False):
         with pytest.raises(TrustError, match="is a link"):
             prepare_folder(LogPlace(above / "nb", "the notebook's name"), write=write)
     above.unlink()
     above.mkdir()
-    (above / "nb").symlink_to(victim.parent)
+    (above / "nb").symlink_to(profile_file.parent)
     with pytest.raises(TrustError, match="is a link"):
         prepare_folder(LogPlace(above / "nb", "the notebook's name"))
-    assert [p.name for p in victim.parent.iterdir()] == ["profile"]
+    assert [p.name for p in profile_file.parent.iterdir()] == ["profile"]
 
 
-def test_files_beside_log_follow_no_link(tmp_path: Path, victim: Path) -> None:
+def test_files_beside_log_follow_no_link(tmp_path: Path, profile_file: Path) -> None:
     above = tmp_path / ".nosync"
     folder = above / "nb"
     folder.mkdir(parents=True)
     drafts = [f"{MEMO}.{os.getpid()}", f"{MEMO}.{os.getpid()}.tmp", MEMO]
     for link in (above / ".gitignore", *(folder / name for name in drafts)):
-        link.symlink_to(victim)
+        link.symlink_to(profile_file)
     place = LogPlace(folder, "the notebook's name")
     prepare_folder(place)
     assert NotebookMemo.read(folder) == NotebookMemo()
     NotebookMemo(1, {"words of": "somebody"}).write(folder)
-    assert victim.read_text() == "mine"
+    assert profile_file.read_text() == "mine"
     assert NotebookMemo.read(folder).attempts == 1
     assert not (folder / MEMO).is_symlink()
 

@@ -44,7 +44,7 @@ def save(path: Path) -> None:
     path.write_text(nbformat.writes(nbformat.v4.new_notebook(cells=made)))
 
 
-class Front(Notebook):
+class FrontEndShell(Notebook):
     """A shell whose front end sends the text of the running cell, as a kernel's does.
 
     `begun` is the output of its first cell, which loads the extension.
@@ -58,11 +58,11 @@ class Front(Notebook):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Front]:
+def opened(path: Path) -> Iterator[FrontEndShell]:
     """A shell of the given notebook."""
     before = os.environ.get("JPY_SESSION_NAME")
     os.environ["JPY_SESSION_NAME"] = str(path)
-    shell = Front()
+    shell = FrontEndShell()
     try:
         shell.begun = shell.cell("%load_ext nosync")
         yield shell
@@ -88,7 +88,7 @@ def logs(folder: Path) -> list[str]:
 
 
 @contextmanager
-def owned(log: Path) -> Iterator[int]:
+def log_owner(log: Path) -> Iterator[int]:
     """The id of another process that has a log open."""
     with subprocess.Popen(
         [sys.executable, "-c", OWN, str(log)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -161,11 +161,11 @@ def test_open_log_or_log_with_open_branch_is_not_renamed(folder: Path) -> None:
     log = folder / ".nosync" / "Untitled"
     with nosync.open(log) as session:
         session.branch("other").close()
-    with owned(log / "branches" / "other"), opened(job) as notebook:
+    with log_owner(log / "branches" / "other"), opened(job) as notebook:
         assert "rows 2 2" in notebook.ok(COUNT)
         assert "was renamed" not in notebook.begun
     assert logs(folder) == ["Untitled"]
-    with owned(log) as pid, opened(job) as notebook:
+    with log_owner(log) as pid, opened(job) as notebook:
         assert f"process {pid}" in notebook.begun
     assert logs(folder) == ["Untitled"]
     with opened(job) as notebook:
@@ -267,7 +267,7 @@ def test_log_opens_by_path_of_notebook(folder: Path) -> None:
     assert "nosync.open('.nosync/Untitled', mode='r')" in str(missing.value.hint)
     with nosync.open("job.ipynb", mode="r") as reader:
         assert reader["flights"].count() == 2
-        with owned(folder / ".nosync" / "Untitled"), nosync.open(job, mode="r") as other:
+        with log_owner(folder / ".nosync" / "Untitled"), nosync.open(job, mode="r") as other:
             assert other["flights"].count() == 2
     with nosync.open("job.ipynb") as session:
         session.inputs["flights"].insert([("DL", 1)])
@@ -300,7 +300,7 @@ def test_open_log_is_listed_with_process_and_not_for_deletion(folder: Path) -> N
     loaded(folder).unlink()
     with opened(folder / "new.ipynb") as notebook:
         notebook.ok("nosync.session()")
-        with owned(folder / ".nosync" / "Untitled") as pid:
+        with log_owner(folder / ".nosync" / "Untitled") as pid:
             shown = notebook.ok("%dd logs")
             assert f"process {pid}" in shown
             assert "(deleted)" not in shown

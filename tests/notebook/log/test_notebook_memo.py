@@ -102,7 +102,7 @@ def test_outcome_of_interrupted_cell_names_next_step() -> None:
 
 
 @pytest.fixture
-def keyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def key_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
     from nosync_nb.collections.functions.signing import user_key
 
@@ -112,16 +112,16 @@ def keyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_imports_are_trusted_only_in_signed_memo(
-    keyed: Path, monkeypatch: pytest.MonkeyPatch
+    key_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = keyed / "log"
+    log = key_folder / "log"
     NotebookMemo(imports={"js": "import json as js"}).write(log)
     assert NotebookMemo.read(log).imports == {"js": "import json as js"}
     known = json.loads((log / MEMO).read_text())
 
-    (keyed / "other").mkdir()
-    (keyed / "other" / MEMO).write_text(json.dumps(known))
-    assert NotebookMemo.read(keyed / "other").imports == {}
+    (key_folder / "other").mkdir()
+    (key_folder / "other" / MEMO).write_text(json.dumps(known))
+    assert NotebookMemo.read(key_folder / "other").imports == {}
     (log / MEMO).write_text(json.dumps({**known, "imports": {"js": "import evil as js"}}))
     assert NotebookMemo.read(log).imports == {}
     (log / MEMO).write_text(json.dumps({**known, "signed": ""}))
@@ -131,7 +131,7 @@ def test_imports_are_trusted_only_in_signed_memo(
     NotebookMemo(imports={"x": "x = __import__('os').abort()"}).write(log)
     assert NotebookMemo.read(log).imports == {}
     (log / MEMO).write_text(json.dumps(known))
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(keyed / "elsewhere" / "key"))
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(key_folder / "elsewhere" / "key"))
     assert NotebookMemo.read(log).imports == {}
 
 

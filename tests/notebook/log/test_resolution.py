@@ -29,25 +29,25 @@ FILE, OTHER_FILE = (1, 10), (1, 11)
 K1, K2 = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "2b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 
-def ids(letters: str) -> frozenset[str]:
+def cell_ids(letters: str) -> frozenset[str]:
     """Ids of cells as Jupyter generates them."""
     return frozenset(f"{ord(each):08x}" for each in letters)
 
 
-def here(name: str = "flights", **known: Any) -> NotebookFacts:
+def given(name: str = "flights", **known: Any) -> NotebookFacts:
     """A saved notebook with the cells `a` and `b`; arguments override its facts."""
-    usual = {"file": FILE, "cells": ids("ab"), "kernel": K1}
+    usual = {"file": FILE, "cells": cell_ids("ab"), "kernel": K1}
     return NotebookFacts(natural=LOGS / name, notebook=f"/w/{name}.ipynb", **{**usual, **known})
 
 
 def log(name: str = "flights", *, lives: str = "", brought: bool = False, **known: Any) -> KnownLog:
     """A log that recorded cell `a` of its notebook in an earlier kernel."""
-    usual = {"notebook": f"/w/{name}.ipynb", "file": FILE, "cells": ids("a"), "kernel": K2}
+    usual = {"notebook": f"/w/{name}.ipynb", "file": FILE, "cells": cell_ids("a"), "kernel": K2}
     record = LogRecord(**{**usual, "log": str(LOGS / name), "seen": 1.0, **known})
     return KnownLog(LOGS / name, record, lives, brought, record.former)
 
 
-def texts(letters: str) -> frozenset[str]:
+def text_ids(letters: str) -> frozenset[str]:
     """Ids that replace those of numbered cells with these texts."""
     return frozenset(notebook_server_facts("0", each) for each in letters)
 
@@ -59,204 +59,205 @@ UNKNOWN = KnownLog(LOGS / "flights")
 UNTITLED = "Untitled"
 
 CASES = {
-    "nothing is there": (here(), [], "flights", "new", ""),
-    "the next day": (here(), [log()], "flights", "file", ""),
-    "a log of before records": (here(), [UNKNOWN], "flights", "path", ""),
-    "the user has chosen": (here(chosen=LOGS / "x"), [log()], "x", "chosen", ""),
+    "nothing is there": (given(), [], "flights", "new", ""),
+    "the next day": (given(), [log()], "flights", "file", ""),
+    "a log of before records": (given(), [UNKNOWN], "flights", "path", ""),
+    "the user has chosen": (given(chosen=LOGS / "x"), [log()], "x", "chosen", ""),
     "first save of Untitled, in its kernel": (
-        here("quick", cells=frozenset()), [log(UNTITLED, kernel=K1)], UNTITLED, "kernel", "",
+        given("quick", cells=frozenset()), [log(UNTITLED, kernel=K1)], UNTITLED, "kernel", "",
     ),
     "first save of Untitled, the next day": (
-        here("quick"),
-        [log(UNTITLED), log("other", cells=ids("x"), file=OTHER_FILE)],
+        given("quick"),
+        [log(UNTITLED), log("other", cells=cell_ids("x"), file=OTHER_FILE)],
         UNTITLED,
         "file",
         "",
     ),
     "the next Untitled, in its first cell": (
-        here(UNTITLED, file=OTHER_FILE, cells=ids("n")),
+        given(UNTITLED, file=OTHER_FILE, cells=cell_ids("n")),
         [log(UNTITLED, lives="/w/quick.ipynb")],
         "Untitled-2",
         "new",
         "",
     ),
     "the next Untitled of many": (
-        here(UNTITLED, file=(1, 12), cells=ids("n")),
+        given(UNTITLED, file=(1, 12), cells=cell_ids("n")),
         [
             log(UNTITLED, lives="/w/quick.ipynb"),
-            KnownLog(LOGS / "Untitled-2", LogRecord(cells=ids("z"), notebook="/w/b.ipynb")),
+            KnownLog(LOGS / "Untitled-2", LogRecord(cells=cell_ids("z"), notebook="/w/b.ipynb")),
         ],
         "Untitled-3",
         "new",
         "",
     ),
     "the next Untitled, of which no cell is known": (
-        here(UNTITLED, file=OTHER_FILE, cells=frozenset()),
+        given(UNTITLED, file=OTHER_FILE, cells=frozenset()),
         [log(UNTITLED, lives="/w/quick.ipynb")],
         "Untitled-2",
         "new",
         "",
     ),
     "deleted and made anew, with the number of the old file": (
-        here(cells=ids("n")), [log()], "flights-2", "new", "gone",
+        given(cells=cell_ids("n")), [log()], "flights-2", "new", "gone",
     ),
     "deleted and made anew, no cell in it yet": (
-        here(cells=frozenset()), [log()], "flights-2", "new", "gone",
+        given(cells=frozenset()), [log()], "flights-2", "new", "gone",
     ),
     "the number of a file that is gone went to one of another name": (
-        here("fresh", cells=ids("n")), [log()], "fresh", "new", "",
+        given("fresh", cells=cell_ids("n")), [log()], "fresh", "new", "",
     ),
     "moved with its cells to another disk": (
-        here("moved", file=(2, 7)), [log()], "flights", "cells", "",
+        given("moved", file=(2, 7)), [log()], "flights", "cells", "",
     ),
-    "checked out of git": (here(file=OTHER_FILE), [log()], "flights", "cells", ""),
+    "checked out of git": (given(file=OTHER_FILE), [log()], "flights", "cells", ""),
     "ids written by hand, checked out of git": (
-        here(file=OTHER_FILE, cells=SETUP), [log(cells=SETUP)], "flights", "cells", "",
+        given(file=OTHER_FILE, cells=SETUP), [log(cells=SETUP)], "flights", "cells", "",
     ),
     "ids written by hand, renamed": (
-        here("renamed", cells=SETUP), [log(cells=SETUP)], "flights", "file", "",
+        given("renamed", cells=SETUP), [log(cells=SETUP)], "flights", "file", "",
     ),
     "one of them, in the number of a file that is gone": (
-        here("other", cells=frozenset({"setup", "plot"})),
+        given("other", cells=frozenset({"setup", "plot"})),
         [log(cells=SETUP)],
         "other",
         "new",
         "maybe",
     ),
     "ids written by hand, and those of a notebook that is gone": (
-        here("other", file=OTHER_FILE, cells=SETUP), [log(cells=SETUP)], "other", "new", "maybe",
+        given("other", file=OTHER_FILE, cells=SETUP), [log(cells=SETUP)], "other", "new", "maybe",
     ),
     "one of them, before the notebook was saved": (
-        here("other", file=None, cells=frozenset({"setup"})),
+        given("other", file=None, cells=frozenset({"setup"})),
         [log(cells=SETUP)],
         "other",
         "new",
         "maybe",
     ),
     "ids written by hand, a copy": (
-        here("copy", file=OTHER_FILE, cells=SETUP),
+        given("copy", file=OTHER_FILE, cells=SETUP),
         [log(cells=SETUP, lives="/w/flights.ipynb")],
         "copy",
         "new",
         "copy",
     ),
     "one of them, of a notebook that is there": (
-        here("other", file=OTHER_FILE, cells=frozenset({"setup", "plot", "fit"})),
+        given("other", file=OTHER_FILE, cells=frozenset({"setup", "plot", "fit"})),
         [log(cells=SETUP, lives="/w/flights.ipynb")],
         "other",
         "new",
         "",
     ),
     "a copy, its original there": (
-        here("copy", file=OTHER_FILE), [log(lives="/w/flights.ipynb")], "copy", "new", "copy",
+        given("copy", file=OTHER_FILE), [log(lives="/w/flights.ipynb")], "copy", "new", "copy",
     ),
     "a copy that has its own log by now": (
-        here("copy", file=OTHER_FILE),
+        given("copy", file=OTHER_FILE),
         [log(lives="/w/flights.ipynb", seen=9.0), log("copy", file=OTHER_FILE)],
         "copy",
         "file",
         "",
     ),
     "the original of a copy, checked out of git": (
-        here(file=(1, 12)),
+        given(file=(1, 12)),
         [log(), log("copy", file=OTHER_FILE, seen=9.0, lives="/w/copy.ipynb")],
         "flights",
         "cells",
         "",
     ),
     "the whole folder was copied, log and all": (
-        here(file=OTHER_FILE),
+        given(file=OTHER_FILE),
         [log(log="/v/.nosync/flights", brought=True)],
         "flights",
         "cells",
         "",
     ),
     "another log was opened in the notebook last": (
-        here(),
+        given(),
         [log(seen=1.0), log("adopted", notebook="/w/flights.ipynb", seen=2.0)],
         "adopted",
         "file",
         "",
     ),
     "another log was opened in this kernel last": (
-        here(cells=None),
+        given(cells=None),
         [log(seen=1.0, kernel=K1), log("adopted", seen=2.0, kernel=K1)],
         "adopted",
         "kernel",
         "",
     ),
     "a notebook that keeps no ids of cells": (
-        here(cells=None), [log(cells=())], "flights", "path", "",
+        given(cells=None), [log(cells=())], "flights", "path", "",
     ),
     "one without ids, and another file than the log knows": (
-        here(cells=None, file=OTHER_FILE), [log(cells=())], "flights-2", "new", "gone",
+        given(cells=None, file=OTHER_FILE), [log(cells=())], "flights-2", "new", "gone",
     ),
     "one without ids, renamed": (
-        here("renamed", cells=None), [log(cells=())], "renamed", "new", "maybe",
+        given("renamed", cells=None), [log(cells=())], "renamed", "new", "maybe",
     ),
     "a runner that tells nothing but the path": (
-        here(cells=None, file=None, kernel=""), [log()], "flights", "path", "",
+        given(cells=None, file=None, kernel=""), [log()], "flights", "path", "",
     ),
     "one that tells the path of a notebook that was renamed to it": (
-        here(cells=None, file=None, kernel=""),
+        given(cells=None, file=None, kernel=""),
         [log(notebook="/w/before.ipynb")],
         "flights-2",
         "new",
         "gone",
     ),
     "numbered cells, of which one has a text of another notebook's": (
-        here("other", file=OTHER_FILE, cells=texts("abcd")),
-        [log(cells=texts("axyz"))],
+        given("other", file=OTHER_FILE, cells=text_ids("abcd")),
+        [log(cells=text_ids("axyz"))],
         "other",
         "new",
         "",
     ),
     "numbered cells, with the texts of a notebook that is there": (
-        here("copy", file=OTHER_FILE, cells=texts("abcd")),
-        [log(cells=texts("abx"), lives="/w/flights.ipynb")],
+        given("copy", file=OTHER_FILE, cells=text_ids("abcd")),
+        [log(cells=text_ids("abx"), lives="/w/flights.ipynb")],
         "copy",
         "new",
         "copy",
     ),
     "numbered cells, checked out of git": (
-        here(file=OTHER_FILE, cells=texts("abcd")),
-        [log(cells=texts("abx"))],
+        given(file=OTHER_FILE, cells=text_ids("abcd")),
+        [log(cells=text_ids("abx"))],
         "flights",
         "cells",
         "",
     ),
     "numbered cells, all of them edited": (
-        here(cells=texts("xyz")), [log(cells=texts("ab"))], "flights", "path", "",
+        given(cells=text_ids("xyz")), [log(cells=text_ids("ab"))], "flights", "path", "",
     ),
     "cells that were numbered in the file after the log saw them": (
-        here(cells=texts("ab")), [log()], "flights", "path", "",
+        given(cells=text_ids("ab")), [log()], "flights", "path", "",
     ),
     "numbered cells, renamed and all of them edited": (
-        here("renamed", cells=texts("xyz")), [log(cells=texts("ab"))], "renamed", "new", "maybe",
+        given("renamed", cells=text_ids("xyz")), [log(cells=text_ids("ab"))],
+        "renamed", "new", "maybe",
     ),
     "numbered cells, in another file of the name": (
-        here(file=OTHER_FILE, cells=texts("xyz")),
-        [log(cells=texts("ab"))],
+        given(file=OTHER_FILE, cells=text_ids("xyz")),
+        [log(cells=text_ids("ab"))],
         "flights-2",
         "new",
         "gone",
     ),
     "a former name of another notebook's log": (
-        here(UNTITLED, file=OTHER_FILE, cells=ids("n")),
+        given(UNTITLED, file=OTHER_FILE, cells=cell_ids("n")),
         [log("sales", former=(str(LOGS / UNTITLED),))],
         "Untitled-2",
         "new",
         "",
     ),
     "another notebook took its log": (
-        here("sales", file=OTHER_FILE, cells=ids("xy")),
+        given("sales", file=OTHER_FILE, cells=cell_ids("xy")),
         [log(lives="/w/flights.ipynb", previous=("/w/sales.ipynb", OTHER_FILE))],
         "sales",
         "new",
         "taken",
     ),
     "a new notebook with the name of one whose log was taken": (
-        here("sales", file=(1, 12), cells=ids("n")),
+        given("sales", file=(1, 12), cells=cell_ids("n")),
         [log(lives="/w/flights.ipynb", previous=("/w/sales.ipynb", OTHER_FILE))],
         "sales",
         "new",
@@ -301,35 +302,35 @@ def test_log_folder_takes_name_of_notebook(case: str) -> None:
     name, automatic, others, expected = RENAMES[case]
     own = log(name, notebook="/w/flights.ipynb", automatic=automatic)
     taken = [
-        log(each, notebook=f"/w/{i}.ipynb", file=(2, i), cells=ids("z"), lives=f"/w/{i}.ipynb")
+        log(each, notebook=f"/w/{i}.ipynb", file=(2, i), cells=cell_ids("z"), lives=f"/w/{i}.ipynb")
         for i, each in enumerate(others)
     ]
-    verdict = resolve_log(here(), [own, *taken])
+    verdict = resolve_log(given(), [own, *taken])
     assert verdict.log == own.path
     assert verdict.rename == (None if expected is None else LOGS / expected)
 
 
 def test_log_folder_chosen_by_user_or_elsewhere_keeps_name() -> None:
     own = log(UNTITLED, notebook="/w/flights.ipynb", automatic=True)
-    assert resolve_log(here(chosen=own.path), [own]).rename is None
+    assert resolve_log(given(chosen=own.path), [own]).rename is None
     elsewhere = own._replace(path=Path("/v/.nosync/Untitled"))
-    verdict = resolve_log(here(), [elsewhere])
+    verdict = resolve_log(given(), [elsewhere])
     assert (verdict.log, verdict.rename) == (elsewhere.path, None)
 
 
 def test_former_name_of_log_is_free_for_same_log() -> None:
     own = log(UNTITLED, automatic=True, former=(str(LOGS / "flights"),))
-    assert resolve_log(here(), [own]).rename == LOGS / "flights"
+    assert resolve_log(given(), [own]).rename == LOGS / "flights"
 
 
 def test_facts_of_other_notebook_are_dropped_when_log_is_adopted() -> None:
     known = log().record
     assert known is not None
-    assert is_same_notebook(here("copy"), known)
-    assert is_same_notebook(here("moved", cells=ids("z"), kernel=K2), known)
-    assert is_same_notebook(here(cells=None, file=OTHER_FILE), known)
-    assert not is_same_notebook(here(cells=ids("z")), known)
-    assert not is_same_notebook(here("other", cells=None), known)
+    assert is_same_notebook(given("copy"), known)
+    assert is_same_notebook(given("moved", cells=cell_ids("z"), kernel=K2), known)
+    assert is_same_notebook(given(cells=None, file=OTHER_FILE), known)
+    assert not is_same_notebook(given(cells=cell_ids("z")), known)
+    assert not is_same_notebook(given("other", cells=None), known)
 
 
 def notebook_file(path: Path, *cells: tuple[str, str]) -> Path:
@@ -376,7 +377,9 @@ def test_no_tutorial_is_copy_of_another(tmp_path: Path) -> None:
             if name == other:
                 continue
             known = log(other, cells=tuple(its.cells or ()), lives=its.path)
-            assert resolve_log(here(name, file=file.file, cells=file.cells), [known]).relation == ""
+            assert (
+                resolve_log(given(name, file=file.file, cells=file.cells), [known]).relation == ""
+            )
 
 
 def test_file_without_cell_ids_has_no_identified_cells(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ VALUES = "[('AA', 2, 30), ('UA', 1, 5)]"
 
 
 @pytest.fixture
-def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def notebook_without_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a notebook whose log had a replica and was deleted."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
     with closing(Kernel(tmp_path)) as kernel:
@@ -31,10 +31,10 @@ def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.fault(33)
-def test_notebook_of_lost_log_restores_it_from_replicas(lost: Path) -> None:
-    listed = lost / "keys" / "replicas.json"
+def test_notebook_of_lost_log_restores_it_from_replicas(notebook_without_log: Path) -> None:
+    listed = notebook_without_log / "keys" / "replicas.json"
     assert listed.stat().st_mode & 0o777 == 0o600
-    with closing(Kernel(lost)) as kernel:
+    with closing(Kernel(notebook_without_log)) as kernel:
         reply = kernel.run(SHOW)
         assert "restored from" in reply
         assert VALUES in reply
@@ -43,8 +43,8 @@ def test_notebook_of_lost_log_restores_it_from_replicas(lost: Path) -> None:
 
 
 @pytest.mark.fault(33)
-def test_other_notebook_is_offered_restore_command(lost: Path) -> None:
-    with closing(Kernel(lost, notebook="other.ipynb")) as kernel:
+def test_other_notebook_is_offered_restore_command(notebook_without_log: Path) -> None:
+    with closing(Kernel(notebook_without_log, notebook="other.ipynb")) as kernel:
         reply = kernel.run(FLIGHTS)
         (line,) = [line for line in reply.text.splitlines() if "is missing" in line]
         assert "%dd open .nosync/flights" in line
@@ -52,9 +52,9 @@ def test_other_notebook_is_offered_restore_command(lost: Path) -> None:
 
 
 @pytest.mark.fault(33, 34)
-def test_reset_starts_new_log_after_deletion(lost: Path) -> None:
-    (lost / "copies").rename(lost / "away")
-    with closing(Kernel(lost)) as kernel:
+def test_reset_starts_new_log_after_deletion(notebook_without_log: Path) -> None:
+    (notebook_without_log / "copies").rename(notebook_without_log / "away")
+    with closing(Kernel(notebook_without_log)) as kernel:
         reply = kernel.run(SHOW)
         assert reply.status == "error"
         assert "%dd reset" in reply

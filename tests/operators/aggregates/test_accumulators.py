@@ -28,7 +28,7 @@ values = {"double": st.floats(width=64), "bigint": st.integers(-(2**63), 2**63 -
 counts = st.one_of(st.integers(-2, 2), st.sampled_from([2**32, -(2**32), 2**33]))
 
 
-def of(type_: str, drawn: list[tuple[Any, int, int]]) -> Slots | str:
+def slots_of_rows(type_: str, drawn: list[tuple[Any, int, int]]) -> Slots | str:
     """The slots of (value, count, group), or "too many" beyond 64 bits."""
     dtype = np.float64 if type_ == "double" else np.int64
     column = np.array([value for value, _, _ in drawn], dtype)
@@ -41,7 +41,7 @@ def of(type_: str, drawn: list[tuple[Any, int, int]]) -> Slots | str:
         return "too many"
 
 
-def plain(slots: Slots | str) -> Any:
+def nonzero_slots(slots: Slots | str) -> Any:
     """Slots without those that are all zero."""
     if isinstance(slots, str):
         return slots
@@ -55,9 +55,9 @@ def test_chunked_contributions_equal_single_addition(type_: str, data: st.DataOb
         st.lists(st.tuples(values[type_], counts, st.integers(0, GROUPS - 1)), max_size=12)
     )
     drawn.sort(key=lambda each: each[2])
-    at_once = of(type_, drawn)
+    at_once = slots_of_rows(type_, drawn)
     with mock.patch.object(aggregate, "AT_ONCE", 3):
-        assert plain(of(type_, drawn)) == plain(at_once)
+        assert nonzero_slots(slots_of_rows(type_, drawn)) == nonzero_slots(at_once)
 
 
 @pytest.mark.parametrize("bins_max", [0, aggregate.BINS_MAX], ids=["bin by bin", "at once"])
@@ -65,11 +65,11 @@ def test_chunked_contributions_equal_single_addition(type_: str, data: st.DataOb
 def test_scalar_contributions_equal_vectorised_ones(bins_max: int, data: st.DataObject) -> None:
     each = st.tuples(st.one_of(values["double"], st.floats(-1e6, 1e6)), counts, st.integers(0, 3))
     drawn = data.draw(st.lists(each, min_size=1, max_size=aggregate.FEW))
-    few = of("double", drawn)
+    few = slots_of_rows("double", drawn)
     with mock.patch.multiple(aggregate, FEW=0, BINS_MAX=bins_max):
-        many = of("double", drawn)
+        many = slots_of_rows("double", drawn)
     # Of many the products alone may be too much, though they fit together.
-    assert plain(few) == plain(many) or (many == "too many" != few)
+    assert nonzero_slots(few) == nonzero_slots(many) or (many == "too many" != few)
 
 
 @given(st.data(), st.integers(1, 4))
@@ -95,15 +95,15 @@ def test_contributions_of_several_columns_equal_those_of_each(
     each: Slots = {}
     for alone in given_:
         each |= feed_contributions(alone, diff, number, GROUPS)
-    assert plain(together) == plain(each)
+    assert nonzero_slots(together) == nonzero_slots(each)
 
 
 def test_intermediate_count_may_exceed_64_bits() -> None:
     drawn = [(1.0, 2**34, 0)] * 4 + [(1.0, -(2**34), 0)] * 4
-    whole = of("double", drawn)
+    whole = slots_of_rows("double", drawn)
     assert not isinstance(whole, str)
     with mock.patch.object(aggregate, "AT_ONCE", 4):
-        assert plain(of("double", drawn)) == plain(whole) == {}
+        assert nonzero_slots(slots_of_rows("double", drawn)) == nonzero_slots(whole) == {}
 
 
 def test_memory_of_contributions_is_bounded() -> None:

@@ -30,7 +30,7 @@ INTEGERS = st.sampled_from(["tinyint", "smallint", "int", "bigint"])
 pytestmark = pytest.mark.usefixtures("no_disk")
 
 
-def agrees(
+def check_against_model(
     data: st.DataObject,
     of: Sequence[str],
     calls: Mapping[str, Call],
@@ -69,7 +69,7 @@ def test_sums_counts_and_means_equal_model(data: st.DataObject, together: int) -
         "avg(c2)": ("avg", 2),
     }
     with mock.patch.object(aggregate, "_TOGETHER", together):
-        agrees(data, ("string", "int", "double"), calls)
+        check_against_model(data, ("string", "int", "double"), calls)
 
 
 @given(st.data(), all_types, types)
@@ -88,7 +88,7 @@ def test_distinct_counts_lists_and_by_aggregates_equal_model(
         "min(c1)": ("min", 1),
         "max(distinct c1)": ("max", 1),
     }
-    agrees(data, ("string", of, order), calls)
+    check_against_model(data, ("string", of, order), calls)
 
 
 @given(st.data(), INTEGERS)
@@ -98,7 +98,7 @@ def test_bit_aggregates_equal_model(data: st.DataObject, of: str) -> None:
         for name in ("and", "or", "xor")
         for each in ("", "distinct ")
     }
-    agrees(data, ("boolean", of, "int"), calls)
+    check_against_model(data, ("boolean", of, "int"), calls)
 
 
 @given(st.data())
@@ -111,7 +111,7 @@ def test_boolean_aggregates_equal_model(data: st.DataObject) -> None:
         "some(c1)": ("bool_or", 1),
         "count(distinct c1)": ("distinct count", 1),
     }
-    agrees(data, ("boolean", "boolean", "int"), calls)
+    check_against_model(data, ("boolean", "boolean", "int"), calls)
 
 
 SPREADS: dict[str, Call] = {
@@ -133,13 +133,13 @@ def test_variances_and_sums_are_exact(data: st.DataObject, of: str) -> None:
         "avg(distinct c1)": ("distinct avg", 1),
     }
     decimal = of.startswith("decimal")  # whose averages have a range, and with b may leave it
-    agrees(data, ("boolean", of, "int"), SPREADS | sums, negative=not decimal)
+    check_against_model(data, ("boolean", of, "int"), SPREADS | sums, negative=not decimal)
 
 
 @given(st.data(), st.lists(st.floats(), min_size=1, max_size=8))
 def test_variances_of_any_doubles_are_exact(data: st.DataObject, numbers: list[float]) -> None:
     pool = st.tuples(st.booleans(), st.none() | st.sampled_from(numbers), st.just(0))
-    agrees(data, ("boolean", "double", "int"), SPREADS, pool=pool)
+    check_against_model(data, ("boolean", "double", "int"), SPREADS, pool=pool)
 
 
 @given(st.data(), st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=8))
@@ -147,7 +147,7 @@ def test_variances_of_wide_integers_use_their_doubles(
     data: st.DataObject, numbers: list[int]
 ) -> None:
     pool = st.tuples(st.booleans(), st.none() | st.sampled_from(numbers), st.just(0))
-    agrees(data, ("boolean", "bigint", "int"), SPREADS, pool=pool)
+    check_against_model(data, ("boolean", "bigint", "int"), SPREADS, pool=pool)
 
 
 @given(st.data(), st.sampled_from([(10, 2), (38, 10), (38, 0), (18, 18)]))
@@ -166,7 +166,7 @@ def test_sums_and_means_of_decimals_are_exact(data: st.DataObject, width: tuple[
         "max(c1)": ("max", 1),
     }
     of = ("boolean", f"decimal({precision},{scale})", "int")
-    agrees(data, of, calls, pool=pool, negative=False)
+    check_against_model(data, of, calls, pool=pool, negative=False)
 
 
 @given(st.data())
@@ -216,7 +216,7 @@ def test_keys_and_values_with_equal_hashes_stay_apart(
         "stddev(distinct c2)": ("distinct stddev_samp", 2),
     }
     with weak_hashes(buckets):
-        agrees(data, (key, of, "int"), calls)
+        check_against_model(data, (key, of, "int"), calls)
 
 
 def test_aggregates_of_no_rows_are_one_row(session: Session) -> None:

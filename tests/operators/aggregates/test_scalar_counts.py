@@ -67,7 +67,7 @@ def run(operator: Aggregate, epochs: list[list[Any]], *, few: bool) -> list[Any]
         except CountError:
             return [*made, "too many"]
         (emitted,) = step.emitted
-        made.append((plain(output), None if emitted is None else sorted(plain(emitted.updates))))
+        made.append((texts(output), None if emitted is None else sorted(texts(emitted.updates))))
         if emitted is not None:
             trace = trace.with_batch(arrange(layout, emitted.updates))
         if epoch % 2:  # a memo knows some groups, or none
@@ -75,7 +75,7 @@ def run(operator: Aggregate, epochs: list[list[Any]], *, few: bool) -> list[Any]
     return made
 
 
-def plain(updates: Updates | None) -> list[str]:
+def texts(updates: Updates | None) -> list[str]:
     if updates is None:
         return []
     columns = [column.tolist() for column in updates.columns]

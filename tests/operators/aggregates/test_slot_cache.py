@@ -15,7 +15,7 @@ from nosync_nb.operators.aggregates import accumulators, slot_cache
 from nosync_nb.trace import Trace
 
 
-def looks(session: Any, commit: Any) -> int:
+def lookups(session: Any, commit: Any) -> int:
     """The number of groups that the stage looks up in its trace during a commit."""
     count = 0
     stored = accumulators.stored
@@ -34,13 +34,13 @@ def test_only_uncached_groups_are_looked_up(session: Any) -> None:
     rows = session.input("rows", "k string, x int")
     stage = session.stage("stage", rows.group_by("k").agg(n="count(*)", s="sum(x)"))
     rows.insert([("a", 1), ("b", 2)])
-    assert looks(session, session.commit) == 2
+    assert lookups(session, session.commit) == 2
     rows.insert([("a", 5), ("b", 7), ("c", 1)])
-    assert looks(session, session.commit) == 1
+    assert lookups(session, session.commit) == 1
     rows.remove([("a", 1), ("a", 5)])
-    assert looks(session, session.commit) == 0
+    assert lookups(session, session.commit) == 0
     rows.insert([("a", 9)])
-    assert looks(session, session.commit) == 0
+    assert lookups(session, session.commit) == 0
     assert stage.rows() == [("a", 1, 9), ("b", 2, 9), ("c", 1, 1)]
 
 
@@ -60,7 +60,7 @@ def test_failed_epoch_leaves_no_group_in_cache(session: Any) -> None:
         session.commit()
     session.discard()
     rows.insert([("a",)])
-    assert looks(session, session.commit) == 1, "what the failed epoch took is looked up again"
+    assert lookups(session, session.commit) == 1, "what the failed epoch took is looked up again"
     assert stage.rows() == [("a", 2), ("b", 2)]
 
 
@@ -75,10 +75,10 @@ def test_cache_is_bounded(session: Any) -> None:
                 traces_of(session)[number] for node in graph_of(session) for number in node.state
             )
             assert known_of(trace.memos[0]) <= 12
-    assert stage.rows() == stage_from_scratch(rows)
+    assert stage.rows() == expected_counts(rows)
 
 
-def stage_from_scratch(rows: Any) -> list[tuple[int, int]]:
+def expected_counts(rows: Any) -> list[tuple[int, int]]:
     return sorted(Counter(row.k for row in rows.rows()).items())
 
 

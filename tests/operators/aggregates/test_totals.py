@@ -40,14 +40,14 @@ def slots_of(groups: list[list[Any]], type_: str, dtype: Any) -> tuple[Slots, An
     return slots, np.bincount(number, minlength=GROUPS)
 
 
-def same(left: list[Any], right: list[Any]) -> bool:
+def same_bits(left: list[Any], right: list[Any]) -> bool:
     """Compares values bit by bit; all NaN are equal."""
     return [np.float64(v).tobytes() if v == v else "NaN" for v in left if v is not None] == [
         np.float64(v).tobytes() if v == v else "NaN" for v in right if v is not None
     ] and [v is None for v in left] == [v is None for v in right]
 
 
-def both(function: str, groups: list[list[Any]], type_: str, result: str, dtype: Any) -> bool:
+def same_paths(function: str, groups: list[list[Any]], type_: str, result: str, dtype: Any) -> bool:
     """Compares the vectorised path, which must apply, with the scalar path."""
     slots, count = slots_of(groups, type_, dtype)
     quick = group_totals(function, slots, BASE, type_, result, count)
@@ -56,7 +56,7 @@ def both(function: str, groups: list[list[Any]], type_: str, result: str, dtype:
         results.sum_column if function == "sum" else results.mean_column
     )
     plain = results.totals_column(compute(slots, BASE, type_, result, count), result)
-    return same(to_pylist(quick, result), to_pylist(plain, result))
+    return same_bits(to_pylist(quick, result), to_pylist(plain, result))
 
 
 @given(
@@ -71,7 +71,7 @@ def test_float_sums_are_rounded_like_integer_sums(groups: list[list[float]]) -> 
     quick = results.sum_column(slots, BASE, "double", "double", count)
     with mock.patch.object(results, "GREATEST", results.LEAST - 1):
         exact = results.sum_column(slots, BASE, "double", "double", count)
-    assert same(quick, exact)
+    assert same_bits(quick, exact)
 
 
 def test_small_sums_use_no_wide_integers() -> None:
@@ -91,7 +91,7 @@ def test_small_sums_use_no_wide_integers() -> None:
 def test_totals_of_doubles_equal_those_of_each_group(
     groups: list[list[float]], function: str
 ) -> None:
-    assert both(function, groups, "double", "double", np.float64)
+    assert same_paths(function, groups, "double", "double", np.float64)
 
 
 @given(st.lists(integers, max_size=8), st.sampled_from([("sum", "bigint"), ("avg", "double")]))
@@ -100,7 +100,7 @@ def test_totals_of_integers_equal_those_of_each_group(
 ) -> None:
     slots, count = slots_of(groups, "bigint", np.int64)
     if group_totals(asked[0], slots, BASE, "bigint", asked[1], count) is not None:
-        assert both(asked[0], groups, "bigint", asked[1], np.int64)
+        assert same_paths(asked[0], groups, "bigint", asked[1], np.int64)
 
 
 def test_totals_of_small_integers_are_vectorised() -> None:
@@ -108,7 +108,7 @@ def test_totals_of_small_integers_are_vectorised() -> None:
     slots, count = slots_of(groups, "bigint", np.int64)
     for function, result in (("sum", "bigint"), ("avg", "double")):
         assert group_totals(function, slots, BASE, "bigint", result, count) is not None
-        assert both(function, groups, "bigint", result, np.int64)
+        assert same_paths(function, groups, "bigint", result, np.int64)
 
 
 @pytest.mark.parametrize("number", [2**62, -(2**62), 2**63 - 1])

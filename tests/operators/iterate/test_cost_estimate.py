@@ -50,7 +50,7 @@ PROGRAMS: Mapping[str, Any] = {
 }
 
 
-class Dice(LoopCostEstimate):
+class RandomCostEstimate(LoopCostEstimate):
     """A cost estimate with random answers."""
 
     chance: random.Random
@@ -117,10 +117,10 @@ def test_loop_is_right_under_any_choice_of_method(
     chosen = dict.fromkeys(
         ("followed", "kept", "rested", "kept after rest", "rested after rest"), 0
     )
-    monkeypatch.setattr(Dice, "chance", chance, raising=False)
-    monkeypatch.setattr(Dice, "chosen", chosen, raising=False)
-    monkeypatch.setattr(loop, "LoopCostEstimate", Dice)
-    monkeypatch.setattr(loop.Loop, "memo", Dice)
+    monkeypatch.setattr(RandomCostEstimate, "chance", chance, raising=False)
+    monkeypatch.setattr(RandomCostEstimate, "chosen", chosen, raising=False)
+    monkeypatch.setattr(loop, "LoopCostEstimate", RandomCostEstimate)
+    monkeypatch.setattr(loop.Loop, "memo", RandomCostEstimate)
     names = dict(chance.sample(sorted(PROGRAMS.items()), 3))
     session = nosync_nb.open(tmp_path / "log")
     edges = session.input("edges", EDGES)
@@ -165,7 +165,7 @@ def test_loop_is_right_under_any_choice_of_method(
 # -- what is chosen --------------------------------------------------------------------------------
 
 
-def resting(session: Session) -> bool:
+def has_resting_loop(session: Session) -> bool:
     """Returns True if some loop rests."""
     services_of(session).gate.run_pre_write_tasks()
     marks = [
@@ -197,7 +197,7 @@ def test_resting_loop_retries_at_growing_intervals(dense: list[bool]) -> None:
             tried = 1
 
 
-def tangle() -> list[tuple[int, int]]:
+def dense_edges() -> list[tuple[int, int]]:
     """Edges among which every rank depends on every edge."""
     chance = random.Random(1)
     return [(chance.randrange(80), chance.randrange(80)) for _ in range(320)]
@@ -207,10 +207,10 @@ def test_dense_loop_is_recomputed_and_logs_only_its_result(tmp_path: Path) -> No
     with nosync_nb.open(tmp_path / "log") as session:
         edges = session.input("edges", EDGES)
         ranks = session.stage("ranks", graphs.pagerank(edges))
-        edges.insert(tangle())
+        edges.insert(dense_edges())
         session.commit()
         first = session.stats["touched"]
-        assert not resting(session)
+        assert not has_resting_loop(session)
         work, bytes_ = [], []
         for epoch in range(40):
             before = session.stats["touched"], log_of(session).head.offset
@@ -218,14 +218,14 @@ def test_dense_loop_is_recomputed_and_logs_only_its_result(tmp_path: Path) -> No
             session.commit()
             work.append(session.stats["touched"] - before[0])
             bytes_.append(log_of(session).head.offset - before[1])
-        assert resting(session)
+        assert has_resting_loop(session)
         assert held(ranks) == held(graphs.pagerank(edges))
     assert max(work) <= 2 * first, "an epoch costs at most what giving up and running anew cost"
     assert sorted(work)[20] <= 1.1 * first
     assert sum(work[20:]) <= 1.1 * sum(work[:20])
     assert sorted(bytes_)[20] < 80 * 2 * 3 * 24, "the ranks, not what led to them"
     with nosync_nb.open(tmp_path / "log") as session:
-        assert resting(session)
+        assert has_resting_loop(session)
         session["edges"].insert([(7, 70)])
         session.commit()
         assert held(session["ranks"]) == held(graphs.pagerank(session["edges"]))
@@ -234,17 +234,17 @@ def test_dense_loop_is_recomputed_and_logs_only_its_result(tmp_path: Path) -> No
 def test_loop_returns_to_increments_after_small_changes(session: Session) -> None:
     edges = session.input("edges", EDGES)
     session.stage("ranks", graphs.pagerank(edges))
-    edges.insert(tangle())
+    edges.insert(dense_edges())
     session.commit()
     first = session.stats["touched"]
     for epoch in range(4):
         (edges.remove if epoch % 2 else edges.insert)([(5, 60)])
         session.commit()
-    assert resting(session)
+    assert has_resting_loop(session)
     for node in range(PATIENCE_MAX + 2):  # links that nobody links to
         edges.insert([(1000 + node, 2000 + node)])
         session.commit()
-    assert not resting(session)
+    assert not has_resting_loop(session)
     before = session.stats["touched"]
     edges.insert([(5000, 6000)])
     session.commit()

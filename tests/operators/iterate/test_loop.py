@@ -31,7 +31,7 @@ def state_rows(session: Session, stage: str) -> int:
     return total
 
 
-def reach(roots: Collection, edges: Collection) -> Collection:
+def reachable(roots: Collection, edges: Collection) -> Collection:
     return roots.iterate(
         lambda r: r.join(edges, on={"node": "src"}).select("dst as node").concat(roots).distinct()
     )
@@ -42,7 +42,7 @@ def reach(roots: Collection, edges: Collection) -> Collection:
 
 def test_removed_edge_removes_nodes_of_unreachable_cycle(session: Session) -> None:
     edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
-    stage = session.stage("reach", reach(roots, edges))
+    stage = session.stage("reach", reachable(roots, edges))
     roots.insert([(1,)])
     edges.insert([(1, 2), (2, 3), (3, 2)])
     session.commit()
@@ -86,8 +86,8 @@ def test_rounds_limit_applications_of_body(session: Session) -> None:
 
 def test_equal_loops_do_not_interfere(session: Session) -> None:
     edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
-    first = session.stage("first", reach(roots, edges))
-    both = session.stage("both", reach(roots, edges).concat(reach(roots, edges)))
+    first = session.stage("first", reachable(roots, edges))
+    both = session.stage("both", reachable(roots, edges).concat(reachable(roots, edges)))
     roots.insert([(1,)])
     edges.insert([(1, 2), (2, 1), (2, 3)])
     session.commit()
@@ -175,7 +175,7 @@ def test_loop_may_be_nested_three_times(session: Session) -> None:
 def test_first_epoch_after_restart_is_incremental(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
-        session.stage("reach", reach(roots, edges))
+        session.stage("reach", reachable(roots, edges))
         roots.insert([(1,)])
         edges.insert([(1, 2), (2, 3), (3, 2), (3, 4)])
         session.commit()
@@ -200,7 +200,7 @@ def test_work_of_loop_follows_change_not_size(tmp_path: Path) -> None:
         rng = np.random.default_rng(1)
         with nosync_nb.open(tmp_path / f"log{size}", spark_rows=1 << 40) as session:
             edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
-            session.stage("reach", reach(roots, edges))
+            session.stage("reach", reachable(roots, edges))
             roots.insert([(0,)])
             made = rng.integers(0, size, (2, 5 * size)).astype(np.int32)
             edges.insert(pa.table({"src": made[0], "dst": made[1]}))
@@ -218,7 +218,7 @@ def test_work_of_loop_follows_change_not_size(tmp_path: Path) -> None:
 # -- what is refused ---------------------------------------------------------------------------
 
 
-def refused(session: Session, error: type[Exception], match: str, make: Callable[[], Any]) -> None:
+def refuses(session: Session, error: type[Exception], match: str, make: Callable[[], Any]) -> None:
     before = session.now, set(session.stages)
     with pytest.raises(error, match=match):
         make()
@@ -234,7 +234,7 @@ def test_invalid_loops_are_refused_at_definition(session: Session, tmp_path: Pat
         return value.distinct()
 
     def case(error: type[Exception], match: str, make: Callable[[], Any]) -> None:
-        refused(session, error, match, make)
+        refuses(session, error, match, make)
 
     case(StageError, "does not use its variable", lambda: roots.iterate(lambda r: roots))
     case(StageError, "rounds=0", lambda: roots.iterate(lambda r: r, rounds=0))
@@ -293,7 +293,7 @@ def test_body_may_only_describe(session: Session, what: str) -> None:
         lambda: numbers.iterate(lambda v: v.iterate(body)),
     ):
         said = f"{what} inside the body of a loop is not possible"
-        refused(session, StageError, said, build)
+        refuses(session, StageError, said, build)
     assert session.pending == {}
     assert set(session.inputs) == {"numbers"}
     deeds[what]()  # outside of the body nothing is refused
@@ -309,7 +309,7 @@ def test_body_cannot_read_its_variable(session: Session) -> None:
         lambda v: v.map(lambda row: (row.n,)),
     ):
         body: Callable[[Collection], Any] = lambda v, look=look: look(v) and v  # noqa: E731
-        refused(
+        refuses(
             session, StageError, "cannot be read in the body", lambda b=body: numbers.iterate(b)
         )
     numbers.iterate(lambda v: v.distinct() if not other.rows() else v)
@@ -319,7 +319,7 @@ def test_body_of_wrong_signature_names_expected_one(session: Session) -> None:
     a, b = session.input("a", "n int"), session.input("b", "n int")
 
     def case(error: type[Exception], match: str, make: Callable[[], Any]) -> None:
-        refused(session, error, match, make)
+        refuses(session, error, match, make)
 
     one = "must accept one argument, its variable"
     case(StageError, rf"body <lambda>\(\) {one}", lambda: a.iterate(lambda: a))  # type: ignore[arg-type,misc]

@@ -32,7 +32,7 @@ def named(edges: Collection) -> Collection:
     return edges.select(name.format("src"), name.format("dst"))
 
 
-def behind(edges: Collection) -> Collection:
+def reached_from_one(edges: Collection) -> Collection:
     """The nodes reached from 1, null included, without the neighbours of 2."""
     start = named(edges).filter("src = 'node 1'").select("src AS node")
     far = named(edges).filter("src = 'node 2'").select("dst AS node")
@@ -80,7 +80,7 @@ def counted(edges: Collection) -> Collection:
     )
 
 
-def winners(edges: Collection) -> Collection:
+def extremes(edges: Collection) -> Collection:
     """Extremes by an order with ties, with null values and orders."""
     ends = named(edges)
     return ends.iterate(
@@ -112,10 +112,10 @@ PROGRAMS: dict[str, Any] = {
     "ranks": lambda edges: graphs.pagerank(edges, rounds=4),
     "paths": lambda edges: closure(edges).iterate(closure, rounds=2),
     "sides": both_ways,
-    "behind": behind,
+    "behind": reached_from_one,
     "sums": sums,
     "counted": counted,
-    "winners": winners,
+    "winners": extremes,
 }
 
 
@@ -143,12 +143,12 @@ def test_row_path_equals_batch_path(
     ):
         monkeypatch.setattr(key_cache, "WHOLE_ROWS", whole)
         monkeypatch.setattr(key_cache, "SUMS_MAX", most)
-        follow(PROGRAMS[name], seed, tmp_path / str(seed), monkeypatch)
+        compare_paths(PROGRAMS[name], seed, tmp_path / str(seed), monkeypatch)
     assert counts.tried["rows"] >= 12
     assert counts.tried["traces"] >= 30
 
 
-def follow(build: Any, seed: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def compare_paths(build: Any, seed: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compares both paths over random edits."""
     chance = random.Random(seed)
     live = [(chance.randrange(NODES), chance.randrange(NODES)) for _ in range(NODES)]
@@ -202,7 +202,7 @@ def test_row_cache_is_right_after_failed_epochs(
     assert counts.tried["rows"] >= 25, "those that failed too"
 
 
-def moved(edges: Collection) -> Collection:
+def endless_tokens(edges: Collection) -> Collection:
     """Tokens that move along all edges in each round, and never stop."""
     return edges.filter("src = 0").iterate(
         lambda held: held.join(edges.rename({"src": "dst", "dst": "to"}), on="dst").select(
@@ -223,7 +223,7 @@ def test_row_path_raises_divergence_like_batch_path(
 ) -> None:
     counts = Counts(monkeypatch)
     live = [(0, 1), (1, 2)]
-    stage = session.stage("stage", moved(session.input("edges", EDGES)))
+    stage = session.stage("stage", endless_tokens(session.input("edges", EDGES)))
     for each in [(0, 5), (5, 6), (6, 7)]:
         live.append(each)
         commit(session, live)
@@ -233,11 +233,11 @@ def test_row_path_raises_divergence_like_batch_path(
             commit(session, [*live, *more])
     assert counts.tried["rows"] == 2
     commit(session, [*live, (7, 8)])
-    assert held(stage) == held(moved(session["edges"]))
+    assert held(stage) == held(endless_tokens(session["edges"]))
 
 
 @pytest.fixture
-def mirrors(monkeypatch: pytest.MonkeyPatch) -> list[key_cache.LoopKeyCaches]:
+def loop_caches(monkeypatch: pytest.MonkeyPatch) -> list[key_cache.LoopKeyCaches]:
     """The row caches that loops create during a test."""
     made: list[key_cache.LoopKeyCaches] = []
 
@@ -251,7 +251,7 @@ def mirrors(monkeypatch: pytest.MonkeyPatch) -> list[key_cache.LoopKeyCaches]:
 
 
 def test_oversized_row_cache_is_discarded(
-    tmp_path: Path, mirrors: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, loop_caches: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = Counts(monkeypatch)
     with nosync_nb.open(tmp_path / "log") as session:
@@ -263,13 +263,13 @@ def test_oversized_row_cache_is_discarded(
             monkeypatch.setattr(loop, "ROWS_MAX", 1 << 40 if epoch < 3 else 0)
             edges.insert([(epoch, 30 + epoch)])
             session.commit()
-            assert len(mirrors) == 1 + max(0, epoch - 3)
+            assert len(loop_caches) == 1 + max(0, epoch - 3)
         assert held(parts) == held(graphs.connected_components(edges))
     assert counts.tried == Counter(rows=6)
 
 
 def test_row_cache_has_neighbourhood_of_change_only(
-    tmp_path: Path, mirrors: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, loop_caches: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_cache, "WHOLE_ROWS", 0)
     for count in (20, 200):
@@ -280,7 +280,7 @@ def test_row_cache_has_neighbourhood_of_change_only(
             session.commit()
             edges.insert([(1, 2)])
             session.commit()
-    assert mirrors[0].rows_count == mirrors[1].rows_count > 0
+    assert loop_caches[0].rows_count == loop_caches[1].rows_count > 0
 
 
 def test_key_with_too_many_rows_uses_batch_path(
@@ -301,7 +301,7 @@ def test_key_with_too_many_rows_uses_batch_path(
 
 
 def test_row_cache_is_rebuilt_at_growing_intervals(
-    tmp_path: Path, mirrors: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, loop_caches: list[key_cache.LoopKeyCaches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_cache, "WHOLE_ROWS", 0)
     monkeypatch.setattr(key_cache, "ROWS_MAX", 50)
@@ -315,7 +315,7 @@ def test_row_cache_is_rebuilt_at_growing_intervals(
             edges.insert([(-epoch, 50)])
             session.commit()
         assert held(parts) == held(graphs.connected_components(edges))
-    assert 3 < len(mirrors) < 7
+    assert 3 < len(loop_caches) < 7
 
 
 def test_row_cache_is_dropped_after_epoch_of_batch_path(session: Session) -> None:

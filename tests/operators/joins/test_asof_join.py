@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 @pytest.fixture(scope="module")
-def few_at_first() -> Iterator[None]:
+def small_first_lookup() -> Iterator[None]:
     """Makes the first lookup so small that a second one is needed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asof_join, "_LOOK", 1)
@@ -34,7 +34,7 @@ def few_at_first() -> Iterator[None]:
         yield
 
 
-def latest(left: Bag, right: Bag, tolerance: int | None = None) -> Bag:
+def asof_rows(left: Bag, right: Bag, tolerance: int | None = None) -> Bag:
     """Rows (key, time, x) with y of the last (key, time, y) at or before their time."""
     there = [r for r, n in right.items() if n > 0 and None not in r[:2]]
     found = []
@@ -71,7 +71,7 @@ rows = st.tuples(
 )
 
 
-@pytest.mark.usefixtures("few_at_first")
+@pytest.mark.usefixtures("small_first_lookup")
 @given(st.data(), st.none() | st.sampled_from([0, 2, 2**64]))
 def test_negative_count_is_no_match_in_asof_join(
     data: st.DataObject, tolerance: int | None
@@ -80,18 +80,18 @@ def test_negative_count_is_no_match_in_asof_join(
         data,
         {"a": SIDE, "b": SIDE},
         lambda a, b: joined(a.concat(b.negate()), b.concat(a.negate()), tolerance),
-        lambda a, b: latest(
+        lambda a, b: asof_rows(
             model.concat(a, model.negated(b)), model.concat(b, model.negated(a)), tolerance
         ),
         pools={"a": rows, "b": rows},
     )
 
 
-@pytest.mark.usefixtures("few_at_first")
+@pytest.mark.usefixtures("small_first_lookup")
 @given(st.data())
 def test_keys_with_equal_hashes_have_own_matches(data: st.DataObject) -> None:
     with weak_hashes():
-        run(data, {"a": SIDE, "b": SIDE}, joined, latest, pools={"a": rows, "b": rows})
+        run(data, {"a": SIDE, "b": SIDE}, joined, asof_rows, pools={"a": rows, "b": rows})
 
 
 @given(st.data())
@@ -105,7 +105,7 @@ def test_asof_join_works_inside_loop(data: st.DataObject) -> None:
 
     def oracle(a: Bag, b: Bag) -> Bag:
         def onward(found: Bag) -> Bag:
-            met = model.mapped(latest(found, b), lambda r: (r[0], r[1], r[3]))
+            met = model.mapped(asof_rows(found, b), lambda r: (r[0], r[1], r[3]))
             return model.distinct(model.concat(met, a))
 
         return model.iterated(a, onward)

@@ -27,7 +27,7 @@ KINDS = ("inner", "left", "right", "full", "semi", "anti")
 pytestmark = pytest.mark.usefixtures("no_disk")
 
 
-def sides(session: Session) -> tuple[Input, Input]:
+def join_inputs(session: Session) -> tuple[Input, Input]:
     return session.input("a", "k int, v string"), session.input("b", "k int, w string")
 
 
@@ -72,11 +72,11 @@ def test_multiway_join_looks_up_smallest_input_first(asked: list[tuple[int, list
                 continue
             assert sorted(joined.ports[at].input for at in order) == sorted({0, 1, 2, 3} - {source})
             if source in (1, 2):  # both neighbours have a key: the smaller one is first
-                next_to = [at for at, port in enumerate(joined.ports) if port in near(source)]
+                next_to = [at for at, port in enumerate(joined.ports) if port in beside(source)]
                 assert sizes[order[0]] == min(sizes[at] for at in next_to)
 
 
-def near(source: int) -> set[LookupKey]:
+def beside(source: int) -> set[LookupKey]:
     """The lookup keys of the neighbours of a middle input."""
     return {LookupKey(source - 1, (1,)), LookupKey(source + 1, (0,))}
 
@@ -218,7 +218,7 @@ def test_common_column_is_refused_with_rename(session: Session) -> None:
 
 
 def test_kinds_may_be_spelled_as_in_spark(session: Session) -> None:
-    a, b = sides(session)
+    a, b = join_inputs(session)
     for spelled, kind in (
         ("outer", "full"),
         ("fullouter", "full"),
@@ -309,7 +309,7 @@ def test_joins_equal_spark_sql(how: str, tmp_path: Path, spark: Any) -> None:
 @pytest.mark.spark
 def test_nondeterministic_keys_and_orders_are_refused(tmp_path: Path, spark: Any) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
-        a, b = sides(session)
+        a, b = join_inputs(session)
         with pytest.raises(ExpressionError, match="is not deterministic"):
             a.join(b, on={"rand()": "k"})
         with pytest.raises(ExpressionError, match="is not deterministic"):

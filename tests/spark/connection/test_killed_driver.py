@@ -54,7 +54,7 @@ def pipe(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def until(told: int, process: subprocess.Popen[str]) -> None:
+def wait_for_pipe(told: int, process: subprocess.Popen[str]) -> None:
     """Waits until the pipe is written, while a process runs."""
     ended = os.pidfd_open(process.pid)
     try:
@@ -63,7 +63,7 @@ def until(told: int, process: subprocess.Popen[str]) -> None:
         os.close(ended)
 
 
-def until_ended(pid: int) -> None:
+def wait_for_exit(pid: int) -> None:
     """Waits for the end of a process that may not be a child of this one."""
     with suppress(ProcessLookupError):  # it has ended, and was reaped
         process = os.pidfd_open(pid)
@@ -93,7 +93,7 @@ def test_kernel_killed_in_spark_job_leaves_no_partial_epoch(
         output = process.stdout
         word, jvm = output.readline().split()
         assert word == "jvm"
-        until(told, process)
+        wait_for_pipe(told, process)
         process.send_signal(signal.SIGKILL)
         process.wait()
         # The task runs on; the next kernel waits for nobody, and sees the epoch before.
@@ -103,7 +103,7 @@ def test_kernel_killed_in_spark_job_leaves_no_partial_epoch(
             os.write(tell, bytes(ROWS))  # now the task ends, if the JVM let it run
             assert "committed" not in output.read()  # until all have ended who could write
             output.close()
-            until_ended(int(jvm))
+            wait_for_exit(int(jvm))
             session.inputs["numbers"].insert([(2, 2)])
             session.commit(wait="disk")
             assert session.now == 2

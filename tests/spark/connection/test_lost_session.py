@@ -246,7 +246,7 @@ print("all is well")
 )
 
 
-def started(code: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+def run_python(code: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     tests = Path(nosync_nb.__file__).parent.parent
     kept = {k: v for k, v in os.environ.items() if k != "SPARK_CONF_DIR"}
     return subprocess.run(
@@ -261,7 +261,7 @@ def started(code: str, *arguments: str, **env: str) -> subprocess.CompletedProce
 
 
 def run(code: str, *arguments: str, **env: str) -> str:
-    done = started(code, *arguments, **env)
+    done = run_python(code, *arguments, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -303,7 +303,7 @@ print(session["sounds"].rows()[0].sound, "by Spark: mask(name)" in session["soun
 
 @pytest.mark.spark
 def test_session_started_by_nosync_prints_nothing(tmp_path: Path) -> None:
-    done = started(QUIET, str(tmp_path / "log"))
+    done = run_python(QUIET, str(tmp_path / "log"))
     assert (done.stdout, done.stderr) == ("xxx True\n", "")
 
 
@@ -313,7 +313,7 @@ def test_failed_start_of_jvm_is_reported(tmp_path: Path) -> None:
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho 'no room for a heap' >&2\nexit 1\n")
     java.chmod(0o755)
-    done = started(QUIET, str(tmp_path / "log"), JAVA_HOME=str(tmp_path / "java"))
+    done = run_python(QUIET, str(tmp_path / "log"), JAVA_HOME=str(tmp_path / "java"))
     assert done.returncode == 1
     assert "Spark cannot be started" in done.stderr
     assert "(no room for a heap)" in done.stderr

@@ -81,7 +81,7 @@ def test_jobs_are_named_and_counted(spark: Any) -> None:
 
 
 @contextmanager
-def stuck(spark: Any, folder: Path, tag: str) -> Iterator[list[str]]:
+def endless_job(spark: Any, folder: Path, tag: str) -> Iterator[list[str]]:
     """Runs a job in another thread that ends only when cancelled; yields its errors."""
     errors: list[str] = []
     begun, never = str(folder / "begun"), str(folder / "never")
@@ -109,7 +109,7 @@ def stuck(spark: Any, folder: Path, tag: str) -> Iterator[list[str]]:
 
 
 def test_tag_cancels_jobs_of_another_thread(spark: Any, tmp_path: Path) -> None:
-    with stuck(spark, tmp_path, "a cell") as errors:
+    with endless_job(spark, tmp_path, "a cell") as errors:
         spark_session.cancel_jobs(spark, "a cell")
     assert len(errors) == 1
     assert "a cell" not in spark.getTags()
@@ -123,7 +123,7 @@ def test_interrupt_cancels_jobs_if_close_of_connection_fails(spark: Any, tmp_pat
             finally:
                 raise OSError("the socket is not connected")
 
-    with stuck(spark, tmp_path, "a cell") as errors, pytest.raises(KeyboardInterrupt):
+    with endless_job(spark, tmp_path, "a cell") as errors, pytest.raises(KeyboardInterrupt):
         interrupted()
     assert len(errors) == 1
 

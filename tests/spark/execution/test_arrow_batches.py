@@ -33,30 +33,30 @@ def lengths() -> Any:
     return each
 
 
-def given(spark: Any) -> Any:
+def one_partition(spark: Any) -> Any:
     return spark.range(0, MANY, 1, 1)
 
 
-def handed_over(spark: Any) -> list[int]:
-    frame = given(spark).mapInArrow(lengths(), "rows bigint")
+def batch_lengths(spark: Any) -> list[int]:
+    frame = one_partition(spark).mapInArrow(lengths(), "rows bigint")
     return [row[0] for row in frame.collect()]
 
 
 def test_batches_count_rows_in_own_jobs_only(spark: Any) -> None:
     before = dict(spark.conf.getAll)
-    assert handed_over(spark) == [MANY]
+    assert batch_lengths(spark) == [MANY]
     with rows_per_batch(spark, wanted=True):
-        assert handed_over(spark) == [ROWS] * (MANY // ROWS)
+        assert batch_lengths(spark) == [ROWS] * (MANY // ROWS)
     with rows_per_batch(spark, wanted=False):
-        assert handed_over(spark) == [MANY]
+        assert batch_lengths(spark) == [MANY]
     with pytest.raises(ZeroDivisionError), rows_per_batch(spark, wanted=True):
         raise ZeroDivisionError
-    assert handed_over(spark) == [MANY]
+    assert batch_lengths(spark) == [MANY]
     assert dict(spark.conf.getAll) == before, "the session is as it was"
 
 
 def test_setting_of_user_takes_precedence(spark: Any) -> None:
-    frame = given(spark)
+    frame = one_partition(spark)
     assert can_count_rows(spark, frame, ("bigint", "double", "date"))
     for key, value in ((RECORDS, "20000"), (BYTES, "1m")):
         spark.conf.set(key, value)
@@ -69,7 +69,7 @@ def test_setting_of_user_takes_precedence(spark: Any) -> None:
 
 @pytest.mark.parametrize("type_", ["string", "binary", "array<int>", "decimal(10,2)"])
 def test_types_of_variable_length_are_not_counted_by_rows(spark: Any, type_: str) -> None:
-    assert not can_count_rows(spark, given(spark), ("bigint", type_))
+    assert not can_count_rows(spark, one_partition(spark), ("bigint", type_))
 
 
 def test_functions_of_user_get_usual_batches(spark: Any) -> None:
@@ -77,9 +77,9 @@ def test_functions_of_user_get_usual_batches(spark: Any) -> None:
 
     doubled = pandas_udf(lambda numbers: 2 * numbers, "bigint")
     frames = [
-        given(spark).mapInArrow(lengths(), "rows bigint"),
-        given(spark).mapInPandas(lambda each: each, "id bigint"),
-        given(spark).select(doubled("id")),
+        one_partition(spark).mapInArrow(lengths(), "rows bigint"),
+        one_partition(spark).mapInPandas(lambda each: each, "id bigint"),
+        one_partition(spark).select(doubled("id")),
     ]
     for frame in frames:
         assert not can_count_rows(spark, frame, ("bigint",))
@@ -87,7 +87,7 @@ def test_functions_of_user_get_usual_batches(spark: Any) -> None:
 
 def test_unknown_setting_is_not_set(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "_BYTES", "spark.sql.execution.arrow.unknownSetting")
-    assert not can_count_rows(spark, given(spark), ("bigint",))
+    assert not can_count_rows(spark, one_partition(spark), ("bigint",))
 
 
 def test_numeric_frames_are_loaded_by_row_count_without_loss(
@@ -105,8 +105,8 @@ def test_numeric_frames_are_loaded_by_row_count_without_loss(
         numbers = session.input("numbers", "id bigint, half double")
         texts = session.input("texts", "id bigint, text string")
         sums = session.stage("sums", numbers.agg(n="count(*)", s="sum(id)", h="sum(half)"))
-        numbers.insert(given(spark).selectExpr("id", "id / 2.0D AS half"))
-        texts.insert(given(spark).selectExpr("id", "cast(id AS string) AS text"))
+        numbers.insert(one_partition(spark).selectExpr("id", "id / 2.0D AS half"))
+        texts.insert(one_partition(spark).selectExpr("id", "cast(id AS string) AS text"))
         session.commit()
         assert told == [True, False]
         total = sum(range(MANY))

@@ -46,7 +46,7 @@ TYPES = SCHEMA.types
 
 
 @pytest.fixture(scope="module", autouse=True)
-def functions_travel(spark: Any) -> Iterator[None]:
+def pickled_by_value(spark: Any) -> Iterator[None]:
     """Functions of this module go to workers by value, as those of a notebook do."""
     from pyspark import cloudpickle
 
@@ -84,7 +84,7 @@ def stored(given: Trace, folder: str) -> Trace:
     return Trace(given.layout, (Layer(first.lower, first.upper, parts, refs), *rest))
 
 
-class Both:
+class ComparedRuns:
     """Runs an operator epoch by epoch, in process and on executors, and compares."""
 
     def __init__(
@@ -202,7 +202,7 @@ def test_executors_compute_what_kernel_computes_in_process(
 ) -> None:
     operator = OPERATORS[name]()
     sides = len(operator.layouts)
-    both = Both(spark, operator, [TYPES] * sides, StagingService(str(tmp_path)))
+    both = ComparedRuns(spark, operator, [TYPES] * sides, StagingService(str(tmp_path)))
     start = [changes(i, 60) for i in range(sides)]
     both.epoch(start)
     both.epoch([changes(9, 30, retract=start[0]), *[None] * (sides - 1)], loose=True)
@@ -215,7 +215,7 @@ def test_executors_without_folder_compute_the_same(name: str, spark: Any, tmp_pa
     staging.assume_shared(spark, str(folder), shared=False)
     carrier = StagingService(str(folder), ("log", "1"), f"file://{tmp_path}/place")
     sides = len(operator.layouts)
-    both = Both(spark, operator, [TYPES] * sides, carrier)
+    both = ComparedRuns(spark, operator, [TYPES] * sides, carrier)
     start = [changes(i, 60) for i in range(sides)]
     both.epoch(start)
     both.epoch([changes(9, 30, retract=start[0]), *[None] * (sides - 1)], loose=True)
@@ -226,7 +226,7 @@ def test_executors_without_folder_compute_the_same(name: str, spark: Any, tmp_pa
 
 
 def test_global_aggregate_of_no_rows_is_one_row(spark: Any, tmp_path: Path) -> None:
-    both = Both(spark, aggregate(()), [TYPES], StagingService(str(tmp_path)))
+    both = ComparedRuns(spark, aggregate(()), [TYPES], StagingService(str(tmp_path)))
     assert both.epoch([None]).rows == 1
 
 
@@ -251,13 +251,13 @@ def layout_of(operator: Operator) -> Layout:
     return Layout(operator.types)
 
 
-def dull(row: Any) -> tuple[Any, ...]:
+def divide(row: Any) -> tuple[Any, ...]:
     return (row.k, 1 / row.x)
 
 
 def test_raising_function_is_same_error_on_executors(spark: Any, tmp_path: Path) -> None:
     output = Schema.parse("k int, y double")
-    operator = Linear([Map(dull, SCHEMA, output)], output.types)
+    operator = Linear([Map(divide, SCHEMA, output)], output.types)
     delta = Updates([rows.objects([1]), rows.objects(["a"]), np.array([0.0])], np.ones(1, np.int64))
     with pytest.raises(StageError) as here:
         operator.step(Step([delta], [None], [None], (), stage="s"))
@@ -282,7 +282,7 @@ def test_raising_function_is_same_error_before_spark_expression(spark: Any, tmp_
     """No row can carry the error there: it travels as text under the token of the run."""
     output = Schema.parse("k int, y double")
     sql = compile_expression("mask(string(y))", output, types=lambda *_: ["string"])
-    chain = Linear([Map(dull, SCHEMA, output), Select([sql], output)], ("string",))
+    chain = Linear([Map(divide, SCHEMA, output), Select([sql], output)], ("string",))
     delta = Updates([rows.objects([1]), rows.objects(["a"]), np.array([0.0])], np.ones(1, np.int64))
     with pytest.raises(StageError, match="ZeroDivisionError") as there:
         run_bulk(

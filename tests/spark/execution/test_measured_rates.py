@@ -27,7 +27,7 @@ from nosync_nb.spark.execution.cost_model import (
 BELIEVED = ROWS_PER_SECOND["key"]
 
 
-def noted(*speeds: float, kind: str = "key", rows: int = ROWS_MIN) -> MeasuredRates:
+def after(*speeds: float, kind: str = "key", rows: int = ROWS_MIN) -> MeasuredRates:
     """Rates after runs at some speeds, relative to the default rate."""
     rates = MeasuredRates()
     for speed in speeds:
@@ -37,11 +37,11 @@ def noted(*speeds: float, kind: str = "key", rows: int = ROWS_MIN) -> MeasuredRa
 
 @pytest.mark.parametrize("runs", range(RUNS_MIN))
 def test_few_runs_change_no_rate(runs: int) -> None:
-    assert noted(*[0.5] * runs).per_second("key") == BELIEVED
+    assert after(*[0.5] * runs).per_second("key") == BELIEVED
 
 
 def test_rate_is_median_of_runs_of_one_kind() -> None:
-    rates = noted(*[0.5] * (RUNS_MIN - 2), 3.9, 0.01)
+    rates = after(*[0.5] * (RUNS_MIN - 2), 3.9, 0.01)
     assert rates.per_second("key") == pytest.approx(0.5 * BELIEVED)
     assert {kind: rates.per_second(kind) for kind in ROWS_PER_SECOND if kind != "key"} == {
         kind: rate for kind, rate in ROWS_PER_SECOND.items() if kind != "key"
@@ -49,18 +49,18 @@ def test_rate_is_median_of_runs_of_one_kind() -> None:
 
 
 def test_old_runs_are_forgotten() -> None:
-    assert noted(*[0.5] * 100, *[2.0] * RUNS_MAX).per_second("key") == pytest.approx(2 * BELIEVED)
+    assert after(*[0.5] * 100, *[2.0] * RUNS_MAX).per_second("key") == pytest.approx(2 * BELIEVED)
 
 
 @pytest.mark.parametrize(("speed", "bound"), [(1e-6, 1 / FACTOR_MAX), (1e6, FACTOR_MAX)])
 def test_rate_is_bounded(speed: float, bound: float) -> None:
-    assert noted(*[speed] * RUNS_MIN).per_second("key") == pytest.approx(bound * BELIEVED)
+    assert after(*[speed] * RUNS_MIN).per_second("key") == pytest.approx(bound * BELIEVED)
 
 
 def test_small_runs_loops_and_spark_expressions_are_not_measured() -> None:
-    assert noted(*[0.5] * 50, rows=ROWS_MIN - 1).per_second("key") == BELIEVED
+    assert after(*[0.5] * 50, rows=ROWS_MIN - 1).per_second("key") == BELIEVED
     for kind in ROWS_PER_SECOND.keys() - set(MEASURED):
-        assert noted(*[0.5] * 50, kind=kind).per_second(kind) == ROWS_PER_SECOND[kind]
+        assert after(*[0.5] * 50, kind=kind).per_second(kind) == ROWS_PER_SECOND[kind]
 
 
 def test_measured_rate_decides_placement() -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 N = 3000
 
 
-def ints(**columns: Any) -> pa.Table:
+def integers(**columns: Any) -> pa.Table:
     return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
 
 
@@ -27,9 +27,11 @@ def run(path: Path, **options: Any) -> tuple[list[Any], list[str]]:
     with nosync_nb.open(path, **options) as session:
         people = session.input("people", "p bigint, town bigint")
         bought = session.input("bought", "p bigint, thing bigint, n bigint")
-        people.insert(ints(p=range(N), town=[p % 11 for p in range(N)]))
+        people.insert(integers(p=range(N), town=[p % 11 for p in range(N)]))
         lines = [(None if i % 9 == 0 else i % N, i % 60, i % 5) for i in range(2 * N)]
-        bought.insert(ints(**dict(zip(("p", "thing", "n"), zip(*lines, strict=True), strict=True))))
+        bought.insert(
+            integers(**dict(zip(("p", "thing", "n"), zip(*lines, strict=True), strict=True)))
+        )
         session.commit()
         towns = people.rename({"town": "origin"})
         chain = people.join(bought, on="p").join(towns, on="p")
@@ -47,9 +49,9 @@ def run(path: Path, **options: Any) -> tuple[list[Any], list[str]]:
         seen, placed = [], [report.placement for report in reports]
         for epoch in range(2):
             seen.append([sorted(map(tuple, session[name].rows())) for name in stages])
-            people.insert(ints(p=range(epoch, N, 2), town=[p % 7 for p in range(epoch, N, 2)]))
+            people.insert(integers(p=range(epoch, N, 2), town=[p % 7 for p in range(epoch, N, 2)]))
             gone = zip(*lines[epoch * N : (epoch + 1) * N], strict=True)
-            bought.remove(ints(**dict(zip(("p", "thing", "n"), gone, strict=True))))
+            bought.remove(integers(**dict(zip(("p", "thing", "n"), gone, strict=True))))
             session.commit()
             placed.append(session["named"].explain())
         seen.append([sorted(map(tuple, session[name].rows())) for name in stages])

@@ -55,7 +55,7 @@ def stages(session: Session) -> dict[str, Collection]:
         "best": edges.group_by("b").top(3, by="v desc nulls first, a % 5", offset=1),
         "places": edges.group_by().rank(by="v, b desc", k=20),
         "twice": edges.select("a", "b").threshold(lambda n: n // 2),
-        "pairs": crossed(nodes, edges.group_by("b").count()),
+        "pairs": cross_join(nodes, edges.group_by("b").count()),
         "total": edges.agg(n="count(*)", mean="avg(v)"),
         "minus": edges.select("a").except_all(nodes.select("k AS a")),
         "reached": nodes.select("k AS a").iterate(
@@ -87,7 +87,7 @@ def stages(session: Session) -> dict[str, Collection]:
     }
 
 
-def crossed(left: Collection, right: Collection) -> Collection:
+def cross_join(left: Collection, right: Collection) -> Collection:
     with pytest.warns(UserWarning, match="cross"):
         return left.join(right, how="cross")
 
@@ -95,7 +95,7 @@ def crossed(left: Collection, right: Collection) -> Collection:
 def history(path: Path, on: str, spark: Any, seed: int) -> list[Rows]:
     """The rows of every stage at every epoch of a random history with retractions."""
     rng = random.Random(seed)
-    held = [edge(rng) for _ in range(300)]
+    held = [edge_row(rng) for _ in range(300)]
     with nosync_nb.open(path, spark=spark) as session:
         session.input("edges", "a bigint, b string, v double")
         session.input("nodes", "k bigint, w string", key="k")
@@ -103,30 +103,30 @@ def history(path: Path, on: str, spark: Any, seed: int) -> list[Rows]:
         session["nodes"].upsert([(i, f"w{i % 4}") for i in range(15)])  # type: ignore[attr-defined]
         session.commit()
         session.define(stages(session), on=on)
-        found = [read(session)]
+        found = [all_rows(session)]
         for _ in range(EPOCHS):
             gone = [held.pop(rng.randrange(len(held))) for _ in range(25)]
-            new = [edge(rng) for _ in range(8)]
+            new = [edge_row(rng) for _ in range(8)]
             held += new
             session["edges"].remove(gone)  # type: ignore[attr-defined]
             session["edges"].insert(new)  # type: ignore[attr-defined]
             session["nodes"].upsert([(rng.randrange(20), "new")])  # type: ignore[attr-defined]
             session["nodes"].delete([rng.randrange(15)])  # type: ignore[attr-defined]
             session.commit()
-            found.append(read(session))
+            found.append(all_rows(session))
     with nosync_nb.open(path, spark=spark) as session:
         assert session.recovery.recomputed == 0
-        assert repr(found[-1]) == repr(read(session))
+        assert repr(found[-1]) == repr(all_rows(session))
     return found
 
 
-def edge(rng: random.Random) -> tuple[Any, ...]:
+def edge_row(rng: random.Random) -> tuple[Any, ...]:
     """A row with nulls, NaN, copies and letters beyond ASCII."""
     value = rng.choice([None, 1.5, float("nan"), 2.0, -3.25, 1e300])
     return (rng.choice([None, *range(12)]), rng.choice(["x", "y", None, "é", ""]), value)
 
 
-def read(session: Session) -> Rows:
+def all_rows(session: Session) -> Rows:
     return {name: stage.rows() for name, stage in session.stages.items()}
 
 
@@ -162,7 +162,7 @@ SECRETLY = "started Spark"
 
 
 @pytest.fixture
-def no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def spark_must_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark is available, and starting it fails the test."""
 
     def start(*_: Any) -> None:
@@ -172,7 +172,7 @@ def no_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Placement, "_slots", lambda *_: 2)
 
 
-def many(count: int) -> pa.Table:
+def number_table(count: int) -> pa.Table:
     return pa.table({"k": np.arange(count) % 1000, "x": np.arange(count)})
 
 
@@ -190,13 +190,13 @@ def with_inputs(session: Session) -> None:
 
 @pytest.mark.parametrize("spark_rows", [None, 10**9])
 def test_rows_of_driver_start_no_jvm(
-    tmp_path: Path, no_start: None, spark_rows: int | None
+    tmp_path: Path, spark_must_not_start: None, spark_rows: int | None
 ) -> None:
     """Neither the rows of an epoch nor those of a first run, which are in files by then."""
     with nosync_nb.open(tmp_path / "log", spark_rows=spark_rows) as session:
         with_inputs(session)
         before = session.stage("before", joined(session))
-        session["rows"].insert(many(150_000))  # type: ignore[attr-defined]
+        session["rows"].insert(number_table(150_000))  # type: ignore[attr-defined]
         session.commit()
         held = [traces_of(session)[n] for n in graph_of(session).named["rows"].traces.values()]
         assert all(trace.layers[0].files for trace in held)
@@ -209,11 +209,11 @@ def test_rows_of_driver_start_no_jvm(
         assert "ms: few rows]" in before.explain()
 
 
-def test_nothing_runs_on_spark_if_it_is_off(tmp_path: Path, no_start: None) -> None:
+def test_nothing_runs_on_spark_if_it_is_off(tmp_path: Path, spark_must_not_start: None) -> None:
     with nosync_nb.open(tmp_path / "log", spark_rows=1000) as session:
         session.spark_off = True
         with_inputs(session)
-        session["rows"].insert(many(9000))  # type: ignore[attr-defined]
+        session["rows"].insert(number_table(9000))  # type: ignore[attr-defined]
         session.commit()
         (report,) = session.define({"asked": joined(session)}, on="spark")
         assert report.placement == "in process"
@@ -280,7 +280,7 @@ def test_rows_that_fit_in_no_memory_are_refused_before_commit(
     counted = session.stage("counted", joined(session))
     rows: Any = session["rows"]
     session.commit()
-    table = many(50_000)
+    table = number_table(50_000)
     monkeypatch.setattr(placement, "free_bytes", lambda: table.nbytes)
     with pytest.raises(OutOfMemoryError, match="input 'rows': 50,000 rows need"):
         rows.insert(table)
@@ -318,10 +318,10 @@ def test_below_spark_rows_neither_memory_nor_spark_is_checked(
         with_inputs(session)
         session.commit()
         counted = session.stage("counted", joined(session))
-        session["rows"].insert(many(9000))  # type: ignore[attr-defined]
+        session["rows"].insert(number_table(9000))  # type: ignore[attr-defined]
         session.commit()
         assert "9,000 rows, as asked" in counted.explain()
-        session["rows"].insert(many(9001))  # type: ignore[attr-defined]
+        session["rows"].insert(number_table(9001))  # type: ignore[attr-defined]
         with pytest.raises(AssertionError, match="asked"):
             session.commit()
 

@@ -42,12 +42,12 @@ def updates(seed: int, n: int) -> Updates:
     return Updates([random.integers(0, 7, n), names], random.choice([-1, 1, 2], n))
 
 
-def over_the_wire(given: Sequence[ShuffleRecord]) -> list[ShuffleRecord]:
+def shuffled(given: Sequence[ShuffleRecord]) -> list[ShuffleRecord]:
     """Blocks as a shuffle returns them: in another order, from record batches."""
     return list(shuffle_records.from_records(shuffle_records.to_records(given[::-1])))
 
 
-def run_here(
+def run_in_process(
     operator: Operator,
     inputs: Sequence[BulkInput],
     state: Sequence[Trace],
@@ -67,8 +67,8 @@ def run_here(
         made = [b for p in bulk_run.balanced_groups(pieces, 2) for b in tasks.map_task(plan, p)]
         if plan.exchanges:
             marks = [ShuffleRecord(place, MARK, None) for place in range(ranges)]
-            made = list(tasks.kernel_task(plan, [*over_the_wire(made), *marks]))
-        made = over_the_wire(list(tasks.write_task(plan, over_the_wire(made))))
+            made = list(tasks.kernel_task(plan, [*shuffled(made), *marks]))
+        made = shuffled(list(tasks.write_task(plan, shuffled(made))))
     for block in made:
         if block.port == ERROR:
             raise error_translation.unpack_error(block.payload)
@@ -93,7 +93,7 @@ def test_blocks_carry_rows_to_their_ranges(size: int, monkeypatch: Any) -> None:
     delta = updates(1, 100)
     made = list(shuffle_records.cut_by_range(delta, Layout(TYPES, (0,)), HashRanges(5), 3))
     assert (len(made) > 50) == (size == 10)
-    places = shuffle_records.by_range_and_port(over_the_wire(made))
+    places = shuffle_records.by_range_and_port(shuffled(made))
     assert list(places) == sorted(places)
     total = []
     for place, ports in places.items():
@@ -113,7 +113,7 @@ def test_blocks_omit_diffs_of_one_and_unused_hashes(ones: bool, hashed: bool) ->
     if ones:
         delta = Updates(delta.columns, np.ones(3000, np.int64))
     made = shuffle_records.cut_by_range(delta, Layout(TYPES), HashRanges(1), 0, hashed=hashed)
-    (block,) = over_the_wire([*made])
+    (block,) = shuffled([*made])
     names = pa.ipc.open_stream(block.payload).schema.names
     assert names == ["c0", "c1", *([] if ones else ["diff"]), *(["hash"] if hashed else [])]
     part, khash = shuffle_records.join_records([block.payload], TYPES)
@@ -128,7 +128,7 @@ def test_rows_without_columns_travel_as_diffs() -> None:
             Updates([], np.ones(3, np.int64)), Layout(()), HashRanges(2), 0
         )
     ]
-    part, _ = shuffle_records.join_records([block.payload for block in over_the_wire(made)], ())
+    part, _ = shuffle_records.join_records([block.payload for block in shuffled(made)], ())
     assert part.diff.tolist() == [1, 1, 1]
 
 
@@ -155,7 +155,7 @@ def test_join_by_ranges_equals_join(tmp_path: Path, monkeypatch: Any) -> None:
         BulkInput(keyed, TYPES, right, None, before[1]),
     ]
     outputs = [Layout(operator.types), Layout(operator.types, (2,))]
-    result = run_here(operator, inputs, (), outputs, tmp_path, ranges=3)
+    result = run_in_process(operator, inputs, (), outputs, tmp_path, ranges=3)
     for layout, refs in zip(outputs, result.outputs, strict=True):
         batches = [open_part(str(tmp_path), ref, layout) for ref in refs]
         for batch in batches:
@@ -177,7 +177,7 @@ def test_aggregate_by_ranges_equals_aggregate(ranges: int, tmp_path: Path) -> No
         here = operator.step(step)
         assert here is not None
         negated = [BulkInput([delta.negated()], TYPES, None, Linear((Negate(),), TYPES))]
-        result = run_here(
+        result = run_in_process(
             operator, negated, state, [layout], tmp_path, ranges=ranges, first=epoch == 0
         )
         batches = [open_part(str(tmp_path), ref, layout) for ref in result.outputs[0]]
@@ -270,7 +270,7 @@ def test_stage_errors_travel_as_data_and_bugs_raise(tmp_path: Path) -> None:
         map_with(ZeroDivisionError())
 
 
-class Odd:
+class Unpicklable:
     def __reduce__(self) -> Any:
         raise TypeError("no")
 
@@ -278,7 +278,7 @@ class Odd:
         return "<odd>"
 
 
-@pytest.mark.parametrize("row", [(1, "a"), Odd()])
+@pytest.mark.parametrize("row", [(1, "a"), Unpicklable()])
 @pytest.mark.parametrize("cause", [ValueError("why"), None])
 def test_error_survives_transport(row: Any, cause: Exception | None) -> None:
     error = StageError("stage 's': f() raised", hint="mend it", stage="s", row=row)
@@ -324,7 +324,7 @@ class Bomb:
 def test_pickle_in_message_is_never_loaded(tmp_path: Path, form: str, token: str | None) -> None:
     canary = tmp_path / "canary"
     bomb = base64.b64encode(pickle.dumps(Bomb(canary))).decode()
-    error = Sparky(
+    error = SparkLikeError(
         f"[CAST_INVALID_INPUT] The value '{form.format(bomb)}' cannot be cast to INT.",
         "CAST_INVALID_INPUT",
     )
@@ -358,7 +358,7 @@ def test_text_cell_executes_nothing_in_driver(spark: Any, session: Session, tmp_
     assert not canary.exists()
 
 
-class Sparky(Exception):  # noqa: N818 - as Spark's are named
+class SparkLikeError(Exception):
     def __init__(self, text: str, condition: str | None = None) -> None:
         super().__init__(text)
         self.condition = condition
@@ -371,12 +371,12 @@ class Sparky(Exception):  # noqa: N818 - as Spark's are named
     ("error", "message"),
     [
         (
-            Sparky("[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012",
+            SparkLikeError("[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012",
                    "DIVIDE_BY_ZERO"),
             "stage 's': DIVIDE_BY_ZERO: Division by zero",
         ),
         (
-            Sparky("An exception was thrown from the Python worker:\nTraceback\n  x\n"
+            SparkLikeError("An exception was thrown from the Python worker:\nTraceback\n  x\n"
                    "ModuleNotFoundError: No module named 'help'\n\tat org", "PYTHON_EXCEPTION"),
             "stage 's': a task on an executor failed: ModuleNotFoundError: No module named 'help'",
         ),

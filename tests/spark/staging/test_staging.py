@@ -101,7 +101,7 @@ def opened(spark: Any, tmp_path: Path) -> Callable[..., Session]:
     return again
 
 
-def names(url: str) -> list[str]:
+def file_names(url: str) -> list[str]:
     """The names of the files at a location."""
     from pyarrow import fs
 
@@ -140,7 +140,7 @@ def test_rows_of_dataframes_pass_through_staging(
         assert joined.to_spark().count() == ROWS
         assert given.to_spark().where("k = 7").count() == ROWS // 50
         assert not session.verify().damage
-        assert names(url), "files go through it"
+        assert file_names(url), "files go through it"
 
 
 def test_rows_of_driver_pass_through_staging(
@@ -168,7 +168,7 @@ def test_log_needs_no_staging_location_when_reopened(
         given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "id as x"))
         session.commit()
         wanted = counts.rows()
-    assert not names(url)
+    assert not file_names(url)
     assert len(wanted) == 50
     assert session["counts"].rows() == wanted
     assert session.recovery.recomputed == 0
@@ -183,7 +183,7 @@ def test_unneeded_files_are_deleted_with_next_run(
         for number in range(8):
             given.set(spark.range(ROWS).selectExpr("id % 50 as k", f"id + {number} as x"))
             session.commit()
-            there = set(names(url))
+            there = set(file_names(url))
             assert not there & useless, "what the log has let go of goes with the next run"
             useless = there - set(os.listdir(parts_folder(session)))
         assert counts.rows()[0] == (0, ROWS // 50, ROWS - 50 + 7)
@@ -198,12 +198,12 @@ def test_files_of_killed_owner_are_deleted_by_next_owner(
         left.make()
         (path,) = _files(session, 1)
         left.upload(parts_folder(session), path)
-        assert path in names(url)
+        assert path in file_names(url)
         given, counts = counted(session)
         given.insert(spark.range(ROWS).selectExpr("id % 50 as k", "id as x"))
         session.commit()
         assert counts.count() == 50
-        assert path not in names(url)
+        assert path not in file_names(url)
 
 
 def _files(session: Session, count: int) -> list[str]:

@@ -53,7 +53,7 @@ with nosync_nb.open(path, spark=spark) as session:
 """
 
 
-class Durable:
+class DurableFiles:
     """The durable state of some folders: synced names, and synced bytes of files.
 
     Unsynced files are missing or empty after a loss of power; both are tried.
@@ -102,7 +102,7 @@ class Durable:
                 path.unlink()
 
 
-def tell_no_more(patch: pytest.MonkeyPatch, at: int) -> None:
+def lose_confirmations(patch: pytest.MonkeyPatch, at: int) -> None:
     """From some batch on epochs are committed and Spark gets no confirmation."""
     sync, taken = CommitService.sync, [1] * at
 
@@ -264,8 +264,8 @@ def test_power_cut_leaves_batches_as_logged(
     for number in range(4):
         source.put((number, "UA"))
     with monkeypatch.context() as patch:
-        durable = Durable(patch)
-        tell_no_more(patch, 3)
+        durable = DurableFiles(patch)
+        lose_confirmations(patch, 3)
         with opened() as session:
             feed = session.stream(source.frame, into=session.inputs["flights"], checkpoint=place)
             with pytest.raises(DurabilityError, match="the power goes"):
@@ -286,7 +286,7 @@ def test_failed_sync_of_spark_checkpoint_commits_no_epoch(
     source: Source, opened: Callable[[], Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     source.put((1, "UA"))
-    durable = Durable(monkeypatch)
+    durable = DurableFiles(monkeypatch)
     with opened() as session:
         before, flights = session.now, session.inputs["flights"]
         durable.refuse("streams/")
@@ -323,14 +323,14 @@ def test_state_of_spark_query_continues_after_skipped_batch(
     put(0)
     put(rows // 2)
     with opened() as session, monkeypatch.context() as patch:
-        tell_no_more(patch, 2)
+        lose_confirmations(patch, 2)
         flights = session.inputs["flights"]
         feed = session.stream(source.frame.dropDuplicates(["id"]), into=flights)
         with pytest.raises(DurabilityError, match="the power goes"):
             feed.catch_up()
         with pytest.warns(UserWarning, match="batch 1 was not inserted"):
             feed.stop()
-    durable = Durable(monkeypatch)
+    durable = DurableFiles(monkeypatch)
     for first in (rows, rows + rows // 2):
         put(first)
         with opened() as session:

@@ -123,7 +123,7 @@ def test_dropped_stage_leaves_no_files(session: Session, server: SnapshotServer)
     assert session.files() == set()
 
 
-class Squatter:
+class SocketSquatter:
     """Binds the first socket names of a folder and never answers, as another user might."""
 
     def __init__(self, folder: Path | str, count: int) -> None:
@@ -154,7 +154,7 @@ def view_of(session: nosync_nb.Session) -> SnapshotServer:
     return SnapshotServer(session.path, services_of(session).link.snapshot, number)
 
 
-def seen(folder: Path) -> int:
+def rows_seen(folder: Path) -> int:
     return snapshot_server.ask_session(str(folder), "given").rows
 
 
@@ -168,9 +168,9 @@ def test_replaced_session_is_answered_by_its_successor(tmp_path: Path) -> None:
     second = view_of(new)
     new["given"].insert([(2,)])  # type: ignore[attr-defined]
     new.commit()
-    assert seen(tmp_path / "log") == 2
+    assert rows_seen(tmp_path / "log") == 2
     second.close()
-    assert seen(tmp_path / "log") == 2  # nobody answers: the log does, not the old session
+    assert rows_seen(tmp_path / "log") == 2  # nobody answers: the log does, not the old session
     new.close()
     first.close()
     old.close()
@@ -184,7 +184,7 @@ def test_session_replaced_during_request_hangs_up(tmp_path: Path) -> None:
     new["given"].insert([(2,)])  # type: ignore[attr-defined]
     new.commit()
     late = SnapshotServer(old.path, services_of(old).link.snapshot, log_of(new).generation)
-    assert seen(tmp_path / "log") == 2
+    assert rows_seen(tmp_path / "log") == 2
     assert ended(late)
     new.close()
     old.close()
@@ -195,8 +195,8 @@ def test_closed_session_answers_no_request(tmp_path: Path) -> None:
         session.input("given", "x int").insert([(1,)])
         session.commit()
         server = view_of(session)
-        assert seen(tmp_path / "log") == 1
-    assert seen(tmp_path / "log") == 1
+        assert rows_seen(tmp_path / "log") == 1
+    assert rows_seen(tmp_path / "log") == 1
     server.close()
 
 
@@ -204,14 +204,14 @@ def test_foreign_owner_of_socket_name_is_ignored(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         session.input("given", "x int").insert([(1,)])
         session.commit()
-        with Squatter(session.path, 1):
+        with SocketSquatter(session.path, 1):
             server = view_of(session)
-            assert seen(tmp_path / "log") == 1
+            assert rows_seen(tmp_path / "log") == 1
             server.close()
-        with Squatter(session.path, snapshot_server.NAMES):
+        with SocketSquatter(session.path, snapshot_server.NAMES):
             with pytest.raises(OSError, match="in use"):
                 view_of(session)
-            assert seen(tmp_path / "log") == 1
+            assert rows_seen(tmp_path / "log") == 1
 
 
 def test_session_of_another_release_is_error_with_remedy(

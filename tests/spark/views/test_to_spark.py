@@ -33,7 +33,7 @@ def merged(session: Session) -> None:
     settle_background(session)
 
 
-def merged_away(session: Session) -> None:
+def replace_files(session: Session) -> None:
     """Merges files until only a DataFrame needs the former ones."""
     numbers = session.inputs["numbers"]
     for start in (200_000, 400_000, 600_000):
@@ -57,7 +57,7 @@ def test_dataframe_is_readable_after_merge_of_its_files(spark: Any, tmp_path: Pa
         (first,) = {ref.path for ref in layer.files}
         frame = numbers.to_spark()
         derived = frame.selectExpr("x % 2 AS odd").groupBy("odd").count()
-        merged_away(session)
+        replace_files(session)
         assert first not in {
             ref.path
             for each in snapshot_of(session).contents("numbers").layers
@@ -86,7 +86,7 @@ def test_dataframe_of_reader_reports_deleted_files(spark: Any, tmp_path: Path) -
             theirs = reader.inputs["numbers"]
             frame = theirs.to_spark()
             assert frame.count() == 120_000
-            merged_away(session)
+            replace_files(session)
             with pytest.raises(Exception, match="merged and deleted") as caught:
                 frame.selectExpr("sum(x)").collect()
             assert 'mode="r" cannot retain files' in str(caught.value)

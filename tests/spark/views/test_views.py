@@ -39,7 +39,7 @@ def trace(*batches: Batch) -> Trace:
     return Trace(LAYOUT, tuple(Layer(i, i + 1, (b,)) for i, b in enumerate(batches)))
 
 
-def found(frame: Any) -> Counter[int]:
+def frame_counts(frame: Any) -> Counter[int]:
     return Counter(row[0] for row in frame.collect())
 
 
@@ -63,7 +63,7 @@ def session(tmp_path: Path) -> Session:
 
 
 @pytest.fixture
-def made(spark: Any, session: Session) -> Iterator[Views]:
+def opened_views(spark: Any, session: Session) -> Iterator[Views]:
     made = Views(spark, session.folder, session.snapshot)
     yield made
     made.close()
@@ -72,7 +72,7 @@ def made(spark: Any, session: Session) -> Iterator[Views]:
 def test_frame_has_each_row_with_its_count(spark: Any, tmp_path: Path) -> None:
     given = trace(batch([1, 2, 3], [1, 2, 1]), batch([3, 4], [-1, 1]))
     frame = to_spark(spark, given, SCHEMA, PlanPayload.local(str(tmp_path), "view"))
-    assert found(frame) == Counter({1: 1, 2: 2, 4: 1})
+    assert frame_counts(frame) == Counter({1: 1, 2: 2, 4: 1})
     assert frame.columns == ["k", "a name"]
     with pytest.raises(NegativeMultiplicityError, match="has a count of -1"):
         to_spark(spark, trace(batch([7], [-1])), SCHEMA, PlanPayload.local(str(tmp_path), "view"))
@@ -90,15 +90,15 @@ def test_executors_read_files_of_large_stage(spark: Any, tmp_path: Path) -> None
     assert tuple(totals) == (n + 1, n * (n - 1) // 2 - 5 + 12, "n99999")
 
 
-def test_view_follows_session(spark: Any, session: Session, made: Views) -> None:
-    assert made.create("slow", SCHEMA)
-    assert found(spark.table("slow")) == Counter({1: 1, 2: 2})
+def test_view_follows_session(spark: Any, session: Session, opened_views: Views) -> None:
+    assert opened_views.create("slow", SCHEMA)
+    assert frame_counts(spark.table("slow")) == Counter({1: 1, 2: 2})
     session.batches.append(batch([1, 9], [-1, 1]))
-    assert found(spark.sql("select k from slow")) == Counter({2: 2, 9: 1})
+    assert frame_counts(spark.sql("select k from slow")) == Counter({2: 2, 9: 1})
     joined = spark.sql("select a.k from slow a join slow b on a.k = b.k")
-    assert found(joined) == Counter({2: 4, 9: 1})
-    assert made.create("slow", SCHEMA)
-    assert made.drop("slow")
+    assert frame_counts(joined) == Counter({2: 4, 9: 1})
+    assert opened_views.create("slow", SCHEMA)
+    assert opened_views.drop("slow")
     assert not spark.catalog.tableExists("slow")
 
 
@@ -158,26 +158,26 @@ def test_view_is_created_once_and_again_after_change(
         assert made == ["late", "late"]
 
 
-def test_view_of_user_is_never_replaced(spark: Any, made: Views) -> None:
+def test_view_of_user_is_never_replaced(spark: Any, opened_views: Views) -> None:
     spark.range(3).createOrReplaceTempView("mine")
-    assert not made.create("mine", SCHEMA)
-    assert made.create("slow", SCHEMA)
+    assert not opened_views.create("mine", SCHEMA)
+    assert opened_views.create("slow", SCHEMA)
     spark.range(5).createOrReplaceTempView("slow")
-    assert not made.create("slow", SCHEMA)
-    assert made.drop("slow")
+    assert not opened_views.create("slow", SCHEMA)
+    assert opened_views.drop("slow")
     assert spark.table("mine").count() + spark.table("slow").count() == 8
     for name in ("mine", "slow"):
         spark.catalog.dropTempView(name)
 
 
-def test_data_source_reads_epoch(spark: Any, session: Session, made: Views) -> None:
+def test_data_source_reads_epoch(spark: Any, session: Session, opened_views: Views) -> None:
     session.batches.append(batch([9], [1]))
     reader = spark.read.format("nosync").option("path", session.folder).option("stage", "slow")
-    assert found(reader.option("at", 0).load()) == Counter({1: 1, 2: 2})
+    assert frame_counts(reader.option("at", 0).load()) == Counter({1: 1, 2: 2})
     spark.sql(
         f"CREATE TEMP VIEW by_sql USING nosync OPTIONS (path '{session.folder}', stage 'slow')"
     )
-    assert found(spark.table("by_sql")) == Counter({1: 1, 2: 2, 9: 1})
+    assert frame_counts(spark.table("by_sql")) == Counter({1: 1, 2: 2, 9: 1})
     spark.catalog.dropTempView("by_sql")
     with pytest.raises(Exception, match="epoch 7 is not readable"):
         reader.option("at", 7).load()
