@@ -231,7 +231,7 @@ def test_rerun_cell_compiles_its_own_stage_only(
 
 
 def test_incremental_catalog_text_equals_full_text(session: Session) -> None:
-    """The signature covers the text, whether it was written or rebuilt from what was read."""
+    """The signature covers the text, written or rebuilt from a read catalog."""
     for i in range(3):
         session.stage(f"s{i}", session["numbers"].map(lambda r: (r.x,), "x bigint"))
     session.stage("s1", session["numbers"].filter("x > 1"))

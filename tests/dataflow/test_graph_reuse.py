@@ -137,7 +137,7 @@ def test_definition_compiles_and_serialises_only_what_it_adds(
         described.clear()
         session.stage(f"s{stages}", shape(session, base, stages))
         assert [stage.name for stage in added] == [f"s{stages}"]
-        assert len(described) <= 4  # a stage, its nodes, and that of which it asked for a trace
+        assert len(described) <= 4  # a stage, its nodes, and the node whose trace it reads
         session.drop(f"s{stages}")
 
 

@@ -1,7 +1,7 @@
 """Replay of an edited stage: its many frames count with the definition, or not at all.
 
-Whoever looks between them (a reader, an owner after a crash) sees the version before, and the new
-one with all of its past as soon as it is defined.
+Between them, a reader or an owner after a crash sees the previous version; once the new version is
+defined, it is visible with its whole history.
 """
 
 from __future__ import annotations

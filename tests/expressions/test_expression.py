@@ -1,4 +1,4 @@
-"""Expressions without Spark: forms of columns, names, errors, and what is left to Spark."""
+"""Expressions without Spark: forms of columns, names, errors, and cases that need Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of features: `FEATURES.md` lists every test module once, with what it holds."""
+"""The index of features: `FEATURES.md` lists every test module once, with its promise."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Operator specs: each word of collections and plans has one.
 
-What an operator is to the rest of the engine is said beside its kernel. Where another room asks
-which class an operator is, that says it a second time; those that may are listed, and their number
-may only go down.
+The properties of an operator that the engine uses are declared beside its kernel. A class test of
+an operator in another package repeats such a property; the permitted ones are listed, and their
+number may only go down.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WRITERS = {"then", "_apply", "_combine", "Definition"}
 ABOVE = ("collections", "dataflow", "store", "spark", "session")
 KNOWN = {
     "dataflow/runtime/runner.py": 1,  # a row-wise operator runs when its change is asked for
-    "session/writes/determinism_check.py": 2,  # a loop is asked for what is inside it
+    "session/writes/determinism_check.py": 2,  # the operators inside a loop are checked too
     "spark/execution/bulk_run.py": 1,  # a row-wise operator is one with what reads it
     "spark/execution/placement.py": 1,  # likewise
 }

@@ -5,7 +5,7 @@ define it: not as a function, a class or a variable, nor as an attribute that a 
 declares, lists as a slot, or assigns to itself. What is asked for as `self._name` is never foreign.
 An attribute that is assigned is foreign where no class of the module has it, whatever functions and
 variables are called; likewise what is set by its name (`setattr`), or as an item of `vars(other)`.
-What is left is listed with its reason: who would add to it asks the owner for a method instead.
+The remaining uses are listed with their reasons; a new use needs a method of the owner instead.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_all_fault_tests_run_except_listed_ones() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # one that nobody knows a test for asks many
+@pytest.mark.timeout(1800)  # one without a known test runs many
 def test_removed_safeguards_are_missed_by_tests(tmp_path: Path) -> None:
     every, known = mutate_faults.names(mutate_faults.everything()), mutate_faults.known()
     few = mutate_faults.drawn(list(every.values()), SAMPLE, 1)

@@ -420,7 +420,7 @@ SPARK_CELLS = [
     "    open({never!r}).read()\n"
     "    return (row.delay,)\n"
     "stuck = flights.map(slow, 'delay int')",
-    # Spark cancels behind the call. A task that nobody cancels would wait at its pipe for ever.
+    # Spark cancels behind the call. Without that the task would wait at its pipe for ever.
     "assert spark.range(1).count() == 1\n"
     "while spark.sparkContext.statusTracker().getActiveJobsIds():\n"
     "    threading.Event().wait(0.05)",
@@ -434,7 +434,7 @@ STUCK, CANCELLED, LEFT = 3, 4, 5
 def test_interrupt_in_browser_cancels_spark_and_changes_nothing(
     folder: Path, opened: tuple[Page, str], tmp_path: Path
 ) -> None:
-    # A worker that opens the pipe tells that its task runs; the other pipe nobody writes.
+    # Opening the pipe shows that a task runs; the other pipe has no writer.
     pipe, never = tmp_path / "pipe", tmp_path / "never"
     os.mkfifo(pipe)
     os.mkfifo(never)

@@ -74,7 +74,7 @@ LOOKS = [
 
 
 def _all(shown: Shown) -> tuple[str, str]:
-    """The text and the HTML of a cell, with that of its value."""
+    """The text and the HTML of a cell and of its value."""
     html = getattr(shown.value, "html", str)
     return f"{shown.text}\n{shown.value!r}", f"{shown.html}\n{html()}"
 

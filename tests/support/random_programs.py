@@ -170,7 +170,7 @@ def programs(draw: st.DrawFn, inputs: Sequence[str], depth: int = 6, variables: 
     body = draw(programs(inputs, depth - 2, variables + 1))
     if not uses(body, variables):
         body = ("concat", ("variable", variables), body)
-    if draw(st.booleans()):  # what most loops do: go a step on from what is there, start again
+    if draw(st.booleans()):  # as most loops do: one step from the current rows, plus the start
         step = ("compose", body, ("input", draw(st.sampled_from(list(inputs)))))
         body = ("concat", step, draw(programs(inputs, max(1, depth - 4), variables + 1)))
         body = (draw(st.sampled_from(["distinct", "min", "count", "swap"])), body)

@@ -273,7 +273,7 @@ def test_key_in_folder_writable_by_others_is_refused(key_file: Path, mode: int) 
                 existing_user_key()
         key_file.parent.chmod(0o700)
         user_key()
-    key_file.parent.chmod(0o1777)  # as /tmp is: nobody touches another's files there
+    key_file.parent.chmod(0o1777)  # like /tmp: only owners change their files
     assert user_key()
     key_file.parent.chmod(0o755)
     assert user_key() == existing_user_key()

@@ -318,7 +318,7 @@ def test_only_shared_arrangements_are_reused(session: Session) -> None:
     insert(session)
     places.insert([(7, "x")])
     session.commit()
-    assert unnamed_rows(session) == 3  # by place, as nobody else keeps customers by it
+    assert unnamed_rows(session) == 3  # by place: no other part stores customers by it
     assert sorted(session["labelled"].rows()) == [("x", 1), ("x", 2), ("x", 3)]
 
 

@@ -88,7 +88,7 @@ def _is_refused(sql: str, e: Expression, columns: list[Any], spark: Any) -> None
         given = frame.selectExpr(
             f"{interval_transport.sql_to_transport(sql, e.type)} as r"
         ).toArrow()
-    except Exception:  # of which class it is depends on where Spark evaluates it
+    except Exception:  # the class depends on where Spark evaluates it
         return
     pytest.fail(f"{sql} on {[columns[c][0] for c in e.columns]} is refused here, there {given}")
 

@@ -1,8 +1,8 @@
 """Documented examples of Spark: the same results with ANSI mode and without.
 
-The examples of its own list of functions were written by nobody here; see spark_examples.py. A run
-asks for some of them, a soak for all, and for all variants with columns in place of literals. Of
-one for each function, six in ten are computed in this process, in either mode.
+The examples come from Spark's own list of functions; see spark_examples.py. A run compares some of
+them, a soak all, and all variants with columns in place of literals. Of one example for each
+function, six in ten are computed in this process, in either mode.
 """
 
 from __future__ import annotations

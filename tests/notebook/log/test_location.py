@@ -1,4 +1,4 @@
-"""The location of a notebook's log, and what is recorded beside it."""
+"""The location of a notebook's log, and the facts recorded beside it."""
 
 from __future__ import annotations
 

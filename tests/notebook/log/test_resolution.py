@@ -1,4 +1,4 @@
-"""Resolution of a notebook's log: a table of what is known of both."""
+"""Resolution of a notebook's log: a table over facts of notebook and logs."""
 
 from __future__ import annotations
 

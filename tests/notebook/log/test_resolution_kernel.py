@@ -108,7 +108,7 @@ def test_notebooks_with_numbered_cells_are_no_copies(folder: Path) -> None:
         shown = kernel.run("nosync.session()", cell="0").text
         assert "copy" not in shown
         assert "new log .nosync/second" in shown
-        first.rename(folder / "before")  # a checkout makes the file anew
+        first.rename(folder / "before")  # a checkout creates a new file
         save(first, *numbered[:2], ("2", "print('edited')"))
         (folder / "before").unlink()
         kernel.renew("first.ipynb")

@@ -241,7 +241,7 @@ def test_loop_returns_to_increments_after_small_changes(session: Session) -> Non
         (edges.remove if epoch % 2 else edges.insert)([(5, 60)])
         session.commit()
     assert has_resting_loop(session)
-    for node in range(PATIENCE_MAX + 2):  # links that nobody links to
+    for node in range(PATIENCE_MAX + 2):  # links from nodes without links to them
         edges.insert([(1000 + node, 2000 + node)])
         session.commit()
     assert not has_resting_loop(session)
@@ -299,7 +299,7 @@ def test_dense_rounds_are_abandoned_early(
             session.commit()
             touched.append(session.stats["touched"] - before)
             live[chance.randrange(400)] = (chance.randrange(100), chance.randrange(100))
-    whole = touched[5]  # it rests by then
+    whole = touched[5]  # the loop rests
     assert touched[4] == pytest.approx(whole, rel=0.05)
     most = 1.1 if way == "rows" else 1.5
     assert touched[0] < touched[1] < most * touched[0]

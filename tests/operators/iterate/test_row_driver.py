@@ -162,7 +162,7 @@ def compare_paths(build: Any, seed: int, path: Path, monkeypatch: pytest.MonkeyP
                 else:
                     live.append((chance.randrange(NODES), chance.randrange(NODES)))
             with monkeypatch.context() as sometimes:
-                if epoch % 7 == 6:  # a mirror that is left out goes on from the traces
+                if epoch % 7 == 6:  # a skipped row cache is read from the traces again
                     sometimes.setattr(row_driver, "ROWS_PER_RUN", 0)
                 commit(rows, live)
             with monkeypatch.context() as never:

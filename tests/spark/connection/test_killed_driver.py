@@ -96,7 +96,7 @@ def test_kernel_killed_in_spark_job_leaves_no_partial_epoch(
         wait_for_pipe(told, process)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        # The task runs on; the next kernel waits for nobody, and sees the epoch before.
+        # The task runs on; the next kernel does not wait for it, and sees the epoch before.
         with nosync_nb.open(path) as session:
             assert session.now == 1
             assert session["later"].rows() == [(1, 2)]
@@ -112,4 +112,4 @@ def test_kernel_killed_in_spark_job_leaves_no_partial_epoch(
         assert session.now == 2
         there = sorted(path.glob("layers/*"))
         assert store_of(session).sweep() == []  # nothing is missing
-        assert there == sorted(path.glob("layers/*"))  # and nothing is there that nobody names
+        assert there == sorted(path.glob("layers/*"))  # no file is left over

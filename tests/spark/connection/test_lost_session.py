@@ -237,7 +237,7 @@ assert again is not users
 session.commit()
 assert session.spark is again
 assert again.table("sounds").count() == 3
-users.stop()  # at once, though there is nobody to tell
+users.stop()  # at once, though its server has died
 session.close()
 again.stop()
 kill(second)

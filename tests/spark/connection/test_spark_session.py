@@ -86,7 +86,7 @@ def endless_job(spark: Any, folder: Path, tag: str) -> Iterator[list[str]]:
     errors: list[str] = []
     begun, never = str(folder / "begun"), str(folder / "never")
     os.mkfifo(begun)
-    os.mkfifo(never)  # a pipe that nobody writes
+    os.mkfifo(never)  # a pipe without writer
 
     def work() -> None:
         def slow(records: Any) -> Any:

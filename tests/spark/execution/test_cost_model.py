@@ -32,7 +32,7 @@ def estimate(kind: str, rows: int, spark: Any, **given: Any) -> CostEstimate:
 
 
 TABLE: list[tuple[str, CostEstimate, str, str]] = [
-    # what the driver holds, Spark not running: nobody waits for a JVM that the rows do not need
+    # rows of the driver, Spark not running: few rows start no JVM
     ("a few rows", estimate("key", 10, "startable"), HERE, "few rows"),
     ("10^4", estimate("key", 10_000, "startable"), HERE, "10,000 rows"),
     ("10^5", estimate("key", 100_000, "startable"), HERE, "with its start"),

@@ -136,7 +136,7 @@ def test_interrupt_of_chain_changes_nothing_and_commit_succeeds_later(
 ) -> None:
     begun, never = str(tmp_path / "begun"), str(tmp_path / "never")
     os.mkfifo(begun)
-    os.mkfifo(never)  # a pipe that nobody writes
+    os.mkfifo(never)  # a pipe without writer
 
     def stuck(row: Any) -> tuple[int]:
         open(begun, "w").close()

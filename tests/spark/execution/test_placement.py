@@ -192,7 +192,7 @@ def with_inputs(session: Session) -> None:
 def test_rows_of_driver_start_no_jvm(
     tmp_path: Path, spark_must_not_start: None, spark_rows: int | None
 ) -> None:
-    """Neither the rows of an epoch nor those of a first run, which are in files by then."""
+    """Neither the rows of an epoch do, nor those of a first run, which are in files already."""
     with nosync_nb.open(tmp_path / "log", spark_rows=spark_rows) as session:
         with_inputs(session)
         before = session.stage("before", joined(session))

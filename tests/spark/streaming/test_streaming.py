@@ -39,7 +39,7 @@ synced = []
 
 def killed(self, *args):
     if len(synced) == at:
-        os.kill(os.getpid(), signal.SIGKILL)  # the epoch stands, and Spark is not told
+        os.kill(os.getpid(), signal.SIGKILL)  # the epoch is durable, and Spark gets no confirmation
     synced.append(1)
     sync(self, *args)
 
@@ -338,7 +338,7 @@ def test_state_of_spark_query_continues_after_skipped_batch(
             session.stream(source.frame.dropDuplicates(["id"]), into=flights).catch_up()
             assert sorted(row.id for row in flights.rows()) == list(range(first + rows))
         folder = next((tmp_path / "x.nosync" / "streams").iterdir())
-        durable.cut(folder, empty=False, but="commits")  # the worst that Spark can be told
+        durable.cut(folder, empty=False, but="commits")  # the worst state for Spark
 
 
 def test_batch_refused_by_stage_changes_nothing_and_is_repeated(
@@ -382,7 +382,7 @@ def test_lost_checkpoint_needs_anew(
         first.catch_up()
         first.stop()
         assert session["counts"].rows() == [("UA", 2)]
-        shutil.rmtree(elsewhere)  # nobody can look for it but Spark
+        shutil.rmtree(elsewhere)  # only Spark can read it
         lost = session.stream(source.frame, into=flights, checkpoint=elsewhere)
         with pytest.raises(StageError, match="its checkpoint is missing"):
             lost.catch_up()

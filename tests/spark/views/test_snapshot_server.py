@@ -170,7 +170,7 @@ def test_replaced_session_is_answered_by_its_successor(tmp_path: Path) -> None:
     new.commit()
     assert rows_seen(tmp_path / "log") == 2
     second.close()
-    assert rows_seen(tmp_path / "log") == 2  # nobody answers: the log does, not the old session
+    assert rows_seen(tmp_path / "log") == 2  # read from the log, not from the old session
     new.close()
     first.close()
     old.close()

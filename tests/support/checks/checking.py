@@ -92,7 +92,7 @@ def merge_all(session: Session) -> None:
     def everything(trace: Trace) -> Merge | None:
         return Merge(0, len(trace.layers)) if len(trace.layers) > 1 else None
 
-    drain_background(session, 60)  # what it has in hand nobody else merges
+    drain_background(session, 60)  # its current merge must not run twice
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maintenance, "plan", everything)
         for number in traces_of(session):

@@ -1,8 +1,8 @@
 """Faults: a disk that fails on command, loses power, and a machine that can be restarted.
 
-`FaultyFiles` works on a real folder, but nothing is durable unless it says so: it keeps its
-own account of what was synced, file by file and name by name, and `lose_power` brings the
-folder into a state the account allows. Every step that changes the disk is counted, so that a
+`FaultyFiles` works on a real folder, but nothing in it is durable before a sync: it records
+the synced content of each file and folder, and `lose_power` brings the real folder into a
+state that this record allows. Every step that changes the disk is counted, so that a
 test can crash before, inside or after each of them.
 """
 
@@ -47,7 +47,7 @@ class _Inode:
     def now(self) -> bytes:
         if self.content is not None:
             return self.content
-        if not os.path.exists(self.path):  # somebody deleted it behind our back
+        if not os.path.exists(self.path):  # deleted by another process
             return self.synced
         with open(self.path, "rb") as file:
             return file.read()

@@ -135,7 +135,7 @@ class Tree:
         return found
 
     def put(self, path: str, node: Inode | Directory | None) -> None:
-        """Puts a node at a path durably; None deletes what is there."""
+        """Puts a node at a path durably; None deletes the entry."""
         folder, name = self.folder(os.path.dirname(path)), os.path.basename(path)
         self.moved()
         for names in (folder.now, folder.durable):
@@ -497,7 +497,7 @@ class MemoryFiles(OrderedFiles):
         return None if node.locked else MemoryLock(node)
 
     def _node(self, path: str, action: str) -> Inode | Directory:
-        place = self.tree.places.get(path)  # as `find` begins, which is most of what a life does
+        place = self.tree.places.get(path)  # the start of `find`, inlined for speed
         if place is not None and (known := place[0].get(place[1])) is not None:
             return known
         try:

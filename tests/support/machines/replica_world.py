@@ -175,7 +175,7 @@ class World:
         meta = payloads.decode_payload(log.checkpoint).meta if log.checkpoint else {}
         self.succession = OwnershipHistory(log.heads, meta, first, frames)
         last = first + len(found)
-        # Frames of which nobody was told may be those of a history that was left.
+        # Frames that were never acknowledged may belong to an abandoned history.
         whole = [*self.appended, self.maybe]  # a frame may be there whose call did not return
         histories = (each for each in (whole, *self.left) if len(each) >= last)
         was = next(each for each in histories if each[first:last] == found)
@@ -309,9 +309,9 @@ class World:
     def power(self) -> None:
         """The machine and its keepers lose power; the owner may have died before.
 
-        Synced contents remain, unless a keeper was told that replicas are ahead: then the disk has
-        been set aside. Replicas cannot tell whether an abandoned history was ever safe, if another
-        replica with it was emptied.
+        Synced contents remain, unless a keeper has learned that replicas are ahead: then the disk
+        has been set aside. Replicas cannot tell whether an abandoned history was ever safe, if
+        another replica with it was emptied.
         """
         durable, lost = self.log.durable, self.disks_lost
         if self.random.random() < 0.25:
@@ -383,7 +383,7 @@ class World:
         assert written or known.seq == self.log.durable
         if self.random.random() < READ_BACK:
             assert self.readable(at) >= known.seq
-        if not written:  # of what a keeper without an owner ships, nobody is told
+        if not written:  # a keeper without an owner acknowledges to no process
             self.acks[at] = self.holds[at] = known.seq
             self.announced = max(self.announced, quorum_index(self.acks, QUORUM))
 
@@ -583,7 +583,7 @@ class World:
         for _ in range(self.random.randrange(3)):
             self.busy()
             self.log = self.opened()
-        if self.random.random() < 0.5:  # he was told which owner they obey
+        if self.random.random() < 0.5:  # the replicas reported their owner
             self.outrank()
         self.refuted(before)
 
@@ -643,7 +643,7 @@ class World:
         """Loses the disk, and as many replicas as the quorum allows."""
         unfit = self.unfit()
         if unfit is None:
-            return  # that it may be lost is said, and nothing is made anew
+            return  # a possible loss is reported, and no log is created
         self.disks_lost += 1
         self.tree.put(self.path, None)
         self.files = self.another(self.files)

@@ -4,8 +4,8 @@ A collection is a `Bag`: a counter from rows (tuples of Python values) to their 
 be negative but never 0. Nothing is incremental here and nothing is shared with the engine.
 
 Values are Spark's: null equals null as a row and as a group, NaN equals NaN and is the greatest,
--0.0 is 0.0, text is ordered by its UTF-8 bytes. A column has one type, so 1, 1.0 and True meet in
-no column; `typed` tells them apart where a result is compared.
+-0.0 is 0.0, text is ordered by its UTF-8 bytes. A column has one type, so 1, 1.0 and True are in
+no column together; `typed` distinguishes them in comparisons of results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def value(given: Any) -> Any:
 
 
 def order(given: Any) -> Any:
-    """The rank of a value among those of its column: null first, NaN last."""
+    """A sort key for a value of a column: null is first, NaN last."""
     if given is None:
         return (0,)
     if isinstance(given, float) and math.isnan(given):
