@@ -18,13 +18,13 @@ from nosync_nb import Session, StageError, TimeError
 from nosync_nb.errors import MisuseError, OutOfMemoryError
 from nosync_widgets.data.tables import Table
 
-THEN = [("AA", 70), ("UA", 90)]
-NOW = [("AA", 70), ("B6", 61), ("B6", 61), ("UA", 90)]
+FIRST = [("AA", 70), ("UA", 90)]
+CURRENT = [("AA", 70), ("B6", 61), ("B6", 61), ("UA", 90)]
 
 
 @pytest.fixture
 def session(session: Session) -> Session:
-    """Two epochs; one late flight is there twice."""
+    """Two epochs; one late flight occurs twice."""
     flights = session.input("flights", "carrier string, delay int")
     session.stage("late", flights.filter("delay > 60"))
     flights.insert([("AA", 70), ("UA", 90), ("UA", 3)])
@@ -48,7 +48,7 @@ def by_duckdb(late: Any) -> list[tuple[Any, ...]]:
 
 
 def by_pandas(late: Any) -> list[tuple[Any, ...]]:
-    """From 3 on by the stream, before by the interchange protocol."""
+    """Uses the stream from pandas 3 on, and the interchange protocol before."""
     if hasattr(pd.DataFrame, "from_arrow"):
         frame = pd.DataFrame.from_arrow(late)
     else:
@@ -69,21 +69,19 @@ def by_hvplot(late: Any) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in bars.dframe().itertuples(index=False)]
 
 
-TAKEN = [by_pyarrow, by_polars, by_duckdb, by_pandas, by_altair, by_hvplot]
+LIBRARIES = [by_pyarrow, by_polars, by_duckdb, by_pandas, by_altair, by_hvplot]
 
 
-@pytest.mark.parametrize("taken", TAKEN)
-def test_a_library_takes_a_stage_an_input_and_a_dated_view_as_they_are(
-    session: Session, taken: Any
-) -> None:
+@pytest.mark.parametrize("read_by", LIBRARIES)
+def test_libraries_read_a_stage_an_input_and_a_dated_view(session: Session, read_by: Any) -> None:
     late = session["late"]
-    assert sorted(taken(late)) == NOW
-    assert sorted(taken(late.at(1))) == sorted(taken(late.at("monday"))) == THEN
-    assert sorted(taken(session["flights"])) == sorted([*NOW, ("UA", 3)])
-    assert sorted(taken(late.filter("delay > 80"))) == [("UA", 90)]
+    assert sorted(read_by(late)) == CURRENT
+    assert sorted(read_by(late.at(1))) == sorted(read_by(late.at("monday"))) == FIRST
+    assert sorted(read_by(session["flights"])) == sorted([*CURRENT, ("UA", 3)])
+    assert sorted(read_by(late.filter("delay > 80"))) == [("UA", 90)]
 
 
-def test_without_hvplot_a_stage_has_none_and_says_how_to_get_it(
+def test_missing_hvplot_is_reported_with_its_installation(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "hvplot", None)
@@ -94,7 +92,7 @@ def test_without_hvplot_a_stage_has_none_and_says_how_to_get_it(
         assert "pip install hvplot" in "".join(raised.value.__notes__)
 
 
-def test_a_stage_is_read_anew_by_every_query(session: Session) -> None:
+def test_query_of_a_library_reads_the_current_rows(session: Session) -> None:
     late = session["late"]  # duckdb finds it by its name
     assert duckdb.sql("select count(*) from late").fetchall() == [(4,)]
     session["flights"].insert([("DL", 99)])
@@ -105,8 +103,8 @@ def test_a_stage_is_read_anew_by_every_query(session: Session) -> None:
     assert late.count() == 5
 
 
-def test_a_schema_is_had_without_reading_rows(session: Session) -> None:
-    session["flights"].insert([("DL", 99)])  # reading would say that this waits
+def test_schema_is_read_without_rows(session: Session) -> None:
+    session["flights"].insert([("DL", 99)])  # pending, so reading rows raises
     assert pa.schema(session["late"]) == pa.schema(
         [("carrier", pa.string()), ("delay", pa.int32())]
     )
@@ -114,55 +112,55 @@ def test_a_schema_is_had_without_reading_rows(session: Session) -> None:
         pa.table(session["late"])
 
 
-def test_rows_of_one_session_go_into_an_input_of_another(session: Session, tmp_path: Path) -> None:
+def test_rows_of_one_session_are_inserted_into_another(session: Session, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "other") as other:
         copied = other.input("copied", session["late"])
         assert copied.insert(session["late"].at(1)) == 2
         other.commit()
-        assert [tuple(row) for row in copied.rows()] == THEN
+        assert [tuple(row) for row in copied.rows()] == FIRST
 
 
-def test_a_dated_view_is_read_as_a_collection_is(session: Session) -> None:
+def test_dated_view_is_read_like_a_collection(session: Session) -> None:
     dated = session["late"].at(-1)
     session["flights"].insert([("DL", 99)])
     assert session.commit() == 3
     assert (dated.epoch, dated.name, len(dated), bool(dated)) == (1, "late", 2, True)
-    assert [tuple(row) for row in dated.rows()] == THEN
-    assert [tuple(row) for row in dated.rows(limit=1)] == THEN[:1]
+    assert [tuple(row) for row in dated.rows()] == FIRST
+    assert [tuple(row) for row in dated.rows(limit=1)] == FIRST[:1]
     assert dated.to_pandas().shape == (2, 2)
     assert repr(dated) == "<late at epoch 1: carrier string, delay int>"
     with pytest.raises(TimeError, match="epoch 9 is not readable"):
         session["late"].at(9)
 
 
-def test_a_dated_view_of_an_epoch_that_was_left_raises(session: Session) -> None:
-    kept, left = session["late"].at(1), session["late"].at(2)
+def test_dated_view_of_an_undone_epoch_raises(session: Session) -> None:
+    retained, undone = session["late"].at(1), session["late"].at(2)
     session.rewind(to=1)
     session["flights"].insert([("DL", 99)])
     assert session.commit() == 2
-    assert sorted(by_polars(kept)) == THEN
+    assert sorted(by_polars(retained)) == FIRST
     with pytest.raises(TimeError, match="epoch 2 was undone by a rewind"):
-        by_polars(left)
+        by_polars(undone)
 
 
-def test_a_dated_view_is_no_collection_to_compute_with(session: Session) -> None:
+def test_dated_view_cannot_be_an_operand(session: Session) -> None:
     with pytest.raises(StageError, match="is not a collection"):
         session["late"].concat(session["late"].at(1))  # type: ignore[arg-type]
 
 
-def test_a_stream_gives_no_more_rows_than_may_be_collected(session: Session) -> None:
+def test_stream_has_at_most_the_collectable_rows(session: Session) -> None:
     session.collect_rows = 3
     with pytest.raises(StageError, match=r"more than session\.collect_rows = 3"):
         by_polars(session["late"])
 
 
-def test_a_table_that_is_shown_is_a_stream_of_its_texts() -> None:
+def test_displayed_table_is_a_stream_of_texts() -> None:
     table = Table("", ["stage", "", ""], [["late", None, "4"]], types=["string"] * 3)
     assert pl.DataFrame(table).to_dicts() == [{"stage": "late", "": None, "_": "4"}]
 
 
-def test_copies_that_no_memory_holds_are_refused_before_they_are_made(tmp_path: Path) -> None:
-    """A row with a large count takes some bytes in a log, and terabytes as rows of a table."""
+def test_copies_beyond_memory_are_refused_before_they_are_made(tmp_path: Path) -> None:
+    """A row with a large count takes bytes in a log, and terabytes as rows of a table."""
     with nosync_nb.open(tmp_path / "log") as session:
         texts = session.input("texts", "k int, t string, parts array<string>")
         copies = session.input("copies", "k int")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import errno
 import gc
-import os
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.sessions import run_threads, values
 from internals import (
     checkpoint_now,
-    drain_background,
     lose_patience,
     merge_trace,
     services_of,
@@ -52,8 +50,8 @@ for line in sys.stdin:
 """
 
 
-class Another:
-    """Another process that owns the log; it commits each number it is told."""
+class OtherProcess:
+    """Another process that owns the log; it commits each number that it receives."""
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
@@ -76,15 +74,11 @@ class Another:
 
 
 @pytest.fixture
-def another(tmp_path: Path) -> Iterator[Another]:
-    made = Another(tmp_path / "log")
-    yield made
-    made.process.kill()
-    made.process.communicate()
-
-
-def values(collection: Any, at: Any = None) -> list[Any]:
-    return [row[0] for row in collection.rows(at)]
+def other_process(tmp_path: Path) -> Iterator[OtherProcess]:
+    process = OtherProcess(tmp_path / "log")
+    yield process
+    process.process.kill()
+    process.process.communicate()
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int]]:
@@ -98,7 +92,7 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
 # -- one process -----------------------------------------------------------------------------------
 
 
-def test_opening_twice_gives_the_same_session(
+def test_opening_twice_returns_the_same_session(
     opened: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
@@ -108,27 +102,21 @@ def test_opening_twice_gives_the_same_session(
     (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
     assert nosync_nb.open(tmp_path / "link" / "log") is session
     found = []
-    threads = [threading.Thread(target=lambda: found.append(opened())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(*[lambda: found.append(opened())] * 4)
     assert all(each is session for each in found)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_what_an_opening_makes_is_not_looked_through_for_garbage(
-    opened: Callable[..., Session], frozen: bool
-) -> None:
+def test_opening_runs_no_garbage_collection(opened: Callable[..., Session], frozen: bool) -> None:
     with opened() as session:
         numbers = session.input("numbers", "x int")
         for x in range(200):
             numbers.insert([(x,)])
             session.commit()
-    begun: list[str] = []
+    collections: list[str] = []
 
     def note(phase: str, _info: Any) -> None:
-        begun.append(phase)
+        collections.append(phase)
 
     gc.collect()
     if frozen:
@@ -139,14 +127,16 @@ def test_what_an_opening_makes_is_not_looked_through_for_garbage(
         count, enabled = gc.get_count()[0], gc.isenabled()
     finally:
         gc.callbacks.remove(note)
-        still = gc.get_freeze_count() > 0
+        frozen_after = gc.get_freeze_count() > 0
         gc.unfreeze()
     assert enabled
-    assert (still, session.now) == (frozen, 200)
-    assert frozen or (not begun and count < gc.get_threshold()[0])
+    assert (frozen_after, session.now) == (frozen, 200)
+    assert frozen or (not collections and count < gc.get_threshold()[0])
 
 
-def test_a_closed_session_says_so_and_the_next_one_goes_on(opened: Callable[..., Session]) -> None:
+def test_closed_session_refuses_writes_and_the_next_one_continues(
+    opened: Callable[..., Session],
+) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
     numbers.insert([(1,)])
@@ -165,7 +155,7 @@ def test_a_closed_session_says_so_and_the_next_one_goes_on(opened: Callable[...,
     assert after.commit() == 2
 
 
-def test_a_block_closes_its_session(tmp_path: Path) -> None:
+def test_with_block_closes_its_session(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         session.input("numbers", "x int")
     assert session.closed
@@ -174,7 +164,7 @@ def test_a_block_closes_its_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(48)
-def test_closing_waits_for_what_runs_behind(
+def test_close_waits_for_background_work(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
@@ -190,7 +180,7 @@ def test_closing_waits_for_what_runs_behind(
     assert values(opened()["numbers"]) == list(range(200))
 
 
-def test_a_stage_cannot_close_its_session(opened: Callable[..., Session]) -> None:
+def test_stage_cannot_close_its_session(opened: Callable[..., Session]) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
 
@@ -208,7 +198,7 @@ def test_a_stage_cannot_close_its_session(opened: Callable[..., Session]) -> Non
 
 
 @pytest.mark.fault(47)
-def test_what_a_session_finds_missing_after_another_took_its_log_over_is_no_failure(
+def test_file_removed_by_a_new_owner_is_no_failure_of_the_fenced_session(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
@@ -227,38 +217,7 @@ def test_what_a_session_finds_missing_after_another_took_its_log_over_is_no_fail
         session.close()
 
 
-@pytest.mark.fault(47)
-def test_an_error_in_the_background_is_reported_once_and_refuses_nothing(
-    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = opened()
-    numbers = session.input("numbers", "x int")
-    numbers.insert([(1,)])
-    session.commit()
-
-    def full(*_: Any) -> bytes:
-        raise DurabilityError("the disk is full")
-
-    monkeypatch.setattr(store_of(session), "checkpoint_payload", full)
-    services_of(session).upkeep.plan_checkpoint()
-    drain_background(session)
-    with pytest.warns(UserWarning, match="failed: writing a checkpoint: the disk is full"):
-        assert session.commit() == 2
-    services_of(session).upkeep.plan_checkpoint()  # not again at once
-    drain_background(session)
-    numbers.insert([(2,)])
-    assert session.commit() == 3
-    lose_patience(session)
-    services_of(session).upkeep.plan_checkpoint()
-    drain_background(session)
-    assert session.commit() == 4, "it was reported"
-    (failure,) = services_of(session).worker.failures.failed_tasks()
-    assert (failure.task, failure.times) == ("writing a checkpoint", 2)
-    session.close()
-    assert values(opened()["numbers"]) == [1, 2]
-
-
-def test_an_error_in_the_background_is_reported_by_close_at_the_latest(
+def test_background_error_is_reported_at_close_at_the_latest(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
@@ -274,7 +233,7 @@ def test_an_error_in_the_background_is_reported_by_close_at_the_latest(
         session.close()
 
 
-def test_what_is_not_there_yet_is_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_of_open_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="retain=0 is neither"):
         nosync_nb.open(tmp_path / "log", retain=0)
     with pytest.raises(SchemaError, match="the session that writes"):
@@ -288,38 +247,40 @@ def test_what_is_not_there_yet_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(23)
-def test_a_second_owner_is_refused_and_told_who_the_first_is(
-    opened: Callable[..., Session], another: Another
+def test_second_owner_is_refused_with_the_process_of_the_first(
+    opened: Callable[..., Session], other_process: OtherProcess
 ) -> None:
-    with pytest.raises(FencedError, match=f"process {another.process.pid} on .*alive") as caught:
+    with pytest.raises(
+        FencedError, match=f"process {other_process.process.pid} on .*alive"
+    ) as caught:
         opened()
     for remedy in ("takeover=True", 'mode="r"'):
         assert remedy in (caught.value.hint or "")
-    assert another.commit(3) == "2"
+    assert other_process.commit(3) == "2"
 
 
-def test_who_is_replaced_commits_nothing_any_more(
-    opened: Callable[..., Session], another: Another
+def test_fenced_process_commits_nothing(
+    opened: Callable[..., Session], other_process: OtherProcess
 ) -> None:
-    assert another.commit(3) == "2"
+    assert other_process.commit(3) == "2"
     session = opened(takeover=True)
     assert session.now == 2
     assert values(session["odd"]) == [1, 3]
-    assert another.commit(5) == "fenced 2 0"
+    assert other_process.commit(5) == "fenced 2 0"
     session["numbers"].insert([(7,)])
     assert session.commit() == 3
-    assert another.commit(9) == "fenced 2 0"
+    assert other_process.commit(9) == "fenced 2 0"
     assert values(session["odd"]) == [1, 3, 7]
     session.close()
     assert values(opened()["odd"]) == [1, 3, 7]
 
 
-def test_the_log_of_a_dead_process_is_free(
-    opened: Callable[..., Session], another: Another
+def test_log_of_a_dead_process_can_be_opened(
+    opened: Callable[..., Session], other_process: OtherProcess
 ) -> None:
-    another.commit(3)
-    another.process.kill()
-    another.process.wait()
+    other_process.commit(3)
+    other_process.process.kill()
+    other_process.process.wait()
     session = opened()
     assert not session.recovery.clean
     assert session.now == 2
@@ -327,108 +288,62 @@ def test_the_log_of_a_dead_process_is_free(
 
 
 @pytest.mark.fault(24)
-def test_a_zombie_in_the_same_process_changes_nothing_and_closes_quietly(
+def test_fenced_session_of_the_same_process_changes_nothing_and_closes(
     opened: Callable[..., Session],
 ) -> None:
-    zombie = opened()
-    numbers = zombie.input("numbers", "x int")
+    fenced = opened()
+    numbers = fenced.input("numbers", "x int")
     numbers.insert([(1,)])
-    zombie.commit()
+    fenced.commit()
     numbers.insert([(2,)])
     session = opened(takeover=True)
     assert opened() is session
     with pytest.raises(FencedError, match="was taken over by process"):
-        zombie.commit()
-    assert zombie.now == 1
-    assert zombie.pending["numbers"].rows == 1
+        fenced.commit()
+    assert fenced.now == 1
+    assert fenced.pending["numbers"].rows == 1
     assert values(numbers, 1) == [1]
     with pytest.raises(FencedError):
-        zombie.stage("late", numbers.distinct())
-    assert "late" not in zombie
+        fenced.stage("late", numbers.distinct())
+    assert "late" not in fenced
     with pytest.raises(FencedError):
-        checkpoint_now(zombie)
-    zombie.close()
+        checkpoint_now(fenced)
+    fenced.close()
     assert session.commit() == 2
     assert values(session["numbers"]) == [1]
-
-
-@pytest.mark.fault(26)
-def test_a_forked_child_cannot_write(opened: Callable[..., Session]) -> None:
-    session = opened()
-    numbers = session.input("numbers", "x int")
-    numbers.insert([(1,)])
-    session.commit()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            numbers.insert([(2,)])
-        except FencedError:
-            session.close()
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert session.commit() == 2
-    assert values(numbers) == [1]
 
 
 # -- readers ---------------------------------------------------------------------------------------
 
 
-def test_a_reader_sees_what_another_process_commits(
-    opened: Callable[..., Session], another: Another, tmp_path: Path
+def test_reader_sees_commits_of_another_process(
+    opened: Callable[..., Session], other_process: OtherProcess, tmp_path: Path
 ) -> None:
     reader = opened(mode="r")
     assert reader.mode == "r"
     assert values(reader["odd"]) == [1]
     before = listing(tmp_path / "log")
-    assert another.commit(3) == "2"
+    assert other_process.commit(3) == "2"
     assert values(reader["odd"]) == [1, 3]
     assert reader.now == 2
-    assert another.commit(5) == "3"
+    assert other_process.commit(5) == "3"
     assert reader.refresh() == 3
     assert values(reader["odd"], 2) == [1, 3]
     assert values(reader["numbers"].filter("x > 2")) == [3, 5]
     assert reader["odd"].changes(after=1).num_rows == 2
     assert {name for name in listing(tmp_path / "log") if name not in before} == set()
-    another.process.kill()
-    another.process.wait()
+    other_process.process.kill()
+    other_process.process.wait()
     assert values(reader["odd"]) == [1, 3, 5]
 
 
-def test_a_reader_changes_no_byte_and_refuses_to_write(
-    opened: Callable[..., Session], tmp_path: Path
-) -> None:
-    session = opened()
-    numbers = session.input("numbers", "x int")
-    session.stage("odd", numbers.filter("x % 2 = 1"))
-    numbers.insert([(1,)])
-    session.commit()
-    session.close()
-    before = listing(tmp_path / "log")
-    reader = opened(mode="r")
-    assert values(reader["odd"]) == [1]
-    writes: list[Callable[[], Any]] = [
-        lambda: reader["numbers"].insert([(2,)]),
-        reader.commit,
-        lambda: reader.input("more", "y int"),
-        lambda: reader.stage("even", reader["numbers"].filter("x % 2 = 0")),
-        lambda: reader.drop("odd"),
-        lambda: reader.rename("odd", "uneven"),
-    ]
-    for write in writes:
-        with pytest.raises(FencedError, match="open for reading"):
-            write()
-    reader.close()
-    assert listing(tmp_path / "log") == before
-
-
-def test_a_reader_makes_no_folder(tmp_path: Path) -> None:
+def test_reader_creates_no_folder(tmp_path: Path) -> None:
     with pytest.raises(DurabilityError, match="there is no log at"):
         nosync_nb.open(tmp_path / "nothing", mode="r")
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_reader_needs_no_key(
+def test_reader_needs_no_key(
     opened: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
@@ -442,7 +357,7 @@ def test_a_reader_needs_no_key(
     assert not (tmp_path / "none").exists()
 
 
-def test_a_reader_follows_definitions(opened: Callable[..., Session]) -> None:
+def test_reader_follows_definitions(opened: Callable[..., Session]) -> None:
     session = opened()
     session.replay_rows = 0
     reader = opened(mode="r")
@@ -470,10 +385,10 @@ def test_a_reader_follows_definitions(opened: Callable[..., Session]) -> None:
 
 @pytest.mark.fault(41)
 @pytest.mark.parametrize("followed", [3, 10_000])
-def test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners(
+def test_reader_follows_merges_checkpoints_and_new_owners(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, followed: int
 ) -> None:
-    """Also one that has fallen behind, and begins again at the newest checkpoint."""
+    """One reader lags behind and starts over at the newest checkpoint."""
     for place in (store, maintenance):
         monkeypatch.setattr(place, "SPILL_ROWS", 6)
     monkeypatch.setattr(log_follower, "FOLLOW_MAX", followed)
@@ -499,7 +414,7 @@ def test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners(
             assert [row.n for row in reader["counts"].rows(at)] == [at] * 10
 
 
-def test_frontiers_tell_a_reader_what_is_on_disk(opened: Callable[..., Session]) -> None:
+def test_frontiers_of_a_reader_show_synced_epochs(opened: Callable[..., Session]) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
     reader = opened(mode="r")
@@ -511,7 +426,7 @@ def test_frontiers_tell_a_reader_what_is_on_disk(opened: Callable[..., Session])
     assert reader.recovery_frontier("power") == 3
 
 
-def test_a_session_that_cannot_be_recovered_leaves_the_log_free(
+def test_failed_recovery_releases_the_log(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened().close()
@@ -526,7 +441,7 @@ def test_a_session_that_cannot_be_recovered_leaves_the_log_free(
     assert opened().now == 0
 
 
-def test_definitions_alone_lead_to_a_checkpoint(
+def test_definitions_alone_cause_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nosync_nb.store.log.checkpoint.FRAMES_MAX", 4)

@@ -5,19 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from internals import (
-    catalog_of,
-    checkpoint_now,
-    graph_of,
-    log_of,
-    services_of,
-    settle_background,
-    snapshot_of,
-)
+from checks.sessions import values
+from internals import catalog_of, checkpoint_now, log_of, services_of, settle_background
 
 import nosync_nb
 from nosync_nb import Collection, Frontier, Input, SchemaError, Session, StageError, TimeError
@@ -33,10 +25,6 @@ def session(session: Session) -> Session:
 def fly(session: Session, *flights: tuple[str, str, float | None]) -> int:
     session.inputs["flights"].insert(list(flights))
     return session.commit()
-
-
-def values(collection: Any, at: Any = None) -> list[Any]:
-    return [tuple(row) if len(row) > 1 else row[0] for row in collection.rows(at)]
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -56,7 +44,7 @@ def test_inputs_and_stages_are_found_by_name(session: Session) -> None:
     assert repr(session) == "<nosync session log at epoch 0: flights, slow>"
 
 
-def test_an_input_with_equal_columns_is_the_input(session: Session) -> None:
+def test_input_with_equal_columns_is_the_same_input(session: Session) -> None:
     fly(session, ("UA", "EWR", 1.0))
     again = session.input("flights", "carrier string, origin string, delay double")
     assert values(again) == [("UA", "EWR", 1.0)]
@@ -64,7 +52,7 @@ def test_an_input_with_equal_columns_is_the_input(session: Session) -> None:
     assert session.now == 1
 
 
-def test_columns_can_be_taken_from_data_and_no_rows_are(session: Session) -> None:
+def test_columns_are_taken_from_data_without_rows(session: Session) -> None:
     frame = pd.DataFrame({"tail": ["a"], "seats": [5], "built": [2001.0]})
     planes = session.input("planes", frame, key="tail")
     assert planes.schema.names == ("tail", "seats", "built")
@@ -76,20 +64,7 @@ def test_columns_can_be_taken_from_data_and_no_rows_are(session: Session) -> Non
 # -- definitions -----------------------------------------------------------------------------------
 
 
-def test_a_stage_is_kept_up_to_date_at_every_epoch(session: Session) -> None:
-    flights = session["flights"]
-    session.stage("worst", flights.group_by("carrier").agg(worst="max(delay)"))
-    fly(session, ("UA", "EWR", 5.0), ("AA", "JFK", 7.0))
-    fly(session, ("UA", "JFK", 9.0))
-    session.inputs["flights"].remove([("UA", "JFK", 9.0), ("AA", "JFK", 7.0)])
-    session.commit()
-    worst = session["worst"]
-    assert [values(worst, at) for at in range(4)] == [
-        [], [("AA", 7.0), ("UA", 5.0)], [("AA", 7.0), ("UA", 9.0)], [("UA", 5.0)]
-    ]  # fmt: skip
-
-
-def test_a_stage_over_data_that_is_there_begins_with_it(session: Session) -> None:
+def test_stage_over_existing_rows_starts_with_them(session: Session) -> None:
     fly(session, ("UA", "EWR", 5.0), ("UA", "EWR", 5.0))
     flights = session["flights"]
     session.stage("count", flights.group_by().agg(n="count(*)"))
@@ -101,7 +76,7 @@ def test_a_stage_over_data_that_is_there_begins_with_it(session: Session) -> Non
     assert len(session["joined"]) == 3
 
 
-def test_an_equal_definition_changes_nothing(session: Session) -> None:
+def test_equal_definition_changes_nothing(session: Session) -> None:
     flights = session["flights"]
     fly(session, ("UA", "EWR", 65.0))
     session.stage("slow", flights.filter("delay > 60"))
@@ -111,7 +86,7 @@ def test_an_equal_definition_changes_nothing(session: Session) -> None:
     assert log_of(session).head == head
 
 
-def test_an_edited_stage_is_a_new_version_and_its_readers_follow_by_name(session: Session) -> None:
+def test_edited_stage_is_a_new_version_and_its_readers_follow(session: Session) -> None:
     session.replay_rows = 0
     flights = session["flights"]
     slow = session.stage("slow", flights.filter("delay > 60"))
@@ -131,7 +106,7 @@ def test_an_edited_stage_is_a_new_version_and_its_readers_follow_by_name(session
         session["slow"].rows(at=0)
 
 
-def test_an_edited_stage_is_replayed_over_the_past_if_that_is_cheap(session: Session) -> None:
+def test_edited_stage_is_replayed_over_a_cheap_past(session: Session) -> None:
     flights = session["flights"]
     session.stage("slow", flights.filter("delay > 60"))
     for delay in (50.0, 70.0, 90.0):
@@ -141,14 +116,14 @@ def test_an_edited_stage_is_replayed_over_the_past_if_that_is_cheap(session: Ses
     assert [len(session["slow@1"].rows(at)) for at in range(4)] == [0, 0, 1, 2]
 
 
-def replay_hinted(hint: str | None) -> int:
-    """The epoch of the remedy that a report names."""
+def hinted_replay_epoch(hint: str | None) -> int:
+    """The epoch that the hint of a report names."""
     found = re.search(r"run `%%dd --replay (\d+)` to compute its history", hint or "")
     assert found is not None, hint
     return int(found[1])
 
 
-def test_the_remedy_for_the_past_of_an_edited_stage_does_what_it_says(session: Session) -> None:
+def test_hint_to_replay_an_edited_stage_works(session: Session) -> None:
     session.replay_rows = 0
     flights = session["flights"]
     session.stage("slow", flights.filter("delay > 60"))
@@ -156,7 +131,7 @@ def test_the_remedy_for_the_past_of_an_edited_stage_does_what_it_says(session: S
         fly(session, ("UA", "EWR", delay))
     cell = {"slow": flights.filter("delay > 80")}
     (report,) = session.define(cell)
-    first = replay_hinted(report.hint)
+    first = hinted_replay_epoch(report.hint)
     assert (report.status, first) == ("changed", 0)
     (report,) = session.define(cell, replay=first)
     assert (report.status, report.version) == ("changed", 3)
@@ -167,9 +142,7 @@ def test_the_remedy_for_the_past_of_an_edited_stage_does_what_it_says(session: S
     assert (report.status, report.version) == ("unchanged", 3)
 
 
-def test_the_remedy_for_the_past_names_an_epoch_at_which_all_that_is_read_is_there(
-    session: Session,
-) -> None:
+def test_hint_to_replay_names_an_epoch_at_which_all_inputs_exist(session: Session) -> None:
     session.replay_rows = 0
     flights = session["flights"]
     session.stage("slow", flights.filter("delay > 60"))
@@ -180,7 +153,7 @@ def test_the_remedy_for_the_past_names_an_epoch_at_which_all_that_is_read_is_the
     cell = {"slow": flights.filter("delay > 80")}
     reports = session.define(cell)
     assert {r.name: r.status for r in reports} == {"slow": "changed", "flown": "followed"}
-    first = replay_hinted(reports[0].hint)
+    first = hinted_replay_epoch(reports[0].hint)
     assert first == 1
     with pytest.raises(TimeError, match=r"from epoch 0: .* from 1 to 2\n") as caught:
         session.define(cell, replay=0)
@@ -190,7 +163,7 @@ def test_the_remedy_for_the_past_names_an_epoch_at_which_all_that_is_read_is_the
     assert [len(session["slow"].rows(at)) for at in (1, 2)] == [0, 1]
 
 
-def test_a_stage_whose_past_cannot_be_had_promises_none(session: Session) -> None:
+def test_stage_without_a_computable_past_has_no_replay_hint(session: Session) -> None:
     session.replay_rows = 0
     fly(session, ("UA", "EWR", 70.0))
     late = session.input("late", "a int")
@@ -203,7 +176,7 @@ def test_a_stage_whose_past_cannot_be_had_promises_none(session: Session) -> Non
     assert report.hint == "'few' begins at epoch 1, like its inputs"
 
 
-def test_stages_of_one_definition_refer_to_each_other_in_any_order(session: Session) -> None:
+def test_stages_of_one_definition_can_be_in_any_order(session: Session) -> None:
     slow = session["flights"].filter("delay > 60")
     carriers = slow.select("carrier").distinct()
     reports = session.define({"carriers": carriers, "slow": slow})
@@ -213,7 +186,7 @@ def test_stages_of_one_definition_refer_to_each_other_in_any_order(session: Sess
     assert values(session["carriers"]) == ["UA"]
 
 
-def test_a_definition_is_all_or_nothing(session: Session) -> None:
+def test_definition_is_all_or_nothing(session: Session) -> None:
     fly(session, ("UA", "EWR", 0.0))
     flights = session["flights"]
     good = flights.filter("delay >= 0")
@@ -226,7 +199,7 @@ def test_a_definition_is_all_or_nothing(session: Session) -> None:
     assert len(session["good"]) == 2
 
 
-def test_again_computes_anew_and_so_does_what_reads_it(session: Session) -> None:
+def test_again_recomputes_a_stage_and_its_readers(session: Session) -> None:
     session.replay_rows = 0
     drawn = iter(range(100))
     flights = session["flights"]
@@ -247,7 +220,7 @@ def test_again_computes_anew_and_so_does_what_reads_it(session: Session) -> None
     assert values(session["most"]) == [max(values(same))]
 
 
-def test_a_reader_whose_column_is_gone_stops_and_says_which(session: Session) -> None:
+def test_reader_of_a_removed_column_is_stale_and_names_it(session: Session) -> None:
     session.replay_rows = 0
     flights = session["flights"]
     session.stage("slow", flights.filter("delay > 60"))
@@ -270,7 +243,7 @@ def test_a_reader_whose_column_is_gone_stops_and_says_which(session: Session) ->
     assert values(session["origins"]) == values(session["after"]) == [("EWR", 1), ("JFK", 1)]
 
 
-def test_dropping_needs_that_nobody_reads_or_takes_them_along(session: Session) -> None:
+def test_drop_needs_no_readers_or_cascade(session: Session) -> None:
     session.stage("slow", session["flights"].filter("delay > 60"))
     session.stage("carriers", session["slow"].select("carrier"))
     with pytest.raises(StageError, match="'slow' is read by carriers"):
@@ -286,31 +259,28 @@ def test_dropping_needs_that_nobody_reads_or_takes_them_along(session: Session) 
     assert values(session["flights"]) == [1]
 
 
-def test_renaming_keeps_rows_past_and_readers(session: Session) -> None:
+def test_rename_keeps_rows_past_and_readers(session: Session) -> None:
     session.stage("slow", session["flights"].filter("delay > 60"))
     fly(session, ("UA", "EWR", 65.0))
     session.rename("flights", "departures")
     session.rename("slow", "late")
-    assert session.info.reads == {
-        "departures": (),
-        "late": ("departures",),
-    }
+    assert session.info.reads == {"departures": (), "late": ("departures",)}
     session.inputs["departures"].insert([("AA", "JFK", 70.0)])
     session.commit()
     assert [len(session["late"].rows(at)) for at in range(3)] == [0, 1, 2]
     assert values(session["departures"], 1) == [("UA", "EWR", 65.0)]
 
 
-def test_collections_of_another_session_are_refused(session: Session, tmp_path: Path) -> None:
+def test_collection_of_another_session_is_refused(session: Session, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "other") as other:
-        theirs = other.input("flights", "x int")
+        foreign = other.input("flights", "x int")
         with pytest.raises(StageError, match="another session"):
-            session.stage("mixed", theirs.distinct())
+            session.stage("mixed", foreign.distinct())
         with pytest.raises((StageError, SchemaError), match="session"):
-            session.stage("mixed", session["flights"].select("delay").concat(theirs))
+            session.stage("mixed", session["flights"].select("delay").concat(foreign))
 
 
-# -- knowing ---------------------------------------------------------------------------------------
+# -- status ----------------------------------------------------------------------------------------
 
 
 def test_frontiers_are_inclusive_epochs(session: Session) -> None:
@@ -324,27 +294,27 @@ def test_frontiers_are_inclusive_epochs(session: Session) -> None:
     assert session.recovery_frontier("power") == 2
 
 
-def test_subscribers_hear_of_each_epoch_after_it_is_visible(session: Session) -> None:
-    heard: list[tuple[int, int]] = []
+def test_subscribers_are_notified_after_the_epoch_is_visible(session: Session) -> None:
+    notified: list[tuple[int, int]] = []
 
-    def hear(epoch: int) -> None:
-        heard.append((epoch, session.now))
+    def record(epoch: int) -> None:
+        notified.append((epoch, session.now))
 
     def fail(_: int) -> None:
         raise KeyError("broken")
 
-    stop = session.subscribe(hear)
+    stop = session.subscribe(record)
     session.commit()
-    forget = session.subscribe(fail)
+    stop_failing = session.subscribe(fail)
     with pytest.warns(UserWarning, match="a subscriber raised KeyError"):
         session.commit()
-    forget()
+    stop_failing()
     stop()
     session.commit()
-    assert heard == [(1, 1), (2, 2)]
+    assert notified == [(1, 1), (2, 2)]
 
 
-def test_counters_tell_what_was_done(session: Session) -> None:
+def test_stats_count_work(session: Session) -> None:
     session.stage("slow", session["flights"].filter("delay > 60"))
     fly(session, ("UA", "EWR", 65.0))
     assert session.stats["epochs"] == 1
@@ -353,9 +323,7 @@ def test_counters_tell_what_was_done(session: Session) -> None:
     settle_background(session)
 
 
-def test_a_stage_counts_the_rows_that_it_is_given_when_it_is_defined_and_after(
-    session: Session,
-) -> None:
+def test_stage_counts_rows_at_its_definition_and_after(session: Session) -> None:
     for delay in range(50):
         session["flights"].insert([("UA", "EWR", float(delay))])
     session.commit()
@@ -376,7 +344,7 @@ def test_a_stage_counts_the_rows_that_it_is_given_when_it_is_defined_and_after(
     assert executed == 2
 
 
-def test_layers_tell_what_they_cover_and_where_they_are(session: Session) -> None:
+def test_layers_report_epochs_and_persistence(session: Session) -> None:
     for delay in (65.0, 66.0, 67.0):
         fly(session, ("UA", "EWR", delay))
     session.sync()
@@ -386,34 +354,22 @@ def test_layers_tell_what_they_cover_and_where_they_are(session: Session) -> Non
     assert all(set(layer["persistence"].split("+")) <= {"memory", "disk"} for layer in layers)
 
 
-def test_a_reader_holds_its_version_while_others_commit(session: Session) -> None:
-    session.stage("slow", session["flights"].filter("delay > 60"))
-    fly(session, ("UA", "EWR", 65.0))
-    version = snapshot_of(session).version
-    fly(session, ("UA", "EWR", 66.0))
-    number = next(iter(graph_of(session).named["slow"].traces.values()))
-    assert version.traces[number].consolidated().diff.tolist() == [1]
-    assert len(session["slow"]) == 2
-
-
-def test_every_epoch_reads_as_it_was_after_a_checkpoint_in_the_same_session(
-    session: Session,
-) -> None:
+def test_every_epoch_is_readable_after_a_checkpoint(session: Session) -> None:
     stage = session.stage("slow", session["flights"].filter("delay > 60").select("delay"))
     for epoch in range(1, 7):
         if epoch in (3, 5):
             checkpoint_now(session)
         assert fly(session, ("UA", "EWR", 60.0 + epoch)) == epoch
         for at in range(epoch + 1):
-            there = [60.0 + e for e in range(1, at + 1)]
-            assert values(stage, at) == there
-            assert sorted(stage.changes(upto=at)["delay"].to_pylist()) == there
+            expected = [60.0 + e for e in range(1, at + 1)]
+            assert values(stage, at) == expected
+            assert sorted(stage.changes(upto=at)["delay"].to_pylist()) == expected
             if at:
                 assert stage.changes(after=at - 1, upto=at)["delay"].to_pylist() == [60.0 + at]
 
 
 @pytest.mark.fault(42)
-def test_a_clock_that_is_set_back_does_not_mix_up_epochs(
+def test_clock_set_back_keeps_epoch_times_in_order(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter((1e9, 1e9 - 3600, 1e9 - 7200, 1e9 + 60))
@@ -424,5 +380,5 @@ def test_a_clock_that_is_set_back_does_not_mix_up_epochs(
     times = [e.committed_at for e in session.epochs() if e.number]
     assert times == sorted(times)
     assert [t.timestamp() for t in times] == [1e9, 1e9, 1e9, 1e9 + 60]
-    for at, there in ((times[0], 3), (times[3], 4)):
-        assert len(session["flights"].rows(at=at)) == there
+    for at, count in ((times[0], 3), (times[3], 4)):
+        assert len(session["flights"].rows(at=at)) == count

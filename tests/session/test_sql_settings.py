@@ -45,47 +45,47 @@ nullif(s, i);cast(i as boolean);if(b, i, s);a[0];size(a)
 """.replace("\n", ";")
 
 
-def texts(given: str) -> list[str]:
+def split_expressions(given: str) -> list[str]:
     return [text for text in given.split(";") if text]
 
 
-def compiled(sql: str, **given: Any) -> Any:
+def compile_here(sql: str, **given: Any) -> Any:
     return compile_expression(sql, SCHEMA, types=lambda *_: ["string"], **given)
 
 
-@pytest.mark.parametrize("sql", texts(NEITHER))
-def test_what_depends_on_no_setting_means_the_same_under_all(sql: str) -> None:
-    def asked(*_: Any) -> SqlSettings:
-        raise AssertionError("nobody is to be asked")
+@pytest.mark.parametrize("sql", split_expressions(NEITHER))
+def test_expression_without_settings_means_the_same_under_all(sql: str) -> None:
+    def refuse(*_: Any) -> SqlSettings:
+        raise AssertionError("settings are not needed")
 
-    found = compiled(sql, settings=asked)
+    found = compile_here(sql, settings=refuse)
     assert found.settings == SqlSettings()
     assert found.local
 
 
-@pytest.mark.parametrize("sql", texts(ZONE))
-def test_what_depends_on_the_time_zone_keeps_it(sql: str) -> None:
-    assert compiled(sql, settings=SqlSettings(BERLIN, True)).settings.time_zone == BERLIN
-    assert not compiled(sql, settings=SqlSettings(BERLIN, True)).local
+@pytest.mark.parametrize("sql", split_expressions(ZONE))
+def test_expression_that_depends_on_the_time_zone_records_it(sql: str) -> None:
+    assert compile_here(sql, settings=SqlSettings(BERLIN, True)).settings.time_zone == BERLIN
+    assert not compile_here(sql, settings=SqlSettings(BERLIN, True)).local
 
 
-@pytest.mark.parametrize("sql", texts(MODE))
-def test_what_depends_on_ansi_mode_keeps_it_and_raises_nothing_here_without(sql: str) -> None:
-    found = compiled(sql, settings=SqlSettings("UTC", False))
+@pytest.mark.parametrize("sql", split_expressions(MODE))
+def test_expression_that_depends_on_ansi_mode_records_it(sql: str) -> None:
+    found = compile_here(sql, settings=SqlSettings("UTC", False))
     assert found.settings == SqlSettings(None, False)
     assert found.raises is not found.local
-    assert compiled(sql, settings=SqlSettings("UTC", True)).settings == SqlSettings(None, True)
+    assert compile_here(sql, settings=SqlSettings("UTC", True)).settings == SqlSettings(None, True)
 
 
-def test_an_expression_keeps_its_settings_on_the_way_to_executors() -> None:
-    found = compiled("hour(t) + i", settings=SqlSettings(BERLIN, False))
+def test_pickled_expression_keeps_its_settings() -> None:
+    found = compile_here("hour(t) + i", settings=SqlSettings(BERLIN, False))
     assert pickle.loads(pickle.dumps(found)).settings == SqlSettings(BERLIN, False)
-    here = compiled("hour(t) + i", settings=SqlSettings("UTC", True))
+    here = compile_here("hour(t) + i", settings=SqlSettings("UTC", True))
     assert pickle.loads(pickle.dumps(here)).local
 
 
 @pytest.mark.parametrize("name", ["utc", "Etc/UTC", "GMT", "Z", "+00:00", "Zulu", "Etc/GMT-0"])
-def test_all_names_of_utc_are_one(name: str) -> None:
+def test_all_names_of_utc_are_equal(name: str) -> None:
     assert zone(name) == "UTC"
     assert zone("Africa/Abidjan") == "Africa/Abidjan"
 
@@ -99,7 +99,7 @@ class Conf:
 
 
 class SparkSession:
-    """As much of a classic session as is looked at before Spark has to do something."""
+    """The attributes of a classic session that are read before Spark runs anything."""
 
     def __init__(self, **given: str) -> None:
         self.conf = Conf(**given)
@@ -118,7 +118,7 @@ SparkSession.__module__ = "pyspark.sql.session"
 
 
 @contextmanager
-def opened(path: Path, spark: Any = None, **conf: str) -> Iterator[Session]:
+def open_with(path: Path, spark: Any = None, **conf: str) -> Iterator[Session]:
     with nosync_nb.open(path, spark=None) as session:
         session.spark_conf.update(
             {f"spark.sql.{'ansi.' * (k == 'enabled') or 'session.'}{k}": v for k, v in conf.items()}
@@ -127,7 +127,7 @@ def opened(path: Path, spark: Any = None, **conf: str) -> Iterator[Session]:
         yield session
 
 
-def described(session: Session) -> None:
+def define_stages(session: Session) -> None:
     session.define(
         {
             "hours": session.input("log", "t timestamp, s string, i int").select("hour(t) AS h"),
@@ -141,15 +141,15 @@ def fingerprints(session: Session) -> dict[str, str]:
     return {n: node.fingerprint for n, node in graph_of(session).named.items()}
 
 
-def test_a_restart_goes_on_in_the_zone_and_mode_of_the_log(tmp_path: Path) -> None:
+def test_restart_uses_the_zone_and_mode_of_the_log(tmp_path: Path) -> None:
     row = (datetime(2024, 1, 1, 23, 30, tzinfo=UTC), "7", 5)
-    with opened(tmp_path / "log") as session:
-        described(session)
+    with open_with(tmp_path / "log") as session:
+        define_stages(session)
         session["log"].insert([row])  # type: ignore[attr-defined]
         session.commit()
         before = fingerprints(session)
-    with opened(tmp_path / "log", timeZone=BERLIN, enabled="false") as session:
-        described(session)
+    with open_with(tmp_path / "log", timeZone=BERLIN, enabled="false") as session:
+        define_stages(session)
         assert fingerprints(session) == before
         session["log"].remove([row])  # type: ignore[attr-defined]
         session.commit()
@@ -158,11 +158,11 @@ def test_a_restart_goes_on_in_the_zone_and_mode_of_the_log(tmp_path: Path) -> No
 
 
 @pytest.mark.fault(38)
-def test_a_session_of_another_zone_or_mode_is_refused_by_both_names(tmp_path: Path) -> None:
-    with opened(tmp_path / "log") as session:
-        described(session)
+def test_spark_session_of_another_zone_or_mode_is_refused(tmp_path: Path) -> None:
+    with open_with(tmp_path / "log") as session:
+        define_stages(session)
     other = SparkSession(timeZone=BERLIN, enabled="false")
-    with opened(tmp_path / "log", other) as session:
+    with open_with(tmp_path / "log", other) as session:
         log = session["log"]
         with pytest.raises(
             ExpressionError, match=f"zone is 'UTC' in this log, and '{BERLIN}'"
@@ -176,44 +176,44 @@ def test_a_session_of_another_zone_or_mode_is_refused_by_both_names(tmp_path: Pa
         log.filter("i > 1 and s = s")
         log.insert([(datetime(2024, 1, 1, 23, tzinfo=UTC), "8", 1)])  # type: ignore[attr-defined]
         session.commit()
-        assert session["hours"].rows() == [(23,)]  # what is described goes on as it was
+        assert session["hours"].rows() == [(23,)]  # defined stages continue
 
 
-def test_a_session_that_agrees_by_another_name_of_utc_is_taken(tmp_path: Path) -> None:
-    with opened(tmp_path / "log") as session:
-        described(session)
-    with opened(tmp_path / "log", SparkSession(timeZone="Etc/UTC")) as session:
+def test_spark_session_with_another_name_of_utc_is_accepted(tmp_path: Path) -> None:
+    with open_with(tmp_path / "log") as session:
+        define_stages(session)
+    with open_with(tmp_path / "log", SparkSession(timeZone="Etc/UTC")) as session:
         before = fingerprints(session)
         session.define({"hours": session["log"].select("hour(t) AS h")})
         assert fingerprints(session) == before
 
 
-def test_settings_are_recorded_by_what_depends_on_them_alone(tmp_path: Path) -> None:
+def test_settings_are_recorded_only_by_dependent_stages(tmp_path: Path) -> None:
     found = []
     for mode in ("true", "false"):
-        with opened(tmp_path / mode, SparkSession(timeZone=BERLIN, enabled=mode)) as session:
+        with open_with(tmp_path / mode, SparkSession(timeZone=BERLIN, enabled=mode)) as session:
             log = session.input("log", "t timestamp, s string, i int")
-            made = {
+            stages = {
                 "a": log.filter("i > 1 and upper(s) = s").select("t", "i"),
                 "b": log.group_by("s").agg(n="count(*)", last="max(t)"),
                 "c": log.group_by("s").top(2, by="upper(s), i desc"),
                 "d": log.join(log.rename({"i": "j", "t": "v"}), on={"lower(s)": "s"}),
             }
-            session.define(made)
+            session.define(stages)
             assert services_of(session).link.types.recorded() == SqlSettings()
             found.append(fingerprints(session))
     assert found[0] == found[1]
 
 
-def test_after_a_drop_of_all_that_depends_another_zone_may_come(tmp_path: Path) -> None:
-    with opened(tmp_path / "log") as session:
-        described(session)
+def test_zone_can_change_after_all_dependent_stages_are_dropped(tmp_path: Path) -> None:
+    with open_with(tmp_path / "log") as session:
+        define_stages(session)
         assert services_of(session).link.types.recorded() == SqlSettings("UTC", True)
         session.drop("hours", "numbers")
         assert services_of(session).link.types.recorded() == SqlSettings()
 
 
-def test_explain_names_a_zone_and_says_nothing_of_the_usual_mode(session: Session) -> None:
+def test_explain_names_the_zone_and_not_the_default_mode(session: Session) -> None:
     log = session.input("log", "t timestamp, i int")
     assert "time_zone='UTC'" in log.filter("hour(t) > 1").explain()
     assert "ansi" not in log.filter("i + 1 > 1").explain()
@@ -234,7 +234,7 @@ def set_to(spark: Any, zone_name: str = "UTC", ansi: str = "true") -> Iterator[N
 
 
 @pytest.mark.spark
-def test_a_commit_in_another_zone_is_refused_and_loses_nothing(spark: Any, tmp_path: Path) -> None:
+def test_commit_in_another_zone_is_refused_and_loses_nothing(spark: Any, tmp_path: Path) -> None:
     row = (datetime(2024, 1, 1, 23, 30, tzinfo=UTC),)
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         with set_to(spark, BERLIN):
@@ -259,17 +259,17 @@ def test_a_commit_in_another_zone_is_refused_and_loses_nothing(spark: Any, tmp_p
 
 @pytest.mark.spark
 @pytest.mark.parametrize("count", [3, 70_000])
-def test_without_ansi_mode_a_program_has_one_meaning(
+def test_program_without_ansi_mode_keeps_its_meaning(
     spark: Any, tmp_path: Path, count: int
 ) -> None:
     with set_to(spark, ansi="false"):
         session = nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=50_000)
-        given = session.input("given", "s string, i int")
-        given.insert([("x", 2**31 - 1)] * count)
+        source = session.input("given", "s string, i int")
+        source.insert([("x", 2**31 - 1)] * count)
         session.commit()
-        made = given.select("cast(s as int) AS n", "i + 1 AS more", "i / 0 AS none").distinct()
-        assert session.stage("made", made).rows() == [(None, -(2**31), None)]
-        given.insert([("7", 1)])
+        computed = source.select("cast(s as int) AS n", "i + 1 AS more", "i / 0 AS none").distinct()
+        assert session.stage("made", computed).rows() == [(None, -(2**31), None)]
+        source.insert([("7", 1)])
         session.commit()
         assert set(session["made"].rows()) == {(None, -(2**31), None), (7, 2, None)}
         session.close()
@@ -282,13 +282,13 @@ def test_without_ansi_mode_a_program_has_one_meaning(
 @pytest.mark.parametrize(
     "found", [None, "UTC", ["UTC"], ["UTC", 1, 2], [{}, True], ["UTC", "yes"], {"a": 1}, [1, None]]
 )
-def test_settings_of_a_log_that_are_none_do_not_count(found: Any) -> None:
+def test_invalid_recorded_settings_are_ignored(found: Any) -> None:
     assert retained_settings({"settings": found}) == SqlSettings()
 
 
-def test_what_another_key_signed_decides_no_setting(tmp_path: Path) -> None:
-    with opened(tmp_path / "log") as session:
-        described(session)
+def test_settings_signed_with_another_key_are_ignored(tmp_path: Path) -> None:
+    with open_with(tmp_path / "log") as session:
+        define_stages(session)
         catalog = services_of(session).publisher.described
         services_of(session).publisher.described = {
             n: replace(s, signer="another") for n, s in catalog.items()

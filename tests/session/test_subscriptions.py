@@ -7,6 +7,7 @@ from threading import Barrier, Thread
 from typing import Any
 
 import pytest
+from checks.sessions import run_threads
 from internals import notices_of, services_of
 
 from nosync_nb import NosyncError, Session
@@ -24,111 +25,107 @@ def commit(session: Session) -> int:
     return session.commit()
 
 
-def test_threads_that_come_and_go_lose_nobody() -> None:
+def test_concurrent_subscriptions_lose_none() -> None:
     listeners, together = Subscriptions(lambda call, *what: call(*what)), Barrier(4)
 
     def come_and_go() -> None:
         together.wait(60)
         for n in range(300):
-            stop = listeners.subscribe(print)
+            make_stale = listeners.subscribe(print)
             if n % 3:
-                stop()
+                make_stale()
 
-    threads = [Thread(target=come_and_go) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_threads(*[come_and_go] * 4)
     assert listeners.subscribers == 4 * 100
 
 
-def test_who_stops_twice_stops_nobody_else(session: Session) -> None:
-    heard: list[int] = []
-    stop = session.subscribe(heard.append)
-    session.subscribe(heard.append)
-    stop()
-    stop()
+def test_stopping_twice_stops_no_other_subscriber(session: Session) -> None:
+    received: list[int] = []
+    make_stale = session.subscribe(received.append)
+    session.subscribe(received.append)
+    make_stale()
+    make_stale()
     commit(session)
-    assert heard == [1]
+    assert received == [1]
 
 
-def test_who_comes_while_an_epoch_is_told_hears_from_the_next_on(session: Session) -> None:
-    heard: list[int] = []
+def test_subscriber_added_during_an_epoch_starts_with_the_next(session: Session) -> None:
+    received: list[int] = []
     stops: list[Any] = []
 
     def first(epoch: int) -> None:
         if not stops:
-            stops.append(session.subscribe(heard.append))
+            stops.append(session.subscribe(received.append))
 
     session.subscribe(first)
     commit(session)
     commit(session)
-    assert heard == [2]
+    assert received == [2]
 
 
-def test_an_inspector_that_replaces_itself_is_replaced(session: Session) -> None:
-    heard: list[tuple[str, int]] = []
+def test_inspector_can_replace_itself(session: Session) -> None:
+    received: list[tuple[str, int]] = []
     numbers = session.inputs["numbers"]
 
     def once(epoch: int, changes: Any) -> None:
-        heard.append(("once", epoch))
-        numbers.inspect(lambda later, changes: heard.append(("then", later)))
+        received.append(("once", epoch))
+        numbers.inspect(lambda later, changes: received.append(("then", later)))
 
     numbers.inspect(once)
     for _ in range(3):
         commit(session)
-    assert heard == [("once", 1), ("then", 2), ("then", 3)]
+    assert received == [("once", 1), ("then", 2), ("then", 3)]
 
 
-def test_what_is_dropped_and_made_again_under_its_name_is_not_inspected(session: Session) -> None:
-    heard: list[int] = []
+def test_dropped_and_redefined_stage_is_not_inspected(session: Session) -> None:
+    received: list[int] = []
     session.stage("few", session["numbers"].filter("n < 9"))
-    session["few"].inspect(lambda epoch, changes: heard.append(epoch))
+    session["few"].inspect(lambda epoch, changes: received.append(epoch))
     commit(session)
     session.drop("few")
     commit(session)
     session.stage("few", session["numbers"].filter("n < 9"))
     commit(session)
-    assert heard == [1]
+    assert received == [1]
 
 
-def test_notices_reach_who_wants_them_and_the_last_are_kept(session: Session) -> None:
-    heard: list[str] = []
-    session.on_notice(heard.append)
-    assert services_of(session).listeners.on_notice == heard.append
+def test_notices_reach_their_handler_and_the_last_are_retained(session: Session) -> None:
+    received: list[str] = []
+    session.on_notice(received.append)
+    assert services_of(session).listeners.on_notice == received.append
     numbers = session.inputs["numbers"]
     for _ in range(130):
         numbers.insert([(1,)], once="load")
-    assert heard == ["input 'numbers': 'load' is loaded already, nothing to do"] * 129
-    assert list(notices_of(session)) == heard[-100:]
+    assert received == ["input 'numbers': 'load' is loaded already, nothing to do"] * 129
+    assert list(notices_of(session)) == received[-100:]
 
 
-def stop(session: Session) -> None:
-    """A definition that stops a stage, which is a notice: a column that it uses is gone."""
+def make_stale(session: Session) -> None:
+    """Removes a column that a stage uses, so the stage becomes stale, which is a notice."""
     numbers = session["numbers"]
     session.stage("base", numbers.select("n", "n + 1 AS m"))
     session.stage("reader", session["base"].filter("m > 1"))
     assert session.define({"base": numbers.select("n")})[0].status == "changed"
 
 
-def test_a_notice_waits_for_nobody_who_changes_the_session(session: Session) -> None:
-    """What it is told of is done, and the gate is free: another thread may commit meanwhile."""
+def test_notice_handler_runs_without_the_writer_lock(session: Session) -> None:
+    """The change is complete and the lock is free, so another thread can commit."""
     committed: list[bool] = []
 
-    def hear(text: str) -> None:
+    def commit_elsewhere(text: str) -> None:
         other = Thread(target=commit, args=(session,))
         other.start()
         other.join(60)
         committed.append(not other.is_alive())
 
-    session.on_notice(hear)
-    stop(session)
+    session.on_notice(commit_elsewhere)
+    make_stale(session)
     assert committed == [True]
     assert ["stage 'reader' is stale" in each for each in notices_of(session)] == [True]
     assert session.now == 1
 
 
-def lost(text: str) -> None:
+def fail_with(text: str) -> None:
     raise ValueError(text)
 
 
@@ -136,24 +133,24 @@ CHANGES: dict[str, Callable[[Session], Any]] = {
     "commit": lambda session: session.commit(),
     "define": lambda session: session.define({"base": session["numbers"].filter("n > 1")}),
     "drop": lambda session: session.drop("base", cascade=True),
-    "raise": lambda session: lost("mine"),
+    "raise": lambda session: fail_with("mine"),
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_what_gets_notices_changes_nothing_and_fails_nothing(session: Session, what: str) -> None:
-    heard: list[str] = []
+@pytest.mark.parametrize("change", CHANGES)
+def test_notice_handler_changes_nothing_and_fails_nothing(session: Session, change: str) -> None:
+    received: list[str] = []
 
-    def hear(text: str) -> None:
-        heard.append(text)
-        CHANGES[what](session)
+    def handle(text: str) -> None:
+        received.append(text)
+        CHANGES[change](session)
 
-    session.on_notice(hear)
+    session.on_notice(handle)
     with pytest.warns(UserWarning, match="the handler of notices raised"):
-        stop(session)
+        make_stale(session)
     session.define({"base": session["numbers"].select("n", "n + 1 AS m")})
-    stop(session)  # and no warning: it was told of this kind
-    assert ["stale" in each for each in heard] == [True, False, True]
+    make_stale(session)  # without a warning: it is reported once
+    assert ["stale" in each for each in received] == [True, False, True]
     assert session.stages.keys() == {"base", "reader"}
     assert session.now == 0
     commit(session)
@@ -161,16 +158,16 @@ def test_what_gets_notices_changes_nothing_and_fails_nothing(session: Session, w
     session.drop("base", cascade=True)
 
 
-def test_a_notice_that_comes_while_a_subscriber_hears_leaves_it_refused(session: Session) -> None:
+def test_notice_during_a_subscriber_keeps_commits_refused(session: Session) -> None:
     refused: list[str] = []
 
-    def hear(epoch: int) -> None:
+    def on_epoch(epoch: int) -> None:
         services_of(session).listeners.add_notice("meanwhile")
         with pytest.raises(NosyncError) as error:
             session.commit()
         refused.append(str(error.value))
 
     session.on_notice(lambda text: None)
-    session.subscribe(hear)
+    session.subscribe(on_epoch)
     commit(session)
     assert refused == ["commit inside a subscriber is not possible"]

@@ -1,4 +1,4 @@
-"""Upgrade: what the release before the modules were moved has written loads, and nothing is lost.
+"""Upgrade: files of the release before the modules were moved load, and nothing is lost.
 
 `tests/data/upgrade/before_moves.tar.xz` was written once, by the last commit with the former module
 paths: a log that was not closed, with branches, functions and a replica; the rows of each of its
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudpickle
-import golden_logs as golden
+import golden_logs
 import pytest
 from internals import services_of
 
@@ -50,7 +50,7 @@ from nosync_nb.store.verification.report import VerificationReport
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts.part_file import PartRef
 
-ARCHIVE = golden.GOLDEN.parent / "upgrade" / "before_moves.tar.xz"
+ARCHIVE = golden_logs.GOLDEN.parent / "upgrade" / "before_moves.tar.xz"
 BRANCHES = ("what_if", "what_if/inner")
 
 VALUES = {
@@ -68,8 +68,8 @@ VALUES = {
 }
 
 
-class Written(NamedTuple):
-    """What the former release wrote, in folders of a test."""
+class FormerFiles(NamedTuple):
+    """The files of the former release, in folders of a test."""
 
     log: Path
     site: Path
@@ -89,11 +89,11 @@ class Written(NamedTuple):
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
-    """Files as they were, for the user who wrote them; a checkout keeps no modes."""
+def former_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FormerFiles:
+    """Restores the files of the former release and its key; a checkout keeps no file modes."""
     key = tmp_path / "home" / "key"
     key.parent.mkdir(mode=0o700)
-    shutil.copyfile(golden.KEY, key)
+    shutil.copyfile(golden_logs.KEY, key)
     key.chmod(0o600)
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(key))
     folder = tmp_path / "former"
@@ -102,7 +102,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
     pickles = json.loads((folder / "pickles.json").read_text())
-    return Written(
+    return FormerFiles(
         folder / "log",
         folder / "site",
         json.loads((folder / "expected.json").read_text()),
@@ -110,11 +110,11 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
     )
 
 
-def rows(session: Session) -> dict[str, list[str]]:
+def current_rows(session: Session) -> dict[str, list[str]]:
     return {n: sorted(map(repr, session[n].rows())) for n in (*session.inputs, *session.stages)}
 
 
-def history(session: Session) -> dict[str, dict[str, list[str]]]:
+def rows_by_epoch(session: Session) -> dict[str, dict[str, list[str]]]:
     return {
         name: {
             str(at): sorted(map(repr, session[name].rows(at=at)))
@@ -125,12 +125,12 @@ def history(session: Session) -> dict[str, dict[str, list[str]]]:
     }
 
 
-def check(session: Session, expected: dict[str, Any]) -> None:
-    """The session has every row that was written, and has computed none."""
+def check_unchanged(session: Session, expected: dict[str, Any]) -> None:
+    """Asserts that the session has every row that was written, and computed none."""
     assert session.now == expected["now"]
     assert not session.stale
-    assert rows(session) == expected["rows"]
-    assert history(session) == expected["epochs"]
+    assert current_rows(session) == expected["rows"]
+    assert rows_by_epoch(session) == expected["epochs"]
     assert set(session.recovery.stages.values()) == {"read"}
     services_of(session).gate.run_pre_write_tasks()
     assert session.recovery.recomputed == 0
@@ -159,11 +159,11 @@ def test_former_paths_lead_to_the_current_objects() -> None:
     assert modules[package.__name__] is package, "a module that exists is not replaced"
 
 
-def test_pickles_that_name_former_modules_load(written: Written) -> None:
+def test_pickles_that_name_former_modules_load(former_files: FormerFiles) -> None:
     public = {**vars(nosync_nb), "NosyncSource": NosyncSource, "tumbling": windows.tumbling}
     public["windows"] = windows
     values: dict[str, Any] = {}
-    for name, data in written.pickles.items():
+    for name, data in former_files.pickles.items():
         kind, _, name = name.partition(" ")
         if kind == "public":
             assert cloudpickle.loads(data) is public[name]
@@ -182,80 +182,80 @@ def test_pickles_that_name_former_modules_load(written: Written) -> None:
     assert {type(each) for each in values["branches"].values()} == {BranchInfo}
     assert values["branches"]["what_if"].at == 4
     assert not values["verified"].damage
-    assert [each.number for each in values["epochs"]] == [*range(written.expected["now"] + 1)]
+    assert [each.number for each in values["epochs"]] == [*range(former_files.expected["now"] + 1)]
     assert "aggregate by customer" in values["explain"]
     assert "aggregate by customer" in values["explain"]._repr_html_()
 
 
-def test_functions_that_name_former_modules_load_and_run(written: Written) -> None:
-    if not written.same_python:
+def test_functions_that_name_former_modules_load_and_run(former_files: FormerFiles) -> None:
+    if not former_files.same_python:
         pytest.skip("bytecode of another Python")
-    row = cloudpickle.loads(written.pickles["value row"])
-    names = cloudpickle.loads(written.pickles["function names"])
+    row = cloudpickle.loads(former_files.pickles["value row"])
+    names = cloudpickle.loads(former_files.pickles["function names"])
     kinds = "Frontier,Input,copy,watch,Session,Collection,RecoveryReport"
     assert names(row) == (row.id, kinds)
-    guarded = cloudpickle.loads(written.pickles["function guarded"])
+    guarded = cloudpickle.loads(former_files.pickles["function guarded"])
     with pytest.raises(nosync_nb.StageError, match="negative"):
         guarded(row._replace(amount=-1.0))
 
 
-def test_log_opens_with_nothing_recomputed_and_goes_on(written: Written) -> None:
+def test_log_opens_with_nothing_recomputed_and_continues(former_files: FormerFiles) -> None:
     """Its functions name former modules, and compute the next epoch as the former release did."""
-    if not written.same_python:
+    if not former_files.same_python:
         pytest.skip("bytecode of another Python")
-    with nosync_nb.open(written.log) as session:
-        check(session, written.expected)
-        assert sorted(session.branches) == written.expected["listed"]
-        with session.branch("next", at=written.expected["now"] - 1) as branch:
+    with nosync_nb.open(former_files.log) as session:
+        check_unchanged(session, former_files.expected)
+        assert sorted(session.branches) == former_files.expected["listed"]
+        with session.branch("next", at=former_files.expected["now"] - 1) as branch:
             branch["orders"].upsert([(50, 1, 5.0)])
             branch["edges"].insert([(3, 50)])
             branch["orders"].delete([2])
             branch.commit()
-            assert rows(branch) == written.expected["after"]
+            assert current_rows(branch) == former_files.expected["after"]
         assert not session.verify().damage
-    with nosync_nb.open(written.log) as session:
-        assert rows(session) == written.expected["rows"]
+    with nosync_nb.open(former_files.log) as session:
+        assert current_rows(session) == former_files.expected["rows"]
 
 
-def test_backup_branch_of_a_rewind_opens_with_nothing_recomputed(written: Written) -> None:
-    if not written.same_python:
+def test_backup_branch_of_a_rewind_opens_with_nothing_recomputed(former_files: FormerFiles) -> None:
+    if not former_files.same_python:
         pytest.skip("bytecode of another Python")
-    with nosync_nb.open(golden.branch_of(written.log, "before-rewind-1")) as branch:
+    with nosync_nb.open(golden_logs.branch_of(former_files.log, "before-rewind-1")) as branch:
         assert (branch.now, branch.stale) == (7, {})
         assert set(branch.recovery.stages.values()) == {"read"}
         assert branch.recovery.recomputed == 0
-        for name, epochs in written.expected["epochs"].items():
+        for name, epochs in former_files.expected["epochs"].items():
             shared = epochs["6"]
             assert sorted(map(repr, branch[name].rows(at=6))) == shared
 
 
 @pytest.mark.parametrize("name", BRANCHES)
-def test_branch_opens_with_nothing_recomputed(written: Written, name: str) -> None:
-    if not written.same_python:
+def test_branch_opens_with_nothing_recomputed(former_files: FormerFiles, name: str) -> None:
+    if not former_files.same_python:
         pytest.skip("bytecode of another Python")
-    with nosync_nb.open(golden.branch_of(written.log, name)) as branch:
-        check(branch, written.expected["branches"][name])
+    with nosync_nb.open(golden_logs.branch_of(former_files.log, name)) as branch:
+        check_unchanged(branch, former_files.expected["branches"][name])
         branch["orders"].upsert([(7, 7, 7.0)])
         branch.commit()
-        assert "Row(id=7, square=49)" in rows(branch)["cached"]
+        assert "Row(id=7, square=49)" in current_rows(branch)["cached"]
 
 
-def test_replica_restores_the_log(written: Written, tmp_path: Path) -> None:
-    if not written.same_python:
+def test_replica_restores_the_log(former_files: FormerFiles, tmp_path: Path) -> None:
+    if not former_files.same_python:
         pytest.skip("bytecode of another Python")
-    with nosync_nb.open(tmp_path / "restored", replicas=[written.replica()]) as session:
-        check(session, written.expected)
+    with nosync_nb.open(tmp_path / "restored", replicas=[former_files.replica()]) as session:
+        check_unchanged(session, former_files.expected)
         assert any("restored from" in note for note in session.recovery.notes)
         session["orders"].upsert([(7, 7, 7.0)])
         session.commit(wait="replicas")
         (copy,) = session.verify().replicas
-        assert (copy.state, copy.epoch) == ("level", written.expected["now"] + 1)
+        assert (copy.state, copy.epoch) == ("level", former_files.expected["now"] + 1)
 
 
-def test_former_replica_is_continued_by_its_log(written: Written) -> None:
-    """A moved log has its replicas named again; the copy of the former release is not sent anew."""
-    size = sum(path.stat().st_size for path in written.site.rglob("*-*") if path.is_file())
-    with nosync_nb.open(written.log, replicas=[written.replica()]) as session:
+def test_former_replica_is_continued_by_its_log(former_files: FormerFiles) -> None:
+    """The replicas of a moved log are named again; the copy of the former release is not resent."""
+    size = sum(path.stat().st_size for path in former_files.site.rglob("*-*") if path.is_file())
+    with nosync_nb.open(former_files.log, replicas=[former_files.replica()]) as session:
         session["orders"].upsert([(7, 7, 7.0)])
         session.commit(wait="replicas")
         (status,) = session.replicas.status()
@@ -266,7 +266,7 @@ def test_former_replica_is_continued_by_its_log(written: Written) -> None:
 
 
 def test_keeper_and_owner_of_two_releases_understand_each_other() -> None:
-    """A keeper that dies after an upgrade is started anew from the new release by its old owner.
+    """A keeper that dies after an upgrade is restarted from the new release by its old owner.
 
     These are lines that the former release has written.
     """
@@ -282,28 +282,28 @@ def test_keeper_and_owner_of_two_releases_understand_each_other() -> None:
         b' 900, "abababababababababababababababab"]], "why": ""}\n'
     )
     part = PartRef("log1-2-g1.arrow", 5, 0, 2**64, 900, "abababababababababababababababab")
-    written = {
+    former_files = {
         progress: state,
         scrubbed: ScrubReport(1, 2, 3),
         merged: MergeProposal(7, True, (part,)),
     }
-    for line, message in written.items():
+    for line, message in former_files.items():
         assert parse_progress(line) == message
         sink = io.BytesIO()
         ProgressWriter(sink)(message)
         assert json.loads(sink.getvalue()) == json.loads(line)
-    asked = (
+    requested = (
         b'\n[7, "trace1-1-3-g1", [["int", "string"], [0], null], [[["log1-2-g1.arrow", 5, 0,'
         b' 18446744073709551616, 900, "abababababababababababababababab"]]]]\n'
     )
     layout = Layout(("int", "string"), (0,))
     request = MergeRequest(7, "trace1-1-3-g1", layout, ((part,),))
-    assert MergeRequests().complete_requests(b".." + asked + b".") == [request]
-    assert request.line == asked
+    assert MergeRequests().complete_requests(b".." + requested + b".") == [request]
+    assert request.line == requested
 
 
 def test_memo_of_a_notebook_is_read(tmp_path: Path) -> None:
-    """`notebook.json` as the former release has written it; what it has signed is not tested."""
+    """Reads `notebook.json` of the former release; its signature is not tested."""
     (tmp_path / location.MEMO).write_text(
         '{"attempts": 1, "names": {"limit": "In [3]"}, "aliases": {"o": "orders"}, "imports": {},'
         ' "told": {"limit": 2}, "running": ["In [4]", 5, true], "spark": true, "conf": {},'

@@ -12,7 +12,6 @@ from internals import services_of, settle_background
 
 from nosync_nb import Session
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.state import worker as worker_module
 from nosync_nb.session.state import writer_lock
 from nosync_nb.session.state.worker import SWITCH_S, BackgroundWorker
 from nosync_nb.session.state.writer_lock import WriterLock
@@ -21,22 +20,22 @@ from nosync_nb.trace.history.pack_plans import YieldingPause
 
 
 @pytest.fixture
-def usual() -> Iterator[float]:
-    """Turns that a task shortens, whatever those of this process are."""
+def default_switch_interval() -> Iterator[float]:
+    """Sets a switch interval that a task shortens, and restores that of the process."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.005)
     yield sys.getswitchinterval()
     sys.setswitchinterval(before)
 
 
-def test_other_threads_let_a_task_run_soon_and_are_as_before_after_it(usual: float) -> None:
+def test_task_shortens_the_switch_interval_and_restores_it(default_switch_interval: float) -> None:
     found: list[float] = []
     worker = BackgroundWorker()
     worker.submit("a", lambda: found.append(sys.getswitchinterval()))
     worker.submit("b", lambda: found.append(1 / 0))
     worker.drain()
     assert found == [pytest.approx(SWITCH_S, abs=1e-6)]
-    assert sys.getswitchinterval() == usual
+    assert sys.getswitchinterval() == default_switch_interval
     (failure,) = worker.failures.take_unreported()
     assert (failure.task, type(failure.error)) == ("b", ZeroDivisionError)
     assert worker.failures.take_unreported() == []
@@ -44,10 +43,12 @@ def test_other_threads_let_a_task_run_soon_and_are_as_before_after_it(usual: flo
 
 
 @pytest.mark.parametrize("interval", [0.005, 0.00003, 0.000007])
-def test_workers_that_overlap_leave_the_turns_as_they_were(interval: float, usual: float) -> None:
+def test_overlapping_workers_restore_the_switch_interval(
+    interval: float, default_switch_interval: float
+) -> None:
     sys.setswitchinterval(interval)
     before = sys.getswitchinterval()
-    for _ in range(20):  # a microsecond that is lost each time would show
+    for _ in range(20):  # a microsecond lost each time would show
         first, second = BackgroundWorker(), BackgroundWorker()
         begun, go = threading.Event(), threading.Event()
         first.submit("a", lambda begun=begun, go=go: (begun.set(), go.wait()))
@@ -59,7 +60,7 @@ def test_workers_that_overlap_leave_the_turns_as_they_were(interval: float, usua
     assert sys.getswitchinterval() == before
 
 
-def test_who_ends_last_puts_the_turns_back(usual: float) -> None:
+def test_last_worker_restores_the_switch_interval(default_switch_interval: float) -> None:
     first, second = BackgroundWorker(), BackgroundWorker()
     begun = [threading.Event(), threading.Event()]
     ends = [threading.Event(), threading.Event()]
@@ -68,13 +69,13 @@ def test_who_ends_last_puts_the_turns_back(usual: float) -> None:
         begun[i].wait()
     ends[0].set()
     first.close()
-    assert sys.getswitchinterval() < usual, "the second task still runs"
+    assert sys.getswitchinterval() < default_switch_interval, "the second task still runs"
     ends[1].set()
     second.close()
-    assert sys.getswitchinterval() == usual
+    assert sys.getswitchinterval() == default_switch_interval
 
 
-def test_a_task_that_waits_is_not_queued_again() -> None:
+def test_queued_task_is_not_queued_again() -> None:
     worker = BackgroundWorker()
     go = threading.Event()
     done: list[int] = []
@@ -91,42 +92,42 @@ def test_a_task_that_waits_is_not_queued_again() -> None:
 
 
 @pytest.fixture
-def order(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[BackgroundWorker, list[str]]]:
-    """A worker that waits for a pause for ever, and what it has done."""
-    monkeypatch.setattr(worker_module, "PAUSE_S", 3600.0)
-    monkeypatch.setattr(worker_module, "DELAY_S", 3600.0)
+def busy_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[BackgroundWorker, list[str]]]:
+    """A worker that waits for a pause without limit, and the list of its finished tasks."""
+    monkeypatch.setattr(f"{BackgroundWorker.__module__}.PAUSE_S", 3600.0)
+    monkeypatch.setattr(f"{BackgroundWorker.__module__}.DELAY_S", 3600.0)
     worker = BackgroundWorker()
     worker.stir()
     yield worker, []
     worker.close()
 
 
-def test_what_may_be_done_later_waits_for_a_pause_and_others_do_not_wait_for_it(
-    order: tuple[BackgroundWorker, list[str]], monkeypatch: pytest.MonkeyPatch
+def test_later_task_waits_for_a_pause_and_delays_no_other(
+    busy_worker: tuple[BackgroundWorker, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, done = order
+    worker, done = busy_worker
     assert worker.submit("later", lambda: done.append("later"), later=True)
     assert not worker.submit("later", lambda: done.append("again"), later=True)
     worker.submit("now", lambda: done.append("now"))
     worker.catch_up(30)
     assert done == ["now"]
     assert worker.tasks_count == 1
-    monkeypatch.setattr(worker_module, "PAUSE_S", 0.0)
-    worker.submit("other", lambda: done.append("other"))  # it looks again
+    monkeypatch.setattr(f"{BackgroundWorker.__module__}.PAUSE_S", 0.0)
+    worker.submit("other", lambda: done.append("other"))  # wakes the worker
     worker.settle()
     assert done[0] == "now"
     assert sorted(done[1:]) == ["later", "other"]
 
 
-def test_a_pause_is_not_waited_for_without_end(
-    order: tuple[BackgroundWorker, list[str]], monkeypatch: pytest.MonkeyPatch
+def test_later_task_runs_after_a_delay_without_a_pause(
+    busy_worker: tuple[BackgroundWorker, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, ended = order[0], threading.Event()
-    monkeypatch.setattr(worker_module, "DELAY_S", 0.05)
+    worker, ended = busy_worker[0], threading.Event()
+    monkeypatch.setattr(f"{BackgroundWorker.__module__}.DELAY_S", 0.05)
     worker.submit("later", ended.set, later=True)
 
     def again() -> None:
-        """There is always something that does not wait."""
+        """Submits a further task that waits for nothing."""
         if not ended.is_set():
             worker.submit(object(), again)
 
@@ -135,16 +136,16 @@ def test_a_pause_is_not_waited_for_without_end(
 
 
 @pytest.mark.parametrize("hurry", [BackgroundWorker.settle, BackgroundWorker.close])
-def test_who_waits_for_all_waits_for_no_pause(
-    order: tuple[BackgroundWorker, list[str]], hurry: Callable[[BackgroundWorker], None]
+def test_settle_and_close_wait_for_no_pause(
+    busy_worker: tuple[BackgroundWorker, list[str]], hurry: Callable[[BackgroundWorker], None]
 ) -> None:
-    worker, done = order
+    worker, done = busy_worker
     worker.submit("later", lambda: done.append("later"), later=True)
     hurry(worker)
     assert done == ["later"]
 
 
-def test_an_epoch_is_no_pause(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epoch_is_no_pause(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     stirs: list[int] = []
     monkeypatch.setattr(BackgroundWorker, "stir", lambda _self: stirs.append(1))
     session.input("numbers", "n bigint").insert([(1,)])
@@ -153,7 +154,7 @@ def test_an_epoch_is_no_pause(session: Session, monkeypatch: pytest.MonkeyPatch)
     assert len(stirs) == before + 2
 
 
-def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(
+def test_background_work_gives_way_to_an_epoch_for_a_limited_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate, worker = WriterLock("w", lambda: None), BackgroundWorker()
@@ -163,7 +164,7 @@ def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(
     def beside() -> None:
         passed.append(gate.give_way())
 
-    with gate.lock:  # as an epoch has it
+    with gate.lock:  # as an epoch holds it
         worker.submit("beside", beside)
         worker.drain(0.2)
         assert not passed
@@ -174,33 +175,33 @@ def test_who_works_beside_an_epoch_gives_way_to_it_but_not_for_ever(
         worker.submit("beside", beside)
         worker.settle()
     assert passed == [True, True]
-    worker.submit("beside", beside)  # nobody has it
+    worker.submit("beside", beside)  # the lock is free
     worker.settle()
     assert passed == [True, True, False]
     worker.close()
 
 
-def test_the_main_thread_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_thread_never_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, worker = WriterLock("w", lambda: None), BackgroundWorker()
-    held, ended, seen = threading.Event(), threading.Event(), list[bool]()
+    locked, ended, results = threading.Event(), threading.Event(), list[bool]()
     monkeypatch.setattr(writer_lock, "WAY_S", 60.0)
 
     def hold() -> None:
         with gate.lock:
-            held.set()
-            seen.append(ended.wait(30))
+            locked.set()
+            results.append(ended.wait(30))
 
     worker.submit("hold", hold)
     try:
-        assert held.wait(60)
-        gate.give_way()  # it could be interrupted with the lock in hand
+        assert locked.wait(60)
+        gate.give_way()  # the main thread could be interrupted while it holds the lock
     finally:
         ended.set()
         worker.close()
-    assert seen == [True]
+    assert results == [True]
 
 
-class Restless:
+class CountingPause:
     """A pause that gives way at every call, and counts its calls."""
 
     def __init__(self, give_way: Callable[[], None]) -> None:
@@ -214,18 +215,18 @@ class Restless:
 
 def test_checkpoint_gives_way_to_epochs(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[threading.Thread] = []
-    pauses: list[Restless] = []
+    pauses: list[CountingPause] = []
     give_way = WriterLock.give_way
 
-    def noted(gate: WriterLock) -> None:
+    def record_give_way(gate: WriterLock) -> None:
         passed.append(threading.current_thread())
         give_way(gate)
 
-    def restless(way: Callable[[], None]) -> Restless:
-        pauses.append(Restless(way))
+    def restless(way: Callable[[], None]) -> CountingPause:
+        pauses.append(CountingPause(way))
         return pauses[-1]
 
-    monkeypatch.setattr(WriterLock, "give_way", noted)
+    monkeypatch.setattr(WriterLock, "give_way", record_give_way)
     monkeypatch.setattr(maintenance, "YieldingPause", restless)
     numbers = session.input("numbers", "x int")
     for number in range(3):
@@ -239,7 +240,7 @@ def test_checkpoint_gives_way_to_epochs(session: Session, monkeypatch: pytest.Mo
     assert threading.main_thread() not in passed
 
 
-def test_who_rests_gives_way_each_time() -> None:
+def test_pause_gives_way_repeatedly() -> None:
     passed: list[int] = []
     rest, ends = YieldingPause(lambda: passed.append(1)), time.monotonic() + 60
     while len(passed) < 2 and time.monotonic() < ends:
@@ -247,12 +248,12 @@ def test_who_rests_gives_way_each_time() -> None:
     assert len(passed) == 2
 
 
-def test_who_met_somebody_rests_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_that_gave_way_rests_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
     monkeypatch.setattr(pack_plans, "_WORK_S", 0.0)
     monkeypatch.setattr(time, "sleep", rests.append)
-    met = iter([True, False, True])
-    rest = YieldingPause(lambda: next(met))
+    gave_way = iter([True, False, True])
+    rest = YieldingPause(lambda: next(gave_way))
     for _ in range(3):
         rest()
     assert rests[0] == rests[2] < rests[1]

@@ -42,13 +42,13 @@
   test_recovery.py `test_checkpoint_contains_state_of_loops` and
   `test_checkpoint_contains_state_without_output`
 - files are deleted that a slow reader still needs: test_opening.py
-  `test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners`, and test_recovery.py
+  `test_reader_follows_merges_checkpoints_and_new_owners`, and test_recovery.py
   `test_slow_reader_keeps_merged_and_deleted_files` and
   `test_reader_restarts_when_its_files_are_deleted`
 - a second quick restart certifies what is half there: test_recovery.py
   `test_second_kill_after_restart_keeps_next_epoch_right`; with real kills, at
   random, in test_killed_under_load.py
-  `test_a_killed_process_loses_nothing_that_returned_and_goes_on_right`
+  `test_killed_process_loses_no_returned_epoch_and_continues`
 """
 
 from __future__ import annotations

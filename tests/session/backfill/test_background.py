@@ -38,51 +38,51 @@ STAGES = ("labels", "pairs")
 LAST, OLD = 8, 3
 SECONDS = 60
 STRUCK = 400 if SOAK else 8
-"""At how many opcodes of a call it is struck."""
+"""The number of opcodes of a call at which an error is raised."""
 
 
 class Kernels:
-    """The kernels that run, each as its stage, and where it runs; those of the worker may wait."""
+    """Records the kernels that run, and whether in the background; background ones can be held."""
 
     def __init__(self) -> None:
         self.ran: list[tuple[str, bool]] = []
-        self.held = False
+        self.waiting = False
         self.reached, self.released = threading.Event(), threading.Event()
         self.inside: Callable[[], Any] = lambda: None
         self._in_process = runner.run_in_process
 
     def run(self, node: Node, deltas: list[Delta | None], step: Step) -> OperatorResult:
-        behind = threading.current_thread() is not threading.main_thread()
+        in_background = threading.current_thread() is not threading.main_thread()
         if step.first:
-            self.ran.append((node.stage, behind))
-        if step.first and behind:
-            if self.held:
+            self.ran.append((node.stage, in_background))
+        if step.first and in_background:
+            if self.waiting:
                 self.reached.set()
                 assert self.released.wait(SECONDS)
             self.inside()
         return self._in_process(node, deltas, step)
 
     def hold(self) -> None:
-        """Has the worker wait in the next of its kernels."""
+        """Makes the worker wait in its next kernel."""
         self.ran.clear()
         self.reached.clear()
         self.released.clear()
-        self.held = True
+        self.waiting = True
 
     def go_on(self) -> None:
-        self.held = False
+        self.waiting = False
         self.released.set()
 
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
-    """Frames tell nothing of what was changed, so an epoch of before now is an old one."""
+    """Hides the changes in frames, so that each former epoch counts as old."""
     monkeypatch.setattr(point_in_time, "recent_frames", lambda *_: [])
     monkeypatch.setattr(store, "FRAME_BYTES", 1 << 10)
-    made = Kernels()
-    monkeypatch.setattr(runner, "run_in_process", made.run)
-    yield made
-    made.go_on()
+    recorder = Kernels()
+    monkeypatch.setattr(runner, "run_in_process", recorder.run)
+    yield recorder
+    recorder.go_on()
 
 
 @pytest.fixture
@@ -93,24 +93,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def session(kernels: Kernels, folder: Path) -> Iterator[Session]:
-    with nosync_nb.open(folder) as made:
-        edges = made.input("edges", "src long, dst long")
-        nodes = made.input("nodes", "node long, label string", key="node")
+    with nosync_nb.open(folder) as opened:
+        edges = opened.input("edges", "src long, dst long")
+        nodes = opened.input("nodes", "node long, label string", key="node")
         nodes.upsert([(i, f"n{i}") for i in range(200)])
         edges.insert([(i, i % 200) for i in range(400)])
         joined = edges.join(nodes, on={"dst": "node"})
-        made.stage("labels", joined.group_by("label").agg(n="count(*)", most="max(src)"))
-        made.stage("pairs", edges.group_by("src").agg(last="max(dst)"))
-        made.commit()
-        while made.now < LAST:
-            commit(made)
-        drain_background(made)
-        yield made
+        opened.stage("labels", joined.group_by("label").agg(n="count(*)", most="max(src)"))
+        opened.stage("pairs", edges.group_by("src").agg(last="max(dst)"))
+        opened.commit()
+        while opened.now < LAST:
+            commit(opened)
+        drain_background(opened)
+        yield opened
         kernels.go_on()
 
 
 def commit(session: Session) -> int:
-    """The next epoch: what it does depends on its number alone."""
+    """Commits the next epoch; its changes depend on its number alone."""
     at = session.now + 1
     session.inputs["edges"].insert([(1000 + at, at)])
     session.inputs["edges"].remove([(at, at)])
@@ -122,91 +122,89 @@ def rows(session: Session, at: int | None = None) -> dict[str, list[Any]]:
     return {name: sorted(session[name].rows(at=at)) for name in STAGES}
 
 
-def soon(act: Callable[[], Any]) -> Any:
-    """What comes of a call that must not wait for what is held here."""
+def without_waiting(act: Callable[[], Any]) -> Any:
+    """Returns the result of a call that must not wait for the held kernel."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(act).result(SECONDS)
 
 
-def doing(session: Session) -> str:
+def activity_text(session: Session) -> str:
     activity = session.info.activity
     return "" if activity is None else f"{activity.what}: {activity.done} of {activity.total}"
 
 
-def gone_on(session: Session, was: dict[int, dict[str, list[Any]]]) -> None:
+def check_continues(session: Session, by_epoch: dict[int, dict[str, list[Any]]]) -> None:
     while session.now < LAST:
         commit(session)
-        assert rows(session) == was[session.now]
+        assert rows(session) == by_epoch[session.now]
     assert session.verify().whole
 
 
 @pytest.fixture
-def was(session: Session) -> dict[int, dict[str, list[Any]]]:
+def by_epoch(session: Session) -> dict[int, dict[str, list[Any]]]:
     return {at: rows(session, at) for at in range(1, LAST + 1)}
 
 
-# -- nobody waits for it who does not need it ------------------------------------------------------
+# -- calls that do not wait for a rebuild ----------------------------------------------------------
 
 
-def test_a_session_is_read_branched_and_taken_back_while_it_is_made(
-    session: Session, kernels: Kernels, was: dict[int, dict[str, list[Any]]]
+def test_session_is_read_branched_and_rewound_during_a_rebuild(
+    session: Session, kernels: Kernels, by_epoch: dict[int, dict[str, list[Any]]]
 ) -> None:
     kernels.hold()
-    assert set(soon(lambda: session.rewind(to=OLD)).remade) == set(STAGES)
+    assert set(without_waiting(lambda: session.rewind(to=OLD)).remade) == set(STAGES)
     assert kernels.reached.wait(SECONDS)
-    assert doing(session) == "builds operator state of labels, pairs: 1 of 3"
-    assert soon(lambda: rows(session)) == was[OLD]
-    aside = soon(lambda: session.branch("aside"))
-    assert rows(aside) == was[OLD]
-    told = soon(lambda: session.rewind(to=2))
-    assert (told.left, told.epoch, set(told.remade)) == (OLD, 2, set(STAGES))
-    assert soon(lambda: rows(session)) == was[2]
-    soon(lambda: session.inputs["edges"].insert([(7, 7)]))
+    assert activity_text(session) == "builds operator state of labels, pairs: 1 of 3"
+    assert without_waiting(lambda: rows(session)) == by_epoch[OLD]
+    aside = without_waiting(lambda: session.branch("aside"))
+    assert rows(aside) == by_epoch[OLD]
+    rewound = without_waiting(lambda: session.rewind(to=2))
+    assert (rewound.left, rewound.epoch, set(rewound.remade)) == (OLD, 2, set(STAGES))
+    assert without_waiting(lambda: rows(session)) == by_epoch[2]
+    without_waiting(lambda: session.inputs["edges"].insert([(7, 7)]))
     session.discard()
     kernels.go_on()
-    gone_on(session, was)
-    gone_on(aside, was)
+    check_continues(session, by_epoch)
+    check_continues(aside, by_epoch)
     aside.close()
 
 
-def test_a_second_rewind_has_what_the_first_one_wanted_end_before_the_next_operator(
-    session: Session, kernels: Kernels
-) -> None:
+def test_second_rewind_cancels_the_rebuild_of_the_first(session: Session, kernels: Kernels) -> None:
     kernels.hold()
     session.rewind(to=OLD)
     assert kernels.reached.wait(SECONDS)
     assert len(kernels.ran) == 1
-    soon(lambda: session.rewind(to=2))
+    without_waiting(lambda: session.rewind(to=2))
     kernels.go_on()
     drain_background(session)
-    assert len(kernels.ran) == 1 + 3, "the first one went on though nobody waited for it"
-    assert not left_over(session)
+    assert len(kernels.ran) == 1 + 3, "the cancelled rebuild continued"
+    assert not unreferenced_files(session)
 
 
-def left_over(session: Session) -> set[str]:
-    """The files of rows that nobody names."""
+def unreferenced_files(session: Session) -> set[str]:
+    """The row files that nothing references."""
     parts = Path(parts_folder(session))
     return {each.name for each in parts.iterdir()} - services_of(session).publisher.named_files
 
 
-def test_who_commits_waits_for_it_and_nothing_runs_twice(
-    session: Session, kernels: Kernels, was: dict[int, dict[str, list[Any]]]
+def test_commit_waits_for_the_rebuild_and_runs_nothing_twice(
+    session: Session, kernels: Kernels, by_epoch: dict[int, dict[str, list[Any]]]
 ) -> None:
     kernels.hold()
     session.rewind(to=OLD)
     assert kernels.reached.wait(SECONDS)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(commit, session)
-        assert soon(lambda: rows(session)) == was[OLD]
+        assert without_waiting(lambda: rows(session)) == by_epoch[OLD]
         kernels.go_on()
         assert waiting.result(SECONDS) == OLD + 1
-    assert rows(session) == was[OLD + 1]
+    assert rows(session) == by_epoch[OLD + 1]
     assert sorted(kernels.ran) == [("labels", True), ("labels", True), ("pairs", True)]
-    gone_on(session, was)
+    check_continues(session, by_epoch)
 
 
-def test_what_was_merged_meanwhile_stays_merged(
-    session: Session, kernels: Kernels, was: dict[int, dict[str, list[Any]]]
+def test_merge_during_a_rebuild_is_retained(
+    session: Session, kernels: Kernels, by_epoch: dict[int, dict[str, list[Any]]]
 ) -> None:
     kernels.hold()
     session.rewind(to=OLD)
@@ -220,14 +218,14 @@ def test_what_was_merged_meanwhile_stays_merged(
     drain_background(session)
     assert [layer.lower for layer in traces_of(session)[number].layers] == [OLD]
     assert len(kernels.ran) == 3
-    gone_on(session, was)
+    check_continues(session, by_epoch)
 
 
-# -- it comes to nothing ---------------------------------------------------------------------------
+# -- rebuilds that fail or are cancelled -----------------------------------------------------------
 
 
-def test_a_session_that_is_closed_waits_for_no_operator_but_the_one_that_runs(
-    session: Session, kernels: Kernels, folder: Path, was: dict[int, dict[str, list[Any]]]
+def test_close_waits_only_for_the_running_operator(
+    session: Session, kernels: Kernels, folder: Path, by_epoch: dict[int, dict[str, list[Any]]]
 ) -> None:
     kernels.hold()
     session.rewind(to=OLD)
@@ -241,16 +239,19 @@ def test_a_session_that_is_closed_waits_for_no_operator_but_the_one_that_runs(
         kernels.go_on()
         closing.result(SECONDS)
     assert len(kernels.ran) == 1
-    there = {*(folder / "layers").iterdir()}
-    with nosync_nb.open(folder) as opened:  # whose worker may have written more by now
-        assert there <= {*(folder / "layers").iterdir()}, "files that nobody names were left"
-        assert rows(opened) == was[OLD]
-        gone_on(opened, was)
+    files = {*(folder / "layers").iterdir()}
+    with nosync_nb.open(folder) as opened:  # its worker may have written more files by now
+        assert files <= {*(folder / "layers").iterdir()}, "unreferenced files were left"
+        assert rows(opened) == by_epoch[OLD]
+        check_continues(opened, by_epoch)
 
 
 @pytest.mark.parametrize("error", [MemoryError("refused"), Struck("from outside")], ids=repr)
-def test_what_fails_behind_is_made_by_who_needs_it(
-    session: Session, kernels: Kernels, error: BaseException, was: dict[int, dict[str, list[Any]]]
+def test_failed_rebuild_is_repeated_by_the_next_commit(
+    session: Session,
+    kernels: Kernels,
+    error: BaseException,
+    by_epoch: dict[int, dict[str, list[Any]]],
 ) -> None:
     def fail() -> None:
         kernels.inside = lambda: None
@@ -265,16 +266,16 @@ def test_what_fails_behind_is_made_by_who_needs_it(
             commit(session)
     else:
         commit(session)
-    assert [behind for _, behind in kernels.ran] == [False] * 3
-    assert rows(session) == was[OLD + 1]
-    gone_on(session, was)
+    assert [in_background for _, in_background in kernels.ran] == [False] * 3
+    assert rows(session) == by_epoch[OLD + 1]
+    check_continues(session, by_epoch)
 
 
-def test_a_disk_that_fails_while_it_is_adopted_is_told_and_it_is_made_again(
+def test_disk_error_while_adopting_a_rebuild_is_reported_and_retried(
     session: Session,
     kernels: Kernels,
     monkeypatch: pytest.MonkeyPatch,
-    was: dict[int, dict[str, list[Any]]],
+    by_epoch: dict[int, dict[str, list[Any]]],
 ) -> None:
     def full(*_: Any) -> None:
         raise nosync_nb.DurabilityError("the disk is full")
@@ -286,13 +287,13 @@ def test_a_disk_that_fails_while_it_is_adopted_is_told_and_it_is_made_again(
         patch.setattr(store_of(session), "write_definition", full)
         kernels.go_on()
         drain_background(session)
-    assert rows(session) == was[OLD]
+    assert rows(session) == by_epoch[OLD]
     with pytest.warns(UserWarning, match="rebuilding operator state: the disk is full"):
-        gone_on(session, was)
+        check_continues(session, by_epoch)
 
 
-def test_a_process_that_dies_meanwhile_has_gone_back(
-    session: Session, kernels: Kernels, folder: Path, was: dict[int, dict[str, list[Any]]]
+def test_crash_during_a_rebuild_leaves_the_log_rewound(
+    session: Session, kernels: Kernels, folder: Path, by_epoch: dict[int, dict[str, list[Any]]]
 ) -> None:
     kernels.hold()
     session.rewind(to=OLD)
@@ -303,14 +304,14 @@ def test_a_process_that_dies_meanwhile_has_gone_back(
     kernels.inside = lambda: None
     kernels.hold()
     with nosync_nb.open(folder.parent / "copy", takeover=True) as opened:
-        assert kernels.reached.wait(SECONDS), "it is begun with before somebody writes"
-        assert rows(opened) == was[OLD]
+        assert kernels.reached.wait(SECONDS), "the rebuild starts before the first write"
+        assert rows(opened) == by_epoch[OLD]
         kernels.go_on()
-        gone_on(opened, was)
+        check_continues(opened, by_epoch)
     assert len(kernels.ran) == 3
 
 
-def test_a_function_that_would_change_the_session_is_refused_though_somebody_waits(
+def test_function_that_changes_the_session_is_refused_during_a_rebuild(
     session: Session, kernels: Kernels
 ) -> None:
     refused: list[BaseException] = []
@@ -329,11 +330,11 @@ def test_a_function_that_would_change_the_session_is_refused_though_somebody_wai
     assert len(refused) == 3
 
 
-def test_who_is_interrupted_while_he_waits_has_committed_nothing(
+def test_interrupt_while_waiting_for_a_rebuild_commits_nothing(
     session: Session,
     kernels: Kernels,
     monkeypatch: pytest.MonkeyPatch,
-    was: dict[int, dict[str, list[Any]]],
+    by_epoch: dict[int, dict[str, list[Any]]],
 ) -> None:
     kernels.hold()
     session.rewind(to=OLD)
@@ -341,23 +342,23 @@ def test_who_is_interrupted_while_he_waits_has_committed_nothing(
     with monkeypatch.context() as patch:
         wait = threading.Condition.wait
 
-        def interrupted(condition: threading.Condition, timeout: float | None = None) -> bool:
+        def interrupt(condition: threading.Condition, timeout: float | None = None) -> bool:
             if threading.current_thread() is threading.main_thread():
                 raise KeyboardInterrupt
             return wait(condition, timeout)
 
-        patch.setattr(threading.Condition, "wait", interrupted)
+        patch.setattr(threading.Condition, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             commit(session)
     assert session.now == OLD
     assert session.pending
     kernels.go_on()
     session.commit()
-    assert rows(session) == was[OLD + 1]
-    gone_on(session, was)
+    assert rows(session) == by_epoch[OLD + 1]
+    check_continues(session, by_epoch)
 
 
-def test_who_is_interrupted_while_he_waits_is_not_told_of_the_epoch_of_another_thread(
+def test_interrupted_wait_does_not_report_the_epoch_of_another_thread(
     session: Session, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def other() -> None:
@@ -369,7 +370,7 @@ def test_who_is_interrupted_while_he_waits_is_not_told_of_the_epoch_of_another_t
     assert kernels.reached.wait(SECONDS)
     wait, another = threading.Condition.wait, threading.Thread(target=other)
 
-    def interrupted(condition: threading.Condition, timeout: float | None = None) -> bool:
+    def interrupt(condition: threading.Condition, timeout: float | None = None) -> bool:
         if threading.current_thread() is not threading.main_thread():
             return wait(condition, timeout)
         threading.Condition.wait = wait  # type: ignore[method-assign]
@@ -380,7 +381,7 @@ def test_who_is_interrupted_while_he_waits_is_not_told_of_the_epoch_of_another_t
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Condition, "wait", interrupted)
+        patch.setattr(threading.Condition, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt) as raised:
             commit(session)
     assert session.now == OLD + 1
@@ -388,19 +389,19 @@ def test_who_is_interrupted_while_he_waits_is_not_told_of_the_epoch_of_another_t
     assert session.pending
 
 
-# -- wherever it is struck -------------------------------------------------------------------------
+# -- interrupts at any opcode ----------------------------------------------------------------------
 
 
-def again(session: Session) -> None:
+def rewind_again(session: Session) -> None:
     session.rewind(to=2)
 
 
-def behind(session: Session) -> None:
+def run_background(session: Session) -> None:
     Tasks.all.pop(0)()
 
 
 class Tasks:
-    """What the worker would do."""
+    """The tasks submitted to the worker."""
 
     all: list[Callable[[], None]] = []  # noqa: RUF012
 
@@ -409,63 +410,63 @@ class Tasks:
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # what is raised in a finalizer
 @pytest.mark.parametrize("error", [Struck("from outside"), MemoryError("refused")], ids=repr)
-@pytest.mark.parametrize("act", [again, behind, commit])
-def test_it_is_made_or_not_wherever_it_is_struck(
+@pytest.mark.parametrize("act", [rewind_again, run_background, commit])
+def test_rebuild_interrupted_at_any_opcode_is_done_or_not(
     act: Callable[[Session], Any],
     error: BaseException,
     session: Session,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    was: dict[int, dict[str, list[Any]]],
+    by_epoch: dict[int, dict[str, list[Any]]],
 ) -> None:
     monkeypatch.setattr(
         BackgroundWorker, "submit", lambda _, key, task, **_later: Tasks.all.append(task)
     )
     session.close()
     shutil.copytree(folder, folder.parent / "begun")
-    made: list[Session] = []
+    sessions: list[Session] = []
 
-    def begun() -> Session:
+    def rewound_copy() -> Session:
         Tasks.all.clear()
-        path = folder.parent / str(len(made))
+        path = folder.parent / str(len(sessions))
         shutil.copytree(folder.parent / "begun", path)
-        made.append(nosync_nb.open(path))
-        made[-1].rewind(to=OLD)
-        return made[-1]
+        sessions.append(nosync_nb.open(path))
+        sessions[-1].rewind(to=OLD)
+        return sessions[-1]
 
-    def judged(now: Session) -> None:
+    def check_and_close(now: Session) -> None:
         assert now.now in (2, OLD, OLD + 1)
         now.discard()
-        assert rows(now) == was[now.now]
+        assert rows(now) == by_epoch[now.now]
         for task in Tasks.all:
             task()
-        gone_on(now, was)
+        check_continues(now, by_epoch)
         now.close()
         shutil.rmtree(now.path)
 
-    for _ in range(2):  # what was done once is done with fewer opcodes
-        now = begun()
+    for _ in range(2):  # a second call runs fewer opcodes
+        now = rewound_copy()
         opcodes, _ = count(lambda now=now: act(now), lambda: None)  # type: ignore[misc]
-        judged(now)
+        check_and_close(now)
     drawn = random.Random(act.__name__).sample(range(1, opcodes), STRUCK)
     for at in sorted(drawn):
-        now = begun()
+        now = rewound_copy()
         strike(lambda now=now: act(now), at, error)  # type: ignore[misc]
         error.__traceback__ = error.__context__ = error.__cause__ = None
-        judged(now)
+        check_and_close(now)
 
 
 # -- branches --------------------------------------------------------------------------------------
 
 
-def test_a_branch_begins_with_it_before_anybody_writes_and_ends_when_it_is_closed(
-    session: Session, kernels: Kernels, was: dict[int, dict[str, list[Any]]]
+def test_branch_rebuilds_before_the_first_write_and_stops_when_closed(
+    session: Session, kernels: Kernels, by_epoch: dict[int, dict[str, list[Any]]]
 ) -> None:
     kernels.hold()
-    branch = soon(lambda: session.branch("then", at=OLD))
+    branch = without_waiting(lambda: session.branch("then", at=OLD))
     assert kernels.reached.wait(SECONDS)
-    assert doing(branch) == "builds operator state of labels, pairs: 1 of 3"
-    assert soon(lambda: rows(branch)) == was[OLD]
+    assert activity_text(branch) == "builds operator state of labels, pairs: 1 of 3"
+    assert without_waiting(lambda: rows(branch)) == by_epoch[OLD]
     commit(session)
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(branch.close)
@@ -478,6 +479,6 @@ def test_a_branch_begins_with_it_before_anybody_writes_and_ends_when_it_is_close
     branch = session.branch("then", at=OLD)
     drain_background(branch)
     kernels.ran.clear()
-    gone_on(branch, was)
+    check_continues(branch, by_epoch)
     assert not kernels.ran
     branch.close()

@@ -28,7 +28,7 @@ def session(session: Session) -> Session:
 
 @pytest.fixture
 def no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No frame tells what changed since an epoch, as of one that is long ago."""
+    """Hides the changes in frames, as for an epoch of long ago."""
     monkeypatch.setattr(point_in_time, "EPOCHS_MAX", -(1 << 40))
 
 
@@ -37,12 +37,12 @@ def commit(session: Session, *rows: tuple[int, int]) -> int:
     return session.commit()
 
 
-def committed(session: Session, count: int) -> None:
+def commit_epochs(session: Session, count: int) -> None:
     for _ in range(count):
         commit(session, (session.now, session.now + 1))
 
 
-def drawn(row: Any) -> tuple[int, float]:
+def draw_random(row: Any) -> tuple[int, float]:
     return row.src, random.random()
 
 
@@ -50,8 +50,8 @@ Returns = Callable[[Session, int], Session]
 
 
 @pytest.fixture(params=["branch", "rewind"])
-def returned(request: pytest.FixtureRequest) -> Iterator[Returns]:
-    """Goes on from an epoch, on a branch or after a rewind."""
+def return_to(request: pytest.FixtureRequest) -> Iterator[Returns]:
+    """Continues from an epoch, on a branch or after a rewind."""
     branches: list[Session] = []
 
     def go(session: Session, at: int) -> Session:
@@ -66,23 +66,23 @@ def returned(request: pytest.FixtureRequest) -> Iterator[Returns]:
         branch.close()
 
 
-def test_stage_goes_on_over_an_unnamed_loop(session: Session, returned: Returns) -> None:
+def test_stage_over_an_unnamed_loop_continues(session: Session, return_to: Returns) -> None:
     loop = nosync_nb.graphs.connected_components(session["edges"])
     session.stage("drawn", loop.with_columns(r="rand()"))
-    committed(session, 4)
-    was = sorted(session["drawn"].rows(at=2))
-    back = returned(session, 2)
+    commit_epochs(session, 4)
+    expected = sorted(session["drawn"].rows(at=2))
+    back = return_to(session, 2)
     commit(back, (7, 8))
     assert not back.stale
-    assert sorted(row for row in back["drawn"].rows() if row.node < 7) == was
+    assert sorted(row for row in back["drawn"].rows() if row.node < 7) == expected
 
 
-def test_stage_that_was_defined_later_is_computed(session: Session, returned: Returns) -> None:
-    committed(session, 2)
+def test_stage_defined_later_is_computed(session: Session, return_to: Returns) -> None:
+    commit_epochs(session, 2)
     session.stage("drawn", session["edges"].with_columns(r="rand()"))
     session.stage("sums", session["edges"].with_columns(r="rand()").agg(n="count(*)", s="sum(r)"))
-    committed(session, 1)
-    back = returned(session, 1)
+    commit_epochs(session, 1)
+    back = return_to(session, 1)
     commit(back, (7, 8))
     assert not back.stale
     assert sorted(row[:2] for row in back["drawn"].rows()) == [(0, 1), (7, 8)]
@@ -93,63 +93,65 @@ def test_stage_that_was_defined_later_is_computed(session: Session, returned: Re
 
 
 @pytest.mark.parametrize("frames", [True, False])
-def test_stage_goes_on_from_an_epoch_without_rows(
-    session: Session, returned: Returns, frames: bool, request: pytest.FixtureRequest
+def test_stage_continues_from_an_epoch_without_rows(
+    session: Session, return_to: Returns, frames: bool, request: pytest.FixtureRequest
 ) -> None:
     if not frames:
         request.getfixturevalue("no_frames")
     edges = session["edges"]
     session.stage("drawn", edges.with_columns(u="uuid()"))
     session.stage("top", edges.with_columns(r="rand()").group_by("src").agg(m="max(r)"))
-    session.stage("mapped", edges.map(drawn, "src bigint, r double"), nondeterministic=True)
-    committed(session, 3)
-    back = returned(session, 0)
+    session.stage("mapped", edges.map(draw_random, "src bigint, r double"), nondeterministic=True)
+    commit_epochs(session, 3)
+    back = return_to(session, 0)
     commit(back, (7, 8))
     assert not back.stale
     assert [row[0] for name in ("drawn", "top", "mapped") for row in back[name].rows()] == [7] * 3
 
 
-def test_stage_that_has_filtered_all_rows_out_goes_on(session: Session, returned: Returns) -> None:
-    """At that epoch it has no results, though it has read rows."""
+def test_stage_that_filtered_out_all_rows_continues(session: Session, return_to: Returns) -> None:
+    """At that epoch it has no results, although it has read rows."""
     large = session["edges"].filter("src > 2").with_columns(r="rand()")
     session.stage("drawn", large)
     session.stage("top", large.group_by("src").agg(m="max(r)"))
     session.stage("sums", large.group_by("src").agg(s="sum(r)"))
-    committed(session, 5)
-    back = returned(session, 2)
+    commit_epochs(session, 5)
+    back = return_to(session, 2)
     commit(back, (7, 8))
     assert not back.stale
     assert [row[0] for name in ("drawn", "top", "sums") for row in back[name].rows()] == [7] * 3
 
 
 @pytest.mark.usefixtures("no_frames")
-def test_lost_results_are_the_reason(session: Session, returned: Returns) -> None:
+def test_lost_memoised_results_are_the_reason_of_staleness(
+    session: Session, return_to: Returns
+) -> None:
     session.stage("drawn", session["edges"].with_columns(r="rand()"))
     session.stage("reads", session["drawn"].group_by("src").agg(n="count(*)"))
-    committed(session, 4)
-    was = session["drawn"].rows(at=2)
-    back = returned(session, 2)
+    commit_epochs(session, 4)
+    expected = session["drawn"].rows(at=2)
+    back = return_to(session, 2)
     commit(back, (7, 8))
     with pytest.raises(TimeError, match=LOST):
         back["drawn"].rows()
     assert back.stale["reads"] == "it reads 'drawn', which is stale"
-    assert back["drawn"].rows(at=2) == was
+    assert back["drawn"].rows(at=2) == expected
     back.stage("drawn", back["edges"].with_columns(r="rand()"))
     assert not back.stale
     assert back["reads"].rows() == [(0, 1), (1, 1), (7, 1)]
 
 
 @pytest.mark.usefixtures("no_frames")
-def test_readers_without_rows_of_a_stage_with_lost_results_cannot_be_read(
-    session: Session, returned: Returns
+def test_readers_without_rows_of_a_stage_with_lost_results_are_unreadable(
+    session: Session, return_to: Returns
 ) -> None:
-    """They are not empty: they were defined later, or in memory alone, and nothing is known."""
+    """They are not empty: they were defined later or in memory, so their rows are unknown."""
     session.stage("drawn", session["edges"].with_columns(r="rand()"))
     session.stage("light", session["drawn"].select("src"), persist="memory")
-    committed(session, 4)
+    commit_epochs(session, 4)
     session.stage("late", session["drawn"].select("dst"))
-    committed(session, 1)
-    back = returned(session, 2)
+    commit_epochs(session, 1)
+    back = return_to(session, 2)
     back.commit()
     assert back.stale.keys() == {"drawn", "light", "late"}
     with pytest.raises(TimeError):
@@ -177,7 +179,7 @@ def test_stages_that_share_lost_results_stop_together(session: Session) -> None:
         "right": part.group_by("dst").agg(m="max(r)"),
     }
     session.define(both, nondeterministic=True)
-    committed(session, 4)
+    commit_epochs(session, 4)
     with session.branch("past", at=2) as branch:
         commit(branch, (7, 8))
         assert branch.stale.keys() == {"left", "right"}
@@ -185,8 +187,10 @@ def test_stages_that_share_lost_results_stop_together(session: Session) -> None:
 
 @pytest.mark.usefixtures("no_frames", "large_from_ten_rows")
 @pytest.mark.parametrize("lost", [["kinds"], ["counts"], ["pairs"], ["kinds", "pairs"]])
-def test_file_that_a_branch_lacks_costs_its_stage_alone(session: Session, lost: list[str]) -> None:
-    """What operators remember is not there yet when the stage is computed again."""
+def test_file_missing_in_a_branch_recomputes_its_stage_alone(
+    session: Session, lost: list[str]
+) -> None:
+    """Operator state is not yet rebuilt when the stage is recomputed."""
     edges = session["edges"]
     session.stage("kinds", edges.distinct())
     session.stage("counts", session["kinds"].group_by("src").agg(n="count(*)", m="max(dst)"))
@@ -214,23 +218,25 @@ def test_file_that_a_branch_lacks_costs_its_stage_alone(session: Session, lost: 
 
 
 @pytest.mark.usefixtures("large_from_ten_rows")
-def test_memoised_stage_goes_on_if_a_loop_below_lost_a_file(session: Session) -> None:
+def test_memoised_stage_continues_if_a_loop_below_lost_a_file(session: Session) -> None:
     loop = nosync_nb.graphs.connected_components(session["edges"])
     session.stage("drawn", loop.with_columns(r="rand()"))
     commit(session, *((i, i + 1) for i in range(40)))
-    was = sorted(session["drawn"].rows())
-    seen = snapshot_of(session)
-    drawn = seen.graph.named["drawn"]
-    whole = {n for i in seen.graph for n in (*i.traces.values(), *i.state) if i.name is not None}
+    expected = sorted(session["drawn"].rows())
+    snapshot = snapshot_of(session)
+    draw_random = snapshot.graph.named["drawn"]
+    whole = {
+        n for i in snapshot.graph for n in (*i.traces.values(), *i.state) if i.name is not None
+    }
     files = {
         file
-        for number, trace in seen.version.traces.items()
+        for number, trace in snapshot.version.traces.items()
         if number not in whole
         for file in files_needed(trace)
     } - {
         file
-        for n in (*drawn.traces.values(), *drawn.state)
-        for file in files_needed(seen.version.traces[n])
+        for n in (*draw_random.traces.values(), *draw_random.state)
+        for file in files_needed(snapshot.version.traces[n])
     }
     assert files
     path = session.path
@@ -240,22 +246,22 @@ def test_memoised_stage_goes_on_if_a_loop_below_lost_a_file(session: Session) ->
     with nosync_nb.open(path) as opened:
         commit(opened, (70, 71))
         assert not opened.stale
-        assert sorted(row for row in opened["drawn"].rows() if row.node < 70) == was
+        assert sorted(row for row in opened["drawn"].rows() if row.node < 70) == expected
         opened.inputs["edges"].clear()
         opened.commit()
         assert opened["drawn"].rows() == []
 
 
 @pytest.mark.usefixtures("no_frames")
-def test_rows_of_parts_are_written_beside_a_stage_in_memory(
-    session: Session, returned: Returns
+def test_rows_of_unnamed_nodes_are_written_beside_a_memory_stage(
+    session: Session, return_to: Returns
 ) -> None:
-    """A loop that lacks its state at the epoch is computed from parts that only it reads."""
+    """A loop without state at that epoch is recomputed from nodes that only it reads."""
     session.stage("light", session["edges"].distinct(), persist="memory")
     loop = nosync_nb.graphs.connected_components(session["edges"])
     session.stage("sizes", loop.group_by("component").agg(n="count(*)"))
-    committed(session, 5)
-    back = returned(session, 3)
+    commit_epochs(session, 5)
+    back = return_to(session, 3)
     back.inputs["edges"].remove([(1, 2)])
     back.commit()
     assert sorted(back["sizes"].rows()) == [(0, 2), (2, 2)]

@@ -37,7 +37,7 @@ Rows = dict[str, dict[int, list[tuple[Any, ...]]]]
 
 
 def rows(session: Session, *names: str) -> Rows:
-    """Stages and inputs, all by default, at every epoch that they can be read at."""
+    """The rows of stages and inputs, all by default, at every readable epoch."""
     found: Rows = {}
     for name in names or [*session.inputs, *session.stages]:
         collection = session[name]
@@ -46,8 +46,8 @@ def rows(session: Session, *names: str) -> Rows:
     return found
 
 
-def fill(session: Session) -> None:
-    """Orders of customers, in epochs with many rows and with few."""
+def define_and_fill(session: Session) -> None:
+    """Defines stages over orders of customers, and commits large and small epochs."""
     orders = session.input("orders", "customer int, amount int")
     people = session.input("people", "customer int, name string")
     session.define(
@@ -68,15 +68,15 @@ def fill(session: Session) -> None:
 
 
 def files_of(session: Session, name: str, *, log: bool = True, state: bool = True) -> set[str]:
-    """The files that hold what a stage has: its rows and its past, and what it remembers."""
-    seen = snapshot_of(session)
-    node = seen.graph.named[name]
+    """The files of the rows, the history and the operator state of a stage."""
+    snapshot = snapshot_of(session)
+    node = snapshot.graph.named[name]
     numbers = [*node.traces.values()] + ([*node.state] if state else [])
     found = {
         n
         for number in numbers
-        if number in seen.version.traces
-        for n in files_needed(seen.version.traces[number])
+        if number in snapshot.version.traces
+        for n in files_needed(snapshot.version.traces[number])
     }
     if log:
         assert node.log is not None
@@ -84,8 +84,8 @@ def files_of(session: Session, name: str, *, log: bool = True, state: bool = Tru
     return found
 
 
-def logs(session: Session, without: str) -> dict[str, str]:
-    """The digest of each file in which the log of somebody else lies."""
+def log_digests(session: Session, without: str) -> dict[str, str]:
+    """The digest of each file of the logs of the other stages."""
     found = {}
     for name, node in graph_of(session).named.items():
         assert node.log is not None
@@ -98,7 +98,7 @@ def logs(session: Session, without: str) -> dict[str, str]:
 
 
 def missing_file(session: Session, expected: object) -> CorruptLogError | None:
-    """Reads all rows, which may need no lost file; returns the error if they do."""
+    """Reads all rows; returns the error if they need the lost file."""
     try:
         assert rows(session) == expected
     except CorruptLogError as error:
@@ -106,8 +106,8 @@ def missing_file(session: Session, expected: object) -> CorruptLogError | None:
     return None
 
 
-def lose(session: Session, names: set[str]) -> None:
-    """Closes a session, and deletes files of it."""
+def delete_files(session: Session, names: set[str]) -> None:
+    """Closes a session, and deletes some of its files."""
     assert names
     session.close()
     for name in names:
@@ -115,8 +115,8 @@ def lose(session: Session, names: set[str]) -> None:
 
 
 @pytest.fixture(params=["frames", "checkpoint"])
-def ended(request: pytest.FixtureRequest) -> Callable[[Session], None]:
-    """How a session ends before its files are lost: its past in frames, or in packs."""
+def end_session(request: pytest.FixtureRequest) -> Callable[[Session], None]:
+    """Ends a session before its files are lost, with its past in frames or in packs."""
 
     def end(session: Session) -> None:
         if request.param == "checkpoint":
@@ -126,15 +126,15 @@ def ended(request: pytest.FixtureRequest) -> Callable[[Session], None]:
 
 
 @pytest.mark.parametrize("name", ["named", "totals", "rich"])
-def test_a_stage_that_lost_its_files_is_computed_again_alone(
-    opened: Callable[..., Session], ended: Callable[[Session], None], name: str
+def test_stage_that_lost_its_files_is_recomputed_alone(
+    opened: Callable[..., Session], end_session: Callable[[Session], None], name: str
 ) -> None:
     session = opened()
-    fill(session)
-    ended(session)
-    expected, others = rows(session), logs(session, without=name)
+    define_and_fill(session)
+    end_session(session)
+    expected, others = rows(session), log_digests(session, without=name)
     shared = set().union(*(files_of(session, n) for n in expected if n != name))
-    lose(session, files_of(session, name) - shared)
+    delete_files(session, files_of(session, name) - shared)
     session = opened()
     assert session.recovery.stages[name] in ("recompute", "extend")
     assert "missing" in session.recovery.reasons[name]
@@ -142,7 +142,7 @@ def test_a_stage_that_lost_its_files_is_computed_again_alone(
     assert {n for n, how in session.recovery.stages.items() if how != "read"} == {name}
     assert services_of(session).works.stages.keys() == {name}
     assert rows(session) == expected
-    assert others.items() <= logs(session, without=name).items()
+    assert others.items() <= log_digests(session, without=name).items()
     session["orders"].insert([(1, 1000)])
     session.commit()
     whole = rows(session)
@@ -154,32 +154,32 @@ def test_a_stage_that_lost_its_files_is_computed_again_alone(
     assert session.recovery.notes == []
 
 
-def test_a_stage_over_what_was_there_keeps_its_first_epoch_when_a_later_one_is_lost(
+def test_stage_keeps_its_first_epoch_when_a_later_one_is_lost(
     opened: Callable[..., Session],
 ) -> None:
     session = opened()
-    fill(session)
+    define_and_fill(session)
     session.stage("late", session["orders"].select("customer", "amount"))
-    begin = session.now
+    first = session.now
     for count in (3, 3, 40):
-        had = files_of(session, "late") | files_of(session, "orders")
+        before = files_of(session, "late") | files_of(session, "orders")
         session["orders"].insert([(c, 500) for c in range(count)])
         session.commit()
     expected = rows(session)
-    assert expected["late"][begin]
-    lose(session, files_of(session, "late") - files_of(session, "orders") - had)
+    assert expected["late"][first]
+    delete_files(session, files_of(session, "late") - files_of(session, "orders") - before)
     session = opened()
     assert session.recovery.stages["late"] == "extend"
     assert rows(session) == expected
 
 
-def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
-    opened: Callable[..., Session], ended: Callable[[Session], None], tmp_path: Path
+def test_any_lost_file_is_recovered_or_its_input_is_named(
+    opened: Callable[..., Session], end_session: Callable[[Session], None], tmp_path: Path
 ) -> None:
     session = opened()
-    fill(session)
+    define_and_fill(session)
     settle_background(session)
-    ended(session)
+    end_session(session)
     expected = rows(session)
     session.close()
     session = opened()
@@ -190,14 +190,14 @@ def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
         shutil.copytree(tmp_path / "log", copy)
         os.unlink(copy / "layers" / name)
         with nosync_nb.open(copy) as session:
-            told = " ".join(session.recovery.notes)
+            notes = " ".join(session.recovery.notes)
             stopped = {n for n, how in session.recovery.stages.items() if how == "stale"}
             kinds = {*session.recovery.stages.values()} - {"read", "stale"}
             assert len(kinds) <= 1
-            seen |= kinds or {"arranged" if "arranged" in told else "input"}
-            assert stopped == ({"named"} if "cannot be recomputed" in told else set())
-            if "cannot be read" in told or "cannot be recomputed" in told:
-                assert "input 'orders'" in told or "input 'people'" in told
+            seen |= kinds or {"arranged" if "arranged" in notes else "input"}
+            assert stopped == ({"named"} if "cannot be recomputed" in notes else set())
+            if "cannot be read" in notes or "cannot be recomputed" in notes:
+                assert "input 'orders'" in notes or "input 'people'" in notes
                 missing = missing_file(session, expected)
                 if missing is not None:
                     assert "it is missing" in str(missing)
@@ -215,20 +215,20 @@ def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
     assert seen == {"recompute", "extend", "input", "arranged", "named"}
 
 
-def test_who_looks_into_a_lost_input_stops_and_all_others_are_committed(
+def test_reader_of_a_lost_input_is_stale_and_others_continue(
     opened: Callable[..., Session],
 ) -> None:
     session = opened()
-    fill(session)
+    define_and_fill(session)
     session.stage("copied", session["people"].select("name"))
-    lose(session, files_of(session, "people"))
+    delete_files(session, files_of(session, "people"))
     whole = None
     for turn in range(2):
         session = opened()
         stopped = {n for n, how in session.recovery.stages.items() if how == "stale"}
         assert stopped == {"named"}
         assert "'people', which is lost" in session.recovery.reasons["named"]
-        session.stage(f"other{turn}", session["orders"].filter("amount > 3"))  # nor is it let on
+        session.stage(f"other{turn}", session["orders"].filter("amount > 3"))
         assert whole in (None, rows(session, "totals", "copied"))
         session["orders"].insert([(77, 1000 + turn)])
         session.commit()
@@ -245,13 +245,13 @@ def test_who_looks_into_a_lost_input_stops_and_all_others_are_committed(
     assert {*opened().recovery.stages.values()} == {"read"}
 
 
-def test_who_looks_into_a_lost_earlier_version_stops(opened: Callable[..., Session]) -> None:
+def test_reader_of_a_lost_earlier_version_is_stale(opened: Callable[..., Session]) -> None:
     session = opened()
-    fill(session)
+    define_and_fill(session)
     session.stage("totals", session["orders"].group_by("customer").agg(total="max(amount)"))
     session.stage("both", session["orders"].join(session["totals@1"], on="customer"))
     expected = rows(session, "totals", "rich")
-    lose(session, files_of(session, "totals@1"))
+    delete_files(session, files_of(session, "totals@1"))
     session = opened()
     assert session.recovery.stages["both"] == "stale"
     assert rows(session, "totals", "rich") == expected
@@ -261,15 +261,13 @@ def test_who_looks_into_a_lost_earlier_version_stops(opened: Callable[..., Sessi
 
 
 @pytest.mark.parametrize("lost", ["people", "orders", "totals@1"])
-def test_whatever_is_dropped_after_a_loss_is_dropped(
-    opened: Callable[..., Session], lost: str
-) -> None:
+def test_anything_can_be_dropped_after_a_loss(opened: Callable[..., Session], lost: str) -> None:
     session = opened()
-    fill(session)
+    define_and_fill(session)
     session.stage("totals", session["orders"].group_by("customer").agg(total="max(amount)"))
     session.stage("both", session["orders"].join(session["totals@1"], on="customer"))
     names = [*session.inputs, *session.stages]
-    lose(session, files_of(session, lost))
+    delete_files(session, files_of(session, lost))
     path = Path(session.path)
     copy = shutil.copytree(path, path.with_name("copy"))
     for name in names:
@@ -286,25 +284,25 @@ def test_whatever_is_dropped_after_a_loss_is_dropped(
         shutil.copytree(copy, path)
 
 
-def drawn(row: Any) -> tuple[int, float]:
+def draw_random(row: Any) -> tuple[int, float]:
     return row.x, random.random()
 
 
-def test_what_functions_gave_is_not_made_up_and_says_what_to_do(
+def test_lost_memoised_results_make_the_stage_stale_with_a_hint(
     opened: Callable[..., Session],
 ) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
-    session.stage("drawn", numbers.map(drawn, "x int, r double"), nondeterministic=True)
+    session.stage("drawn", numbers.map(draw_random, "x int, r double"), nondeterministic=True)
     session.stage("count", session["drawn"].group_by().agg(n="count(*)"))
     numbers.insert([(x,) for x in range(40)])
     session.commit()
     expected = rows(session, "numbers", "count")
-    gone = files_of(session, "drawn")
-    lose(session, gone)
+    lost = files_of(session, "drawn")
+    delete_files(session, lost)
     session = opened()
     assert {"drawn": "stale", "count": "stale"}.items() <= session.recovery.stages.items()
-    assert all(name in session.recovery.reasons["drawn"] for name in gone)
+    assert all(name in session.recovery.reasons["drawn"] for name in lost)
     assert "run its cell" in session.recovery.reasons["drawn"]
     assert session.recovery.recomputed == 0
     assert rows(session, "numbers", "count") == expected
@@ -313,12 +311,12 @@ def test_what_functions_gave_is_not_made_up_and_says_what_to_do(
     numbers = session["numbers"]
     numbers.insert([(100,)])
     session.commit()
-    session.stage("drawn", numbers.map(drawn, "x int, r double"), nondeterministic=True)
+    session.stage("drawn", numbers.map(draw_random, "x int, r double"), nondeterministic=True)
     assert sorted(row[0] for row in session["drawn"].rows()) == [*range(40), 100]
     assert session["count"].rows() == [(41,)]
 
 
-def test_a_stage_over_downsampled_history_is_readable_where_it_was(
+def test_stage_over_thinned_history_is_recovered_at_its_epochs(
     opened: Callable[..., Session],
 ) -> None:
     session = opened()
@@ -341,64 +339,64 @@ def test_a_stage_over_downsampled_history_is_readable_where_it_was(
         for file in files_of_log(history, log)
         if history.copied(()).remove_missing({file}).first_missing(log) == (session.now, {file})
     }
-    lose(session, (latest | files_of(session, "even", log=False)) - files_of(session, "numbers"))
+    delete_files(
+        session, (latest | files_of(session, "even", log=False)) - files_of(session, "numbers")
+    )
     session = opened()
     assert session.recovery.stages == {"even": "extend"}
     assert rows(session) == expected
 
 
-def test_a_stage_over_a_past_that_is_lost_too_begins_now(opened: Callable[..., Session]) -> None:
+def test_stage_over_a_lost_past_starts_at_the_current_epoch(opened: Callable[..., Session]) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
     session.stage("even", numbers.filter("x % 2 = 0"))
     for start in (0, 100, 200):
         numbers.insert([(x,) for x in range(start, start + 40)])
         session.commit()
-    for number in dict(traces_of(session)):  # what they hold now lies in files of its own
+    for number in dict(traces_of(session)):  # the current rows have files of their own
         merge_trace(session, number)
     checkpoint_now(session)
     expected = rows(session)
-    own = files_of(session, "even")
+    own_files = files_of(session, "even")
     log = graph_of(session).named["numbers"].log
     assert log is not None
     past = files_of_log(history_of(session), log)
-    held = files_of(session, "numbers", log=False)
-    lose(session, own | (past - held))
+    current = files_of(session, "numbers", log=False)
+    delete_files(session, own_files | (past - current))
     session = opened()
     assert session.recovery.stages["even"] == "recompute"
     found = rows(session, "even")["even"]
     assert {e: expected["even"][e] for e in found} == found
     assert max(found) == 3
-    assert past - held
+    assert past - current
     assert [*session["even"].history()] == [range(3, 4)]
     assert "cannot be read" in str(session.recovery)
 
 
-def test_what_operators_remember_is_made_again_and_rows_stay(
-    opened: Callable[..., Session],
-) -> None:
+def test_lost_operator_state_is_rebuilt_and_rows_stay(opened: Callable[..., Session]) -> None:
     session = opened()
-    fill(session)
+    define_and_fill(session)
     checkpoint_now(session)
-    expected, others = rows(session), logs(session, without="")
-    gone = files_of(session, "totals", log=False) - files_of(session, "totals", state=False)
-    lose(session, gone)
+    expected, others = rows(session), log_digests(session, without="")
+    lost = files_of(session, "totals", log=False) - files_of(session, "totals", state=False)
+    delete_files(session, lost)
     session = opened()
     assert session.recovery.stages["totals"] == "recompute"
     assert services_of(session).works.stages.keys() == {"totals"}
     assert rows(session) == expected
-    assert logs(session, without="") == others
+    assert log_digests(session, without="") == others
     session["orders"].insert([(1, 1000)])
     session.commit()
-    assert (1, *_sums(session, 1)) in rows(session, "totals")["totals"][session.now]
+    assert (1, *sum_and_count(session, 1)) in rows(session, "totals")["totals"][session.now]
 
 
-def _sums(session: Session, customer: int) -> tuple[int, int]:
+def sum_and_count(session: Session, customer: int) -> tuple[int, int]:
     amounts = [a for c, a in session["orders"].rows() if c == customer]
     return sum(amounts), len(amounts)
 
 
-def test_a_sum_over_packs_can_be_done_without(
+def test_lost_sums_over_packs_are_not_needed(
     opened: Callable[..., Session], tmp_path: Path
 ) -> None:
     session = opened()
@@ -425,19 +423,19 @@ def test_a_sum_over_packs_can_be_done_without(
     assert rows(session) == whole
 
 
-def test_what_interrupts_a_recovery_is_followed_by_the_rest_of_it(
+def test_interrupted_recovery_continues_at_the_next_opening(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
-    fill(session)
+    define_and_fill(session)
     expected = rows(session)
-    gone = files_of(session, "named") | files_of(session, "totals")
+    lost = files_of(session, "named") | files_of(session, "totals")
     shared = files_of(session, "orders") | files_of(session, "people") | files_of(session, "rich")
-    lose(session, gone - shared)
+    delete_files(session, lost - shared)
     install = BackfillExecutor.install
     done: list[str] = []
 
-    def once(
+    def install_once(
         executor: BackfillExecutor, decision: DefinitionDecision, plan: BackfillPlan
     ) -> BackfillResult:
         if done:
@@ -446,7 +444,7 @@ def test_what_interrupts_a_recovery_is_followed_by_the_rest_of_it(
         return install(executor, decision, plan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(BackfillExecutor, "install", once)
+        patch.setattr(BackfillExecutor, "install", install_once)
         with pytest.raises(KeyboardInterrupt):
             opened()
     session = opened()
@@ -456,16 +454,16 @@ def test_what_interrupts_a_recovery_is_followed_by_the_rest_of_it(
     assert rows(session) == expected
 
 
-def test_a_file_that_a_replica_has_is_read_and_nothing_is_computed(
+def test_lost_file_of_a_replicated_log_is_read_and_nothing_recomputed(
     opened: Callable[..., Session], tmp_path: Path
 ) -> None:
     urls = [f"file://{tmp_path}/replica"]
     session = opened(replicas=urls)
-    fill(session)
+    define_and_fill(session)
     expected = rows(session)
     session.sync("replicas", timeout=60)
     shared = set().union(*(files_of(session, n) for n in expected if n != "named"))
-    lose(session, files_of(session, "named") - shared)
+    delete_files(session, files_of(session, "named") - shared)
     session = opened()
     assert {*session.recovery.stages.values()} == {"read"}
     assert session.recovery.recomputed == 0
@@ -475,19 +473,19 @@ def test_a_file_that_a_replica_has_is_read_and_nothing_is_computed(
 
 @pytest.mark.parametrize("touched", ["read", "past", "commit"])
 @pytest.mark.parametrize("how", ["changed", "gone"])
-def test_a_file_that_is_damaged_while_it_is_used_is_made_again_at_first_touch(
+def test_file_damaged_during_use_is_recomputed_at_the_first_read(
     opened: Callable[..., Session], how: str, touched: str
 ) -> None:
     session = opened()
-    fill(session)
+    define_and_fill(session)
     settle_background(session)
-    expected, others = rows(session), logs(session, without="named")
+    expected, others = rows(session), log_digests(session, without="named")
     session.close()
     session = opened()
     shared = set().union(*(files_of(session, n) for n in expected if n != "named"))
-    mine = files_of(session, "named") - shared
-    assert mine
-    for name in mine:
+    own_files = files_of(session, "named") - shared
+    assert own_files
+    for name in own_files:
         path = Path(session.path, "layers", name)
         if how == "changed":
             data = bytearray(path.read_bytes())
@@ -505,16 +503,14 @@ def test_a_file_that_is_damaged_while_it_is_used_is_made_again_at_first_touch(
         assert sorted(tuple(r) for r in session["named"].rows()) == expected["named"][7]
     found = rows(session)
     assert {name: {e: found[name][e] for e in expected[name]} for name in expected} == expected
-    assert others.items() <= logs(session, without="named").items()
+    assert others.items() <= log_digests(session, without="named").items()
     if touched != "commit":
         assert services_of(session).works.stages.keys() == {"named"}
     session = opened(takeover=True)
     assert rows(session) == found
 
 
-def test_a_pack_that_is_lost_costs_its_epochs_and_no_other(
-    opened: Callable[..., Session], tmp_path: Path
-) -> None:
+def test_lost_pack_loses_only_its_epochs(opened: Callable[..., Session], tmp_path: Path) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
     session.stage("odd", numbers.filter("x % 2 = 1"))

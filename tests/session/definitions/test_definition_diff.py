@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.sessions import values
 from internals import catalog_of, other_versions, snapshot_of
 
-import nosync_nb
 from nosync_nb import Collection, CorruptLogError, Session, StageError
 from nosync_nb.collections.definition import reference_to
 from nosync_nb.dataflow.stage import FrozenState, Stage, StageOptions, StaleState
@@ -20,6 +19,8 @@ from nosync_nb.rows import Schema
 from nosync_nb.session.backfill.definition_diff import stage_transition
 from nosync_nb.store.catalog.validation import check_catalog
 from nosync_nb.store.records import json_text, payloads
+
+pytestmark = pytest.mark.usefixtures("own_key")
 
 NUMBERS = Schema.parse("x int")
 LIVING = Stage("big", NUMBERS, reference_to("numbers", NUMBERS), options=StageOptions("local"))
@@ -39,26 +40,26 @@ STOPPED = LIVING.as_stale("a function was not restored", 4)
         (STOPPED, False, None, 7, "changed"),
     ],
 )
-def test_what_becomes_of_a_stage_that_can_be_computed(
+def test_transition_of_a_computable_stage(
     before: Stage | None, equal: bool, missing: str | None, now: int, status: str
 ) -> None:
     assert stage_transition(before, equal=equal, missing=missing, now=now) == status
 
 
-def test_a_stage_that_stops_again_is_stale_since_it_stopped_first() -> None:
+def test_stage_that_stops_again_is_stale_since_its_first_stop() -> None:
     again = STOPPED.as_stale("it reads 'numbers', which is stale", 9)
     assert again.life == StaleState("it reads 'numbers', which is stale", 4)
     assert (again.last(9), LIVING.last(9)) == (4, 9)
     assert again.resumed() == LIVING
 
 
-def test_nothing_of_a_stage_is_edited() -> None:
+def test_stage_is_immutable() -> None:
     for value, name, other in ((LIVING, "life", STOPPED.life), (LIVING.options, "on", "spark")):
         with pytest.raises(FrozenInstanceError):
             setattr(value, name, other)
 
 
-def test_an_input_stays_itself_under_another_name() -> None:
+def test_renamed_input_keeps_its_identity() -> None:
     numbers = Stage("numbers", NUMBERS).identified({})
     renamed = replace(numbers, name="digits")
     assert (renamed.uid, renamed.current_fingerprint({})) == ("numbers", numbers.fingerprint)
@@ -73,34 +74,15 @@ def test_an_input_stays_itself_under_another_name() -> None:
         LIVING.as_earlier_version(FrozenState(4, 2, 3, (0,))),
     ],
 )
-def test_a_stage_comes_back_from_json_as_it_was(stage: Stage) -> None:
+def test_stage_round_trips_through_json(stage: Stage) -> None:
     assert Stage.from_json(stage.to_json(), stage.definition) == stage
 
 
 # -- versions and stopped stages of a log ----------------------------------------------------------
 
 
-@pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Session]]:
-    """Opens the log of the test; every session is closed at the end."""
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    sessions: list[Session] = []
-
-    def open_() -> Session:
-        sessions.append(nosync_nb.open(tmp_path / "log"))
-        return sessions[-1]
-
-    yield open_
-    for session in reversed(sessions):
-        session.close()
-
-
-def values(collection: Any, at: Any = None) -> list[Any]:
-    return [tuple(row) if len(row) > 1 else row[0] for row in collection.rows(at)]
-
-
-def edited(session: Session) -> None:
-    """A stage `big` of version 2, so that `big@1` is there."""
+def define_two_versions(session: Session) -> None:
+    """Defines version 2 of a stage `big`, so that `big@1` exists."""
     numbers = session.input("numbers", "x int")
     numbers.insert([(1,), (2,), (3,)])
     session.commit()
@@ -108,11 +90,9 @@ def edited(session: Session) -> None:
     session.stage("big", numbers.filter("x > 1"))
 
 
-def test_a_version_is_not_the_stage_that_means_again_what_it_meant(
-    opened: Callable[[], Session],
-) -> None:
+def test_earlier_version_is_not_a_later_equal_definition(opened: Callable[..., Session]) -> None:
     session = opened()
-    edited(session)
+    define_two_versions(session)
     session.stage("odd", session["big@1"].filter("x % 2 = 1"))
     session.stage("big", session["numbers"].filter("x > 0"))
     (report,) = session.define({"odd": session["big"].filter("x % 2 = 1")})
@@ -125,9 +105,9 @@ def test_a_version_is_not_the_stage_that_means_again_what_it_meant(
     assert values(session["odd"]) == [1, 3]
 
 
-def test_a_log_of_a_stage_over_a_version_opens(opened: Callable[[], Session]) -> None:
+def test_log_with_a_stage_over_an_earlier_version_opens(opened: Callable[..., Session]) -> None:
     session = opened()
-    edited(session)
+    define_two_versions(session)
     session.stage("odd", session["big@1"].filter("x % 2 = 1"))
     session.close()
     session = opened()
@@ -136,9 +116,9 @@ def test_a_log_of_a_stage_over_a_version_opens(opened: Callable[[], Session]) ->
     assert report.status == "unchanged"
 
 
-def test_a_version_that_is_read_is_in_the_catalog(opened: Callable[[], Session]) -> None:
+def test_catalog_with_an_invalid_version_name_is_refused(opened: Callable[..., Session]) -> None:
     session = opened()
-    edited(session)
+    define_two_versions(session)
     session.stage("odd", session["big@1"].filter("x % 2 = 1"))
     snapshot = snapshot_of(session)
     written = payloads.catalog_json(
@@ -154,9 +134,9 @@ def test_a_version_that_is_read_is_in_the_catalog(opened: Callable[[], Session])
             check_catalog(catalog, session.now)
 
 
-def test_what_reads_a_version_is_dropped_with_it(opened: Callable[[], Session]) -> None:
+def test_reader_of_an_earlier_version_is_dropped_with_it(opened: Callable[..., Session]) -> None:
     session = opened()
-    edited(session)
+    define_two_versions(session)
     session.stage("odd", session["big@1"].filter("x % 2 = 1"))
     with pytest.raises(StageError, match="'big' is read by odd"):
         session.drop("big")
@@ -164,7 +144,7 @@ def test_what_reads_a_version_is_dropped_with_it(opened: Callable[[], Session]) 
     assert list(catalog_of(session)) == ["numbers"]
 
 
-def guarded(big: Collection) -> Collection:
+def filter_with_lock(big: Collection) -> Collection:
     """A filter whose function cannot be stored."""
     lock = threading.Lock()
 
@@ -176,13 +156,13 @@ def guarded(big: Collection) -> Collection:
 
 
 @pytest.fixture
-def lost(opened: Callable[[], Session]) -> Session:
-    """A session of which the function of a stage was not restored."""
+def session_with_lost_function(opened: Callable[..., Session]) -> Session:
+    """A session with a stage whose function could not be loaded."""
     session = opened()
     numbers = session.input("numbers", "x int")
     session.stage("big", numbers.filter("x > 0"))
     with pytest.warns(UserWarning, match="cannot be stored"):
-        session.stage("guarded", guarded(session["big"]))
+        session.stage("guarded", filter_with_lock(session["big"]))
     session.stage("counts", session["guarded"].group_by("x").agg(n="count(*)"))
     for x in (1, 2):
         numbers.insert([(x,)])
@@ -193,10 +173,10 @@ def lost(opened: Callable[[], Session]) -> Session:
     return session
 
 
-def test_a_stale_stage_keeps_its_rows_when_what_it_reads_is_edited(
-    lost: Session, opened: Callable[[], Session]
+def test_stale_stage_keeps_its_rows_when_its_input_is_edited(
+    session_with_lost_function: Session, opened: Callable[..., Session]
 ) -> None:
-    session = lost
+    session = session_with_lost_function
     for x, predicate in enumerate(("x > 1", "x > 0"), 3):
         session.define({"big": session["numbers"].filter(predicate)})
         session["numbers"].insert([(x,)])
@@ -212,10 +192,10 @@ def test_a_stale_stage_keeps_its_rows_when_what_it_reads_is_edited(
 
 
 @pytest.mark.parametrize("edit", ["x > 1", ""])
-def test_what_a_stale_stage_remembered_is_gone_once_what_it_reads_was_another(
-    opened: Callable[[], Session], edit: str, monkeypatch: pytest.MonkeyPatch
+def test_state_of_a_stale_stage_is_dropped_once_its_input_was_edited(
+    opened: Callable[..., Session], edit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Edited back, it would go on from counts that nobody has."""
+    """After the edit is undone, its state would lack the epochs in between."""
 
     def define(session: Session) -> str:
         groups = session["big"].filter(lambda row: row.x > 0).group_by("x")

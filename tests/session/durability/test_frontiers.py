@@ -15,8 +15,8 @@ from nosync_nb import Session, StageError
 from nosync_nb.store.store import Store
 
 
-class Unsynced(FaultyFiles):
-    """A disk that takes everything and syncs nothing while it is `stuck`."""
+class UnsyncedDisk(FaultyFiles):
+    """A disk that accepts writes and syncs nothing while it is `stuck`."""
 
     def __init__(self) -> None:
         super().__init__(error_at=self._error_at)
@@ -27,12 +27,14 @@ class Unsynced(FaultyFiles):
 
 
 @pytest.fixture
-def disk() -> Unsynced:
-    return Unsynced()
+def disk() -> UnsyncedDisk:
+    return UnsyncedDisk()
 
 
 @pytest.fixture
-def session(disk: Unsynced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+def session(
+    disk: UnsyncedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Session]:
     with monkeypatch.context() as patch:
         patch.setattr(Store, "open", on_disk(Store.open, disk))
         opened = nosync_nb.open(tmp_path / "log")
@@ -46,7 +48,7 @@ def session(disk: Unsynced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def frontiers(session: Session, stage: str | None = None) -> tuple[int, int, int]:
-    """What is left after each class of failure."""
+    """The epochs that each class of failure leaves."""
     kernel = session.recovery_frontier("kernel", stage=stage)
     power = session.recovery_frontier("power", stage=stage)
     return kernel, power, session.recovery_frontier("disk", stage=stage)
@@ -57,8 +59,8 @@ def add(session: Session, *rows: tuple[int, int]) -> None:
     session.commit()
 
 
-def test_a_stage_whose_definition_is_not_on_disk_is_not_safe_there(
-    session: Session, disk: Unsynced
+def test_unsynced_definition_lowers_the_frontier_of_its_stage_alone(
+    session: Session, disk: UnsyncedDisk
 ) -> None:
     assert frontiers(session) == frontiers(session, "degrees") == (1, 1, 0)
     disk.stuck = True
@@ -74,8 +76,8 @@ def test_a_stage_whose_definition_is_not_on_disk_is_not_safe_there(
     assert session.frontiers["late"] == (2, 2, None)
 
 
-def test_a_renamed_stage_has_what_it_had_and_an_edited_one_begins_anew(
-    session: Session, disk: Unsynced
+def test_renamed_stage_keeps_its_frontier_and_an_edited_one_starts_over(
+    session: Session, disk: UnsyncedDisk
 ) -> None:
     disk.stuck = True
     session.rename("degrees", "counts")
@@ -86,20 +88,20 @@ def test_a_renamed_stage_has_what_it_had_and_an_edited_one_begins_anew(
     assert frontiers(session) == (1, 1, 0)
 
 
-def test_definitions_are_known_again_after_opening(
-    session: Session, disk: Unsynced, tmp_path: Path
+def test_definition_offsets_are_restored_after_opening(
+    session: Session, disk: UnsyncedDisk, tmp_path: Path
 ) -> None:
     session.stage("late", session["degrees"].filter("n > 1"))
     session.sync()
     with nosync_nb.open(tmp_path / "log", mode="r") as reader:
         assert frontiers(reader, "late") == (1, 1, 0)
-        known = services_of(reader).publisher.defined
-        assert known == services_of(session).publisher.defined
-        assert len({each.frame for each in known.values()}) == 3
+        definitions = services_of(reader).publisher.defined
+        assert definitions == services_of(session).publisher.defined
+        assert len({each.frame for each in definitions.values()}) == 3
 
 
-def test_a_definition_that_reaches_the_disk_raises_its_own_bound_alone(
-    session: Session, disk: Unsynced
+def test_synced_definition_raises_only_its_own_frontier(
+    session: Session, disk: UnsyncedDisk
 ) -> None:
     for i in range(20):
         session.stage(f"s{i}", session["edges"].filter(f"src > {i}"))
@@ -117,14 +119,14 @@ def test_a_definition_that_reaches_the_disk_raises_its_own_bound_alone(
     assert frontiers(session, "late") == (11, 11, 0)
 
 
-def test_an_unknown_stage_or_failure_is_told(session: Session) -> None:
+def test_unknown_stage_or_failure_is_refused(session: Session) -> None:
     with pytest.raises(StageError, match="there is no stage or input 'degree'"):
         session.recovery_frontier("power", stage="degree")
     with pytest.raises(StageError, match="unknown kind of failure 'fire'"):
         session.recovery_frontier("fire")  # type: ignore[arg-type]
 
 
-def test_what_was_in_memory_and_has_stopped_bounds_nothing(session: Session) -> None:
+def test_stale_memory_stage_lowers_no_frontier(session: Session) -> None:
     session.define({"kept": session["edges"].filter("src > 0")}, persist="memory")
     add(session, (5, 5))
     session.define({"kept": session["edges"].filter("src > 1")})

@@ -1,7 +1,7 @@
-"""Hanging replicas: an opening and a commit wait for no mount that does not answer.
+"""Hanging replicas: openings and commits wait for no mount that does not answer.
 
-The mount is a real one where the machine allows it: a file system in user space whose server never
-answers. No call of the system to it ends, and none can be given up but by ending the process.
+The mount is real where the machine allows it: a file system in user space whose server never
+answers. System calls to it never end, and only the end of the process aborts them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import services_of
+from checks.sessions import wait_until_level
 from machines.other_host import run
 
 import nosync_nb
@@ -40,16 +40,16 @@ THERE = """
 import ctypes, json, os, shutil, sys, warnings
 import nosync_nb
 from internals import services_of
-from nosync_nb.store.replication import remote_call as asking
+from nosync_nb.store.replication import remote_call
 from nosync_nb.store.replication.agent import keeper
 
 FORBIDDEN, WAIT_S = 77, 120.0
 top = sys.argv[1]
-asking.DEFAULT = asking.DEFAULT._replace(silent_s=1.0, notice_s=0.2)
+remote_call.DEFAULT = remote_call.DEFAULT._replace(silent_s=1.0, notice_s=0.2)
 path = os.path.join(top, "x.nosync")
 urls = [f"file://{top}/replica-{i}" for i in range(3)]
 
-def seen(replication, wanted):
+def wait_for_states(replication, wanted):
     with replication.heard:
         assert replication.heard.wait_for(
             lambda: wanted([each.state for each in replication.status()]), WAIT_S
@@ -63,7 +63,7 @@ def commit(session):
 with nosync_nb.open(path, replicas=urls) as session:
     session.input("numbers", "x int")
     commit(session)
-    seen(services_of(session).replication, lambda states: states == ["level"] * 3)
+    wait_for_states(services_of(session).replication, lambda states: states == ["level"] * 3)
 try:
     server = os.open("/dev/fuse", os.O_RDWR)
 except OSError as error:
@@ -74,21 +74,21 @@ options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
 if libc.mount(b"hangs", f"{top}/replica-1".encode(), b"fuse", 0, options):
     print(f"no mount of a file system in user space: {os.strerror(ctypes.get_errno())}")
     sys.exit(FORBIDDEN)
-said = {"epochs": [], "told": []}
+report = {"epochs": [], "warnings": []}
 for lost in (False, True):
     if lost:
         shutil.rmtree(path)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         session = nosync_nb.open(path, replicas=urls[::-1] if not lost else urls)
-    said["told"].append([str(each.message) for each in told])
+    report["warnings"].append([str(each.message) for each in caught])
     replication = services_of(session).replication
-    said["epochs"].append(commit(session))
+    report["epochs"].append(commit(session))
     if lost:
-        seen(replication, lambda states: sorted(states) == ["failing", "level", "level"])
-        said["states"] = [[e.url[-1], e.state, e.why] for e in replication.status()]
+        wait_for_states(replication, lambda states: sorted(states) == ["failing", "level", "level"])
+        report["states"] = [[e.url[-1], e.state, e.why] for e in replication.status()]
     session.close()
-print(json.dumps(said))
+print(json.dumps(report))
 sys.stdout.flush()
 os._exit(0)
 """
@@ -98,14 +98,16 @@ pytestmark = pytest.mark.usefixtures("own_key")
 
 
 @pytest.mark.fault(28)
-def test_a_mount_that_hangs_keeps_no_log_from_being_opened_and_is_told(tmp_path: Path) -> None:
-    """Both with the log's own folder and without it; epochs are safe with the others."""
-    said = json.loads(run("-m", THERE, str(tmp_path)).splitlines()[-1])
-    assert said["epochs"] == [2, 3]
-    told, again = said["told"]
-    assert any("waiting up to" in each and "replica-1" in each for each in told), told
-    assert not any("waiting up to" in each for each in again), "it hangs still, and is not asked"
-    (hangs,) = [each for each in said["states"] if each[0] == "1"]
+def test_hanging_mount_blocks_no_opening_and_is_reported(tmp_path: Path) -> None:
+    """Opens with the folder of the log and without it; epochs are safe on the other replicas."""
+    report = json.loads(run("-m", THERE, str(tmp_path)).splitlines()[-1])
+    assert report["epochs"] == [2, 3]
+    warnings, later_warnings = report["warnings"]
+    assert any("waiting up to" in each and "replica-1" in each for each in warnings), warnings
+    assert not any("waiting up to" in each for each in later_warnings), (
+        "a hanging replica is not asked"
+    )
+    (hangs,) = [each for each in report["states"] if each[0] == "1"]
     assert hangs[1] == "failing"
     assert "has not answered" in hangs[2]
 
@@ -114,19 +116,15 @@ def test_a_mount_that_hangs_keeps_no_log_from_being_opened_and_is_told(tmp_path:
 
 
 @pytest.fixture
-def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """How to open a log that is gone and lies with three replicas, who are asked by nobody else."""
+def lost_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Arguments that open a lost log with three replicas, without a keeper."""
     urls = [f"file://{tmp_path}/replica-{i}" for i in range(3)]
     path = tmp_path / "x.nosync"
     with nosync_nb.open(path, replicas=urls) as session:
         numbers = session.input("numbers", "x int")
         numbers.insert([(1,), (2,)])
         session.commit()
-        replication = services_of(session).replication
-        with replication.heard:
-            assert replication.heard.wait_for(
-                lambda: all(each.state == "level" for each in replication.status()), WAIT_S
-            )
+        wait_until_level(session)
     shutil.rmtree(path)
     monkeypatch.setattr(
         "nosync_nb.session.durability.replication.ReplicationService.start", lambda _self: None
@@ -134,31 +132,31 @@ def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"path": path, "replicas": urls}
 
 
-class Hanging:
-    """Has one call of replica 1 hang until it is over; the others go on."""
+class HangingCall:
+    """Makes one call of replica 1 hang until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
-        self.asked, self.over = threading.Event(), threading.Event()
+        self.requested, self.released = threading.Event(), threading.Event()
 
     def at(self, owner: type, name: str) -> None:
-        """Names the call."""
+        """Chooses the call."""
         call = getattr(owner, name)
 
         def hang(this: Any, *args: Any, **more: Any) -> Any:
             if "replica-1" in str(vars(this)):
-                self.asked.set()
-                self.over.wait()
+                self.requested.set()
+                self.released.wait()
             return call(this, *args, **more)
 
         self._monkeypatch.setattr(owner, name, hang)
 
 
 @pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
-    hanging = Hanging(monkeypatch)
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[HangingCall]:
+    hanging = HangingCall(monkeypatch)
     yield hanging
-    hanging.over.set()
+    hanging.released.set()
     for thread in threading.enumerate():
         if thread.name.startswith("ask "):
             thread.join(WAIT_S)
@@ -175,9 +173,9 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("owner", "name"), CALLS)
-def test_whatever_call_of_a_replica_hangs_a_lost_log_comes_back_without_it(
-    lost: dict[str, Any],
-    hanging: Hanging,
+def test_lost_log_is_restored_despite_a_hanging_call(
+    lost_log: dict[str, Any],
+    hanging: HangingCall,
     monkeypatch: pytest.MonkeyPatch,
     owner: type,
     name: str,
@@ -185,17 +183,17 @@ def test_whatever_call_of_a_replica_hangs_a_lost_log_comes_back_without_it(
     for policy in ("DEFAULT", "PROMISE"):
         monkeypatch.setattr(remote_call, policy, CallPolicy(silent_s=0.5))
     hanging.at(owner, name)
-    with nosync_nb.open(**lost) as session:
-        assert hanging.asked.is_set()
+    with nosync_nb.open(**lost_log) as session:
+        assert hanging.requested.is_set()
         assert len(session["numbers"].rows()) == 2
         notes = [each for each in session.recovery.notes if each.startswith("not used")]
         assert any("replica-1" in each and "has not answered" in each for each in notes), notes
 
 
 @pytest.mark.parametrize(("owner", "name"), CALLS)
-def test_who_waits_for_a_replica_can_interrupt_it(
-    lost: dict[str, Any],
-    hanging: Hanging,
+def test_interrupt_ends_a_wait_for_a_hanging_replica(
+    lost_log: dict[str, Any],
+    hanging: HangingCall,
     monkeypatch: pytest.MonkeyPatch,
     owner: type,
     name: str,
@@ -205,31 +203,29 @@ def test_who_waits_for_a_replica_can_interrupt_it(
     hanging.at(owner, name)
 
     def interrupt() -> None:
-        assert hanging.asked.wait(WAIT_S)
+        assert hanging.requested.wait(WAIT_S)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        nosync_nb.open(**lost)
+        nosync_nb.open(**lost_log)
     thread.join()
-    assert not lost["path"].exists()
-    hanging.over.set()
-    with nosync_nb.open(**lost) as session:
+    assert not lost_log["path"].exists()
+    hanging.released.set()
+    with nosync_nb.open(**lost_log) as session:
         assert len(session["numbers"].rows()) == 2
 
 
-def test_an_interrupt_that_comes_just_before_the_wait_ends_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its flag is set, and no call of the system is interrupted: the wait has not begun."""
+def test_interrupt_just_before_a_remote_call_waits_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag of the interrupt is set before the system call begins."""
     policy = CallPolicy(silent_s=WAIT_S, notice_s=WAIT_S)
     monkeypatch.setattr(remote_call, "DEFAULT", policy)
-    over, waits = threading.Event(), threading.Event()
+    released, waits = threading.Event(), threading.Event()
 
     def call(_beat: Any) -> None:
         waits.set()
-        over.wait()
+        released.wait()
 
     def interrupt() -> None:
         assert waits.wait(WAIT_S)
@@ -237,25 +233,25 @@ def test_an_interrupt_that_comes_just_before_the_wait_ends_it(
 
     for wait in (lambda: call_remote("one", call), lambda: call_all([("other", call)])):
         waits.clear()
-        thread, begun = threading.Thread(target=interrupt), time.monotonic()
+        thread, started = threading.Thread(target=interrupt), time.monotonic()
         thread.start()
         try:
             with pytest.raises(KeyboardInterrupt):
                 wait()
         finally:
             thread.join()
-        assert time.monotonic() - begun < WAIT_S / 2
-    over.set()
+        assert time.monotonic() - started < WAIT_S / 2
+    released.set()
 
 
-def test_who_hangs_is_not_asked_again_and_again_and_is_when_he_is_back(
+def test_hanging_replica_is_asked_again_only_after_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    over, ended, calls = threading.Event(), threading.Event(), []
+    released, ended, calls = threading.Event(), threading.Event(), []
 
     def call(_beat: Any) -> int:
         calls.append(1)
-        over.wait()
+        released.wait()
         return len(calls)
 
     def last(_beat: Any) -> int:
@@ -266,36 +262,36 @@ def test_who_hangs_is_not_asked_again_and_again_and_is_when_he_is_back(
         with pytest.raises(RemoteTimeoutError):
             call_remote("the one", call, CallPolicy(silent_s=0.05))
     assert calls == [1]
-    over.set()
+    released.set()
     for thread in threading.enumerate():
         if thread.name == "ask the one":
             thread.join(WAIT_S)
     assert call_remote("the one", last, CallPolicy(silent_s=WAIT_S)) == 2
 
 
-def test_those_who_hang_are_waited_for_together() -> None:
-    """As long as one of them takes, however many there are: the others have had their time."""
-    over = threading.Event()
+def test_hanging_replicas_are_waited_for_together() -> None:
+    """Sixteen hanging replicas take as long as one, because their times run together."""
+    released = threading.Event()
     moments: list[float] = []
 
     def hang(_beat: Any) -> None:
-        over.wait()
+        released.wait()
 
     names = [f"hangs {i}" for i in range(16)]
     policy = CallPolicy(silent_s=0.5, notice_s=0.0)
     with pytest.MonkeyPatch.context() as patch:
-        waited = threading.Condition.wait
+        real_wait = threading.Condition.wait
 
         def wait(self: threading.Condition, timeout: float | None = None) -> bool:
             if timeout is not None and threading.current_thread() is threading.main_thread():
                 moments.append(timeout)
-            return waited(self, timeout)
+            return real_wait(self, timeout)
 
         patch.setattr(threading.Condition, "wait", wait)
         with pytest.warns(UserWarning, match="waiting up to .* s for hangs 0, hangs 1"):
-            said = call_all([(name, hang) for name in names], policy)
-    over.set()
-    assert [type(each) for each in said] == [RemoteTimeoutError] * 16
+            results = call_all([(name, hang) for name in names], policy)
+    released.set()
+    assert [type(each) for each in results] == [RemoteTimeoutError] * 16
     assert sum(moments) < 2 * 0.5
 
 
@@ -304,7 +300,7 @@ def test_those_who_hang_are_waited_for_together() -> None:
 
 @pytest.mark.parametrize("end", ["silence", "cancelled"])
 def test_abandoned_call_ends_at_its_next_report_of_progress(end: str) -> None:
-    """A call that nothing waits for has no effect any more, as far as it reports progress."""
+    """A call without a caller has no further effect after its next report of progress."""
     go_on, raised, cancelled = threading.Event(), threading.Event(), threading.Event()
     policy = CallPolicy(silent_s=0.05 if end == "silence" else WAIT_S, cancelled=cancelled)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.sessions import past_rows
 from internals import (
     catalog_of,
     checkpoint_now,
-    files_of_log,
     files_with,
     graph_of,
     history_of,
@@ -39,11 +39,6 @@ def values(session: Session, name: str, at: int | None = None) -> list[tuple[Any
     return sorted(tuple(row) for row in session[name].rows(at))
 
 
-def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
-    """A stage at every epoch that it can be read at."""
-    return {e: values(session, name, e) for each in session[name].history() for e in each}
-
-
 def define(session: Session, persist: str | None) -> None:
     orders = session.input("orders", "customer int, amount int")
     totals = orders.group_by("customer").agg(total="sum(amount)")
@@ -58,58 +53,58 @@ def feed(session: Session, epochs: int = 6, *, more: int = 0) -> None:
         session.commit()
 
 
-def written(session: Session) -> int:
-    """The bytes of frames and of files of rows, without what definitions took."""
+def bytes_written(session: Session) -> int:
+    """The bytes of frames and of row files."""
     settle_background(session)
     layers = sum(p.stat().st_size for p in Path(session.path, "layers").iterdir())
     return int(log_of(session).head.offset) + layers
 
 
-def files(session: Session) -> list[str]:
-    """The names of the files of rows."""
+def part_files(session: Session) -> list[str]:
+    """The names of the row files."""
     return [path.name for path in Path(session.path, "layers").iterdir()]
 
 
 def number_of(name: str) -> int:
-    """The number of the log or trace of which a file holds something."""
+    """The number of the log or trace of a row file."""
     return int(re.sub(r"^[a-z]+", "", name).partition("-")[0])
 
 
-def test_a_stage_in_memory_leaves_no_byte_in_the_log(opened: Opened) -> None:
-    grown = {}
+def test_memory_stage_writes_no_byte_to_the_log(opened: Opened) -> None:
+    growth = {}
     for how in (None, "memory", "disk"):
         session = opened(str(how))
         if how is None:
             session.input("orders", "customer int, amount int")
         else:
             define(session, how)
-        before = written(session)
+        before = bytes_written(session)
         feed(session)
-        grown[how] = written(session) - before
+        growth[how] = bytes_written(session) - before
         checkpoint_now(session)
         numbers = graph_of(session).unwritten
         assert bool(numbers) == (how == "memory")
-        assert not [name for name in files(session) if number_of(name) in numbers]
-    assert grown["memory"] == grown[None] < grown["disk"]
+        assert not [name for name in part_files(session) if number_of(name) in numbers]
+    assert growth["memory"] == growth[None] < growth["disk"]
 
 
 @pytest.mark.parametrize("ended", ["killed", "closed", "checkpoint"])
-def test_what_was_in_memory_is_there_again_after_a_restart(opened: Opened, ended: str) -> None:
+def test_memory_stage_is_recomputed_after_a_restart(opened: Opened, ended: str) -> None:
     session = opened()
     define(session, "memory")
     feed(session)
-    expected = {name: past(session, name) for name in ("orders", "totals", "ranked")}
+    expected = {name: past_rows(session, name) for name in ("orders", "totals", "ranked")}
     if ended == "checkpoint":
         checkpoint_now(session)
         session["orders"].insert([(1, 1)])
         session.commit()
-        expected = {name: past(session, name) for name in expected}
+        expected = {name: past_rows(session, name) for name in expected}
     if ended == "closed":
         session.close()
     session = opened(takeover=True)
     assert session.recovery.stages == {"totals": "recompute", "ranked": "recompute"}
     assert "in memory only" in session.recovery.reasons["totals"]
-    assert {name: past(session, name) for name in expected} == expected
+    assert {name: past_rows(session, name) for name in expected} == expected
     for name in ("totals", "ranked"):
         assert session.frontiers[name].memory == session.now
         assert session.frontiers[name].disk == 0
@@ -118,28 +113,28 @@ def test_what_was_in_memory_is_there_again_after_a_restart(opened: Opened, ended
     feed(session, more=100)
     checkpoint_now(session)
     unwritten = graph_of(session).unwritten
-    assert not [name for name in files(session) if number_of(name) in unwritten]
+    assert not [name for name in part_files(session) if number_of(name) in unwritten]
     session = opened(takeover=True)
     assert session["totals"].rows() != []
 
 
-def test_where_the_past_is_too_large_it_is_computed_as_of_now(
+def test_memory_stage_with_a_large_past_is_recomputed_at_the_last_epoch(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
     define(session, "memory")
     feed(session)
-    expected = past(session, "totals")
+    expected = past_rows(session, "totals")
     session.close()
     monkeypatch.setattr("nosync_nb.session.backfill.plan.EPOCHS_MAX", 2)
     session = opened()
     assert [*session["totals"].history()] == [range(6, 7)]
-    assert past(session, "totals") == {6: expected[6]}
+    assert past_rows(session, "totals") == {6: expected[6]}
     with pytest.raises(TimeError):
         session["totals"].rows(at=3)
 
 
-def test_a_stage_in_memory_over_downsampled_history_leaves_memory(opened: Opened) -> None:
+def test_memory_stage_over_thinned_history_can_move_to_disk(opened: Opened) -> None:
     session = opened()
     orders = session.input("orders", "customer int, amount int")
     totals = orders.group_by("customer").agg(total="sum(amount)")
@@ -150,17 +145,17 @@ def test_a_stage_in_memory_over_downsampled_history_leaves_memory(opened: Opened
     session.retain = 4
     checkpoint_now(session)
     settle_background(session)
-    expected = past(session, "totals")
+    expected = past_rows(session, "totals")
     assert 0 not in expected
     session.stage("totals", totals, persist="disk")
-    assert past(session, "totals") == expected
+    assert past_rows(session, "totals") == expected
     session.close()
     session = opened()
     assert session.recovery.stages == {"totals": "read"}
-    assert past(session, "totals") == expected
+    assert past_rows(session, "totals") == expected
 
 
-def test_a_stage_on_disk_may_read_one_in_memory_and_stays_as_it_is(opened: Opened) -> None:
+def test_disk_stage_over_a_memory_stage_is_read_after_a_restart(opened: Opened) -> None:
     session = opened()
     orders = session.input("orders", "customer int, amount int")
     totals = orders.group_by("customer").agg(total="sum(amount)")
@@ -168,18 +163,18 @@ def test_a_stage_on_disk_may_read_one_in_memory_and_stays_as_it_is(opened: Opene
     both = session["totals"].join(orders, on="customer")
     session.stage("both", both)
     feed(session)
-    expected = {name: past(session, name) for name in ("totals", "both")}
+    expected = {name: past_rows(session, name) for name in ("totals", "both")}
     session = opened(takeover=True)
     assert session.recovery.stages == {"totals": "recompute", "both": "read"}
     assert services_of(session).works.stages.keys() == {"totals"}
-    assert {name: past(session, name) for name in expected} == expected
+    assert {name: past_rows(session, name) for name in expected} == expected
     session["orders"].insert([(1, 100)])
     session.commit()
     (total,) = [t for c, t in values(session, "totals") if c == 1]
     assert {row[1] for row in values(session, "both") if row[0] == 1} == {total}
 
 
-def test_a_part_that_is_used_by_what_is_written_is_written(opened: Opened) -> None:
+def test_node_shared_with_a_disk_stage_is_written(opened: Opened) -> None:
     session = opened()
     orders = session.input("orders", "customer int, amount int")
     shared = orders.group_by("customer").agg(total="sum(amount)")
@@ -199,41 +194,41 @@ def test_a_part_that_is_used_by_what_is_written_is_written(opened: Opened) -> No
     assert (77, 70) in values(session, "big")
 
 
-def test_a_stage_may_rise_and_is_in_the_log_with_its_past(opened: Opened) -> None:
+def test_stage_moved_to_disk_is_logged_with_its_past(opened: Opened) -> None:
     session = opened()
     define(session, "memory")
     feed(session)
-    expected = past(session, "totals")
+    expected = past_rows(session, "totals")
     define(session, "disk")
-    assert past(session, "totals") == expected
+    assert past_rows(session, "totals") == expected
     assert session["totals"].explain()
     assert "totals@1" not in session
     assert not graph_of(session).unwritten
     feed(session, 2)
     session.sync()
     assert session.frontiers["totals"].disk == session.now
-    expected = {name: past(session, name) for name in ("totals", "ranked")}
+    expected = {name: past_rows(session, name) for name in ("totals", "ranked")}
     session = opened(takeover=True)
     assert session.recovery.stages == {"totals": "read", "ranked": "read"}
     assert session.recovery.recomputed == 0
-    assert {name: past(session, name) for name in expected} == expected
+    assert {name: past_rows(session, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("level", ["memory", "disk"])
-def test_no_stage_rises_if_another_one_of_its_cell_fails(
+def test_no_stage_is_moved_if_another_of_its_cell_fails(
     opened: Opened, tmp_path: Path, level: str
 ) -> None:
-    def refuses(row: dict[str, Any]) -> bool:
+    def fail(row: dict[str, Any]) -> bool:
         raise ArithmeticError(f"not {row['customer']}")
 
     (tmp_path / "copies").mkdir()
     session = opened(replicas=[f"file://{tmp_path}/copies"])
     define(session, level)
     feed(session)
-    expected = past(session, "totals")
+    expected = past_rows(session, "totals")
     before, head = catalog_of(session), log_of(session).head
     totals = session["orders"].group_by("customer").agg(total="sum(amount)")
-    failing = {"totals": totals, "worse": session["orders"].filter(refuses)}
+    failing = {"totals": totals, "worse": session["orders"].filter(fail)}
     higher = "replicas" if level == "disk" else "disk"
     with pytest.raises(StageError, match="worse"):
         session.define(failing, persist=higher)
@@ -244,22 +239,22 @@ def test_no_stage_rises_if_another_one_of_its_cell_fails(
     session.define(working, persist=higher)
     assert values(session, "better") == values(session, "orders")
     assert catalog_of(session)["totals"].options.persist == higher
-    assert past(session, "totals") == expected
+    assert past_rows(session, "totals") == expected
 
 
-def test_a_stage_that_cannot_leave_memory_is_there_as_before_and_says_so(
+def test_stage_that_cannot_move_to_disk_stays_in_memory_and_says_so(
     opened: Opened, tmp_path: Path
 ) -> None:
     refused = str(tmp_path / "refused")
 
-    def doubled(row: Any) -> tuple[int, int]:
+    def double_row(row: Any) -> tuple[int, int]:
         if Path(refused).exists():
             raise ArithmeticError("not now")
         return row.customer, 2 * row.amount
 
     session = opened()
     orders = session.input("orders", "customer int, amount int")
-    twice = orders.map(doubled, "customer int, amount int")
+    twice = orders.map(double_row, "customer int, amount int")
     session.stage("twice", twice, persist="memory")
     feed(session, 2)
     expected = values(session, "twice")
@@ -281,7 +276,7 @@ def test_a_stage_that_cannot_leave_memory_is_there_as_before_and_says_so(
     assert len(values(session, "twice")) == len(expected) + 3
 
 
-def test_a_stage_on_disk_does_not_fall_and_nothing_changes(opened: Opened) -> None:
+def test_persist_cannot_be_lowered_from_disk_to_memory(opened: Opened) -> None:
     session = opened()
     define(session, None)
     feed(session)
@@ -297,7 +292,7 @@ def test_a_stage_on_disk_does_not_fall_and_nothing_changes(opened: Opened) -> No
     assert graph_of(session).unwritten
 
 
-def test_what_is_not_said_stays(opened: Opened) -> None:
+def test_omitted_persist_keeps_the_level(opened: Opened) -> None:
     session = opened()
     define(session, "memory")
     feed(session, 1)
@@ -306,7 +301,7 @@ def test_what_is_not_said_stays(opened: Opened) -> None:
     assert catalog_of(session)["totals"].in_memory
 
 
-def test_who_only_reads_is_told_that_rows_are_with_the_owner(opened: Opened) -> None:
+def test_reader_of_a_memory_stage_is_refused(opened: Opened) -> None:
     session = opened()
     define(session, "memory")
     feed(session)
@@ -324,7 +319,7 @@ def test_who_only_reads_is_told_that_rows_are_with_the_owner(opened: Opened) -> 
         ("replicas", "this log has no replicas", "open it with replicas="),
     ],
 )
-def test_a_level_that_is_not_there_is_refused(
+def test_unavailable_level_is_refused(
     opened: Opened, persist: str, message: str, hint: str
 ) -> None:
     session = opened()
@@ -334,7 +329,7 @@ def test_a_level_that_is_not_there_is_refused(
     assert "totals" not in session
 
 
-def test_what_functions_gave_is_never_in_memory_alone(opened: Opened) -> None:
+def test_nondeterministic_stage_cannot_be_in_memory(opened: Opened) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
     with pytest.raises(StageError, match="cannot be recomputed"):
@@ -358,7 +353,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_process_leaves_what_gives_the_same_rows(opened: Opened, tmp_path: Path) -> None:
+def test_memory_stage_of_a_killed_process_is_recomputed(opened: Opened, tmp_path: Path) -> None:
     script = [sys.executable, "-c", KILLED, str(tmp_path / "log")]
     killed = subprocess.run(script, capture_output=True, text=True, check=False, timeout=120)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -369,7 +364,7 @@ def test_a_killed_process_leaves_what_gives_the_same_rows(opened: Opened, tmp_pa
     assert session.recovery.stages["totals"] == "recompute"
 
 
-def test_one_whose_function_is_gone_says_so_and_is_had_again_by_its_cell(
+def test_memory_stage_without_its_function_is_stale_until_redefined(
     opened: Opened, tmp_path: Path
 ) -> None:
     session = opened()
@@ -393,49 +388,26 @@ def test_one_whose_function_is_gone_says_so_and_is_had_again_by_its_cell(
     assert values(session, "read") == [(4,)]
 
 
-def test_files_that_are_lost_and_stages_in_memory_are_had_again_together(opened: Opened) -> None:
-    session = opened()
-    orders = session.input("orders", "customer int, amount int")
-    totals = orders.group_by("customer").agg(total="sum(amount)")
-    session.stage("kept", totals)
-    session.stage("over", session["kept"].filter("total > 3").distinct(), persist="memory")
-    session.stage("last", session["over"].group_by().agg(n="count(*)"))
-    feed(session)
-    expected = {name: past(session, name) for name in ("kept", "over", "last")}
-    node = graph_of(session).named["kept"]
-    assert node.log is not None
-    gone = files_of_log(history_of(session), node.log)
-    assert gone
-    session.close()
-    for name in gone:
-        Path(session.path, "layers", name).unlink()
-    session = opened()
-    assert session.recovery.stages["last"] == "read"
-    assert session.recovery.stages["kept"] in ("recompute", "extend")
-    assert session.recovery.stages["over"] == "recompute"
-    assert {name: past(session, name) for name in expected} == expected
-
-
-def test_a_stage_in_memory_may_be_renamed_and_dropped(opened: Opened) -> None:
+def test_memory_stage_can_be_renamed_and_dropped(opened: Opened) -> None:
     session = opened()
     define(session, "memory")
     feed(session)
-    expected = past(session, "totals")
+    expected = past_rows(session, "totals")
     session.rename("totals", "sums")
-    assert past(session, "sums") == expected
+    assert past_rows(session, "sums") == expected
     unwritten = graph_of(session).unwritten
     assert unwritten
     session["orders"].insert([(1, 1)])
     session.commit()
-    expected = past(session, "sums")
+    expected = past_rows(session, "sums")
     session = opened(takeover=True)
-    assert past(session, "sums") == expected
+    assert past_rows(session, "sums") == expected
     session.drop("sums", cascade=True)
     assert not graph_of(session).unwritten
 
 
 def double(row: Any) -> tuple[int, int]:
-    """Calls something that may be down."""
+    """Calls a service that may be down."""
     import os
 
     if os.environ.get("SERVICE") == "down":
@@ -443,8 +415,8 @@ def double(row: Any) -> tuple[int, int]:
     return (row.customer, row.amount * 2)
 
 
-def drawn(row: Any) -> tuple[int, float]:
-    """Gives something else each time."""
+def draw_random(row: Any) -> tuple[int, float]:
+    """Returns another result each time."""
     import random
 
     return (row.customer, random.random())
@@ -453,14 +425,14 @@ def drawn(row: Any) -> tuple[int, float]:
 DOUBLE = "customer int, amount int"
 
 
-def lose(session: Session, names: set[str]) -> None:
+def delete_parts(session: Session, names: set[str]) -> None:
     assert names
     session.close()
     for name in names:
         Path(session.path, "layers", name).unlink()
 
 
-def test_a_log_opens_though_a_stage_in_memory_has_to_stop(
+def test_log_opens_although_a_memory_stage_fails(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
@@ -487,7 +459,7 @@ def test_a_log_opens_though_a_stage_in_memory_has_to_stop(
     assert values(session, "sums") == sorted(sums.items())
 
 
-def test_one_over_a_stage_that_caught_up_begins_from_all_its_rows(
+def test_memory_stage_over_a_caught_up_stage_has_all_rows(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
@@ -505,13 +477,13 @@ def test_one_over_a_stage_that_caught_up_begins_from_all_its_rows(
     session = opened()
     assert values(session, "sums") != []
     assert values(session, "some") == values(session, "sums")
-    assert past(session, "some")[1] == past(session, "sums")[1]
+    assert past_rows(session, "some")[1] == past_rows(session, "sums")[1]
     assert session.recovery.stages["some"] == "recompute"
     feed(session, 2, more=7)
     assert values(session, "some") == values(session, "sums")
 
 
-def test_a_stage_over_one_in_memory_waits_until_that_is_there(opened: Opened) -> None:
+def test_stage_over_a_memory_stage_over_lost_files_is_recomputed(opened: Opened) -> None:
     session = opened()
     orders = session.input("orders", "customer int, amount int")
     totals = orders.group_by("customer").agg(total="sum(amount)")
@@ -519,34 +491,32 @@ def test_a_stage_over_one_in_memory_waits_until_that_is_there(opened: Opened) ->
     session.stage("over", session["kept"].filter("total > 3").distinct(), persist="memory")
     session.stage("last", session["over"].group_by("customer").agg(n="max(total)"))
     feed(session)
-    expected = {name: past(session, name) for name in ("kept", "over", "last")}
-    lose(session, files_with(session, "kept") | files_with(session, "last"))
+    expected = {name: past_rows(session, name) for name in ("kept", "over", "last")}
+    delete_parts(session, files_with(session, "kept") | files_with(session, "last"))
     session = opened()
-    assert {name: past(session, name) for name in expected} == expected
+    assert {name: past_rows(session, name) for name in expected} == expected
     feed(session, 2, more=5)
     assert len(values(session, "last")) == len(values(session, "over"))
     session.close()
     assert opened().recovery.stages["last"] == "read"
 
 
-def test_where_what_it_reads_is_lost_one_in_memory_stops_and_the_log_opens(
-    opened: Opened,
-) -> None:
+def test_memory_stage_over_lost_memoised_rows_is_stale(opened: Opened) -> None:
     session = opened()
     orders = session.input("orders", "customer int, amount int")
-    kept = orders.map(drawn, "customer int, amount double")
+    kept = orders.map(draw_random, "customer int, amount double")
     session.stage("kept", kept, nondeterministic=True)
     over = session["kept"].group_by("customer").agg(top="max(amount)")
     session.stage("over", over, persist="memory")
     session.stage("last", session["over"].filter("top >= 0"))
     session.stage("alone", orders.group_by("customer").agg(total="sum(amount)"))
     feed(session, 3)
-    lose(session, files_with(session, "kept"))
+    delete_parts(session, files_with(session, "kept"))
     session = opened()
     stages = {"kept": "stale", "over": "stale", "last": "stale", "alone": "read"}
     assert session.recovery.stages == stages
     feed(session, 2, more=100)
-    kept = session["orders"].map(drawn, "customer int, amount double")
+    kept = session["orders"].map(draw_random, "customer int, amount double")
     session.stage("kept", kept, nondeterministic=True)
     tops: dict[int, float] = {}
     for customer, amount in values(session, "kept"):
@@ -554,7 +524,7 @@ def test_where_what_it_reads_is_lost_one_in_memory_stops_and_the_log_opens(
     assert values(session, "over") == values(session, "last") == sorted(tops.items())
 
 
-def test_what_reads_an_earlier_version_that_is_gone_stops(opened: Opened) -> None:
+def test_reader_of_a_lost_version_in_memory_is_stale(opened: Opened) -> None:
     session = opened()
     orders = session.input("orders", "customer int, amount int")
     totals = orders.group_by("customer").agg(total="sum(amount)")
@@ -579,47 +549,45 @@ def test_what_reads_an_earlier_version_that_is_gone_stops(opened: Opened) -> Non
         session.close()
 
 
-def test_what_is_not_deterministic_any_more_is_in_the_log(opened: Opened) -> None:
+def test_stage_that_became_nondeterministic_is_logged(opened: Opened) -> None:
     session = opened()
     orders = session.input("orders", "customer int, amount int")
-    for name in ("told", "found"):
+    for name in ("declared", "detected"):
         session.stage(name, orders.map(double, DOUBLE), persist="memory")
     feed(session, 2)
-    told = orders.map(drawn, "customer int, amount double")
-    session.stage("told", told, nondeterministic=True)
-    services_of(session).definitions.demote("found")
+    declared = orders.map(draw_random, "customer int, amount double")
+    session.stage("declared", declared, nondeterministic=True)
+    services_of(session).definitions.demote("detected")
     feed(session, 1)
-    expected = {name: past(session, name) for name in ("told", "found")}
+    expected = {name: past_rows(session, name) for name in ("declared", "detected")}
     session.close()
     session = opened()
-    assert session.recovery.stages == {"told": "read", "found": "read"}
-    assert {name: past(session, name) for name in expected} == expected
-    found = session["orders"].map(double, DOUBLE)
-    session.define({"found": found}, persist="memory")
-    assert not catalog_of(session)["found"].in_memory
+    assert session.recovery.stages == {"declared": "read", "detected": "read"}
+    assert {name: past_rows(session, name) for name in expected} == expected
+    detected = session["orders"].map(double, DOUBLE)
+    session.define({"detected": detected}, persist="memory")
+    assert not catalog_of(session)["detected"].in_memory
 
 
-def test_one_that_was_written_as_both_stops_at_the_opening(opened: Opened) -> None:
+def test_stage_recorded_as_memory_and_nondeterministic_is_stale_at_opening(opened: Opened) -> None:
     session = opened()
     orders = session.input("orders", "customer int, amount int")
-    told = {"told": orders.map(drawn, "customer int, amount double")}
+    definitions = {"declared": orders.map(draw_random, "customer int, amount double")}
     both = StageOptions(nondeterministic=True, persist="memory")
-    services_of(session).definitions.define_checked(told, both)
-    session.stage("over", session["told"].distinct())
+    services_of(session).definitions.define_checked(definitions, both)
+    session.stage("over", session["declared"].distinct())
     feed(session, 2)
     session.close()
     session = opened()
-    assert session.recovery.stages == {"told": "stale", "over": "stale"}
-    assert "run its cell" in session.recovery.reasons["told"]
-    told = session["orders"].map(drawn, "customer int, amount double")
-    session.stage("told", told, nondeterministic=True)
-    assert not catalog_of(session)["told"].in_memory
-    assert values(session, "over") == sorted(set(values(session, "told")))
+    assert session.recovery.stages == {"declared": "stale", "over": "stale"}
+    assert "run its cell" in session.recovery.reasons["declared"]
+    definitions = session["orders"].map(draw_random, "customer int, amount double")
+    session.stage("declared", definitions, nondeterministic=True)
+    assert not catalog_of(session)["declared"].in_memory
+    assert values(session, "over") == sorted(set(values(session, "declared")))
 
 
-def test_the_past_of_a_stage_in_memory_takes_no_more_than_a_restart_would_bring_back(
-    opened: Opened,
-) -> None:
+def test_past_of_a_memory_stage_is_limited_by_replay_rows(opened: Opened) -> None:
     session = opened()
     define(session, "memory")
     limits = services_of(session).limits
@@ -629,30 +597,30 @@ def test_the_past_of_a_stage_in_memory_takes_no_more_than_a_restart_would_bring_
     sizes = []
     for _ in range(6):
         feed(session)
-        expected = {name: past(session, name) for name in ("totals", "ranked")}
+        expected = {name: past_rows(session, name) for name in ("totals", "ranked")}
         checkpoint_now(session)
         tail = tails_of(history_of(session))[log]
         sizes.append(sum(len(c.data if isinstance(c, EncodedChange) else c) for _, c in tail))
         for name, each in expected.items():
-            now = past(session, name)
+            now = past_rows(session, name)
             assert now.items() <= each.items()
             assert session.now in now
-    kept = past(session, "totals")
-    assert 0 not in kept
-    assert 1 not in kept
+    retained = past_rows(session, "totals")
+    assert 0 not in retained
+    assert 1 not in retained
     with pytest.raises(TimeError, match="no longer retained separately"):
         session["totals"].rows(at=1)
     assert max(sizes[2:]) <= min(sizes[2:]) + 200
-    assert sizes[-1] <= len(kept[session.now]) + 200
+    assert sizes[-1] <= len(retained[session.now]) + 200
     feed(session)
     totals: dict[int, int] = {}
     for customer, amount in values(session, "orders"):
         totals[customer] = totals.get(customer, 0) + amount
     assert values(session, "totals") == sorted(totals.items())
-    assert past(session, "totals")[session.now - 6] == kept[session.now - 6]
+    assert past_rows(session, "totals")[session.now - 6] == retained[session.now - 6]
 
 
-def test_what_a_stopped_stage_goes_on_from_stays(opened: Opened) -> None:
+def test_past_needed_by_a_stale_stage_is_retained(opened: Opened) -> None:
     session = opened()
     orders = session.input("orders", "customer int, amount int")
     session.stage("sums", orders.group_by("customer").agg(total="sum(amount)"), persist="memory")
@@ -664,16 +632,21 @@ def test_what_a_stopped_stage_goes_on_from_stays(opened: Opened) -> None:
     session.stage("tops", orders.group_by("customer").agg(top="max(amount)"))
     assert "both" in session.stale
     feed(session, 3, more=100)
-    before = past(session, "sums")
+    before = past_rows(session, "sums")
     checkpoint_now(session)
-    assert {e: rows for e, rows in past(session, "sums").items() if e >= 3}.keys() == {3, 4, 5, 6}
-    assert past(session, "sums").items() <= before.items()
+    assert {e: rows for e, rows in past_rows(session, "sums").items() if e >= 3}.keys() == {
+        3,
+        4,
+        5,
+        6,
+    }
+    assert past_rows(session, "sums").items() <= before.items()
     session.drop("both")
     checkpoint_now(session)
-    assert len(past(session, "sums")) < 4
+    assert len(past_rows(session, "sums")) < 4
 
 
-def test_one_in_memory_over_lost_files_over_one_in_memory_is_had_again(opened: Opened) -> None:
+def test_memory_stage_over_lost_files_over_a_memory_stage_is_recomputed(opened: Opened) -> None:
     session = opened()
     orders = session.input("orders", "customer int, amount int")
     totals = orders.group_by("customer").agg(total="sum(amount)")
@@ -682,10 +655,13 @@ def test_one_in_memory_over_lost_files_over_one_in_memory_is_had_again(opened: O
     session.stage("few", session["over"].group_by().agg(n="count(*)"), persist="memory")
     session.stage("last", session["few"].distinct())
     feed(session)
-    expected = {name: past(session, name) for name in ("totals", "over", "few", "last")}
-    lose(session, files_with(session, "over"))
+    expected = {name: past_rows(session, name) for name in ("totals", "over", "few", "last")}
+    delete_parts(session, files_with(session, "over"))
     session = opened()
+    stages = session.recovery.stages
+    assert (stages["last"], stages["few"]) == ("read", "recompute")
+    assert stages["over"] in ("recompute", "extend")
     for name, each in expected.items():
-        assert past(session, name) == each
+        assert past_rows(session, name) == each
     feed(session, 2, more=5)
     assert values(session, "few") == [(len(values(session, "over")),)]

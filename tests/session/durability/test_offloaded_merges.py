@@ -34,8 +34,7 @@ from nosync_nb.session.maintenance.offloaded_merges import (
     OffloadedMerges,
 )
 from nosync_nb.store import store
-from nosync_nb.store.replication.agent import offloaded_merges as proposals
-from nosync_nb.store.replication.agent.offloaded_merges import MergeProposal
+from nosync_nb.store.replication.agent.offloaded_merges import LINE_MAX, MergeProposal
 from nosync_nb.trace import Layer
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.parts.part_file import PartRef
@@ -43,41 +42,41 @@ from nosync_nb.trace.parts.part_file import PartRef
 WAIT_S = 120.0
 SMALL = 64
 ROWS = 200
-"""So many an epoch: a file for each, and four of them are merged."""
+"""Rows of an epoch: a file for each epoch, and four of them are merged."""
 
-HELD = """
+WAITING_KEEPER = """
 import sys
-from nosync_nb.store.replication.agent import keeper, offloaded_merges as proposals
-from nosync_nb.trace import merge as merging
+from nosync_nb.store.replication.agent import keeper, offloaded_merges
+from nosync_nb.trace import merge
 
-merging.RANGE_ROWS = 64
-each_range = proposals.each_range
+merge.RANGE_ROWS = 64
+each_range = offloaded_merges.each_range
 
 
-def held(layout, layers):
+def wait_in_merge(layout, layers):
     for number, batch in enumerate(each_range(layout, layers)):
         if number == 1:
-            with open(sys.argv[3]) as gate:  # until a test lets it go on
+            with open(sys.argv[3]) as gate:  # until a test opens the gate
                 gate.read()
         yield batch
 
 
-proposals.each_range = held
+offloaded_merges.each_range = wait_in_merge
 sys.exit(keeper.main(sys.argv[1:3]))
 """
-"""A keeper that waits in the middle of each merge: one file is written, and others are to come."""
+"""A keeper that waits in the middle of each merge, when it has written one of the files."""
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch, own_key: None) -> None:
+def spill_early(monkeypatch: pytest.MonkeyPatch, own_key: None) -> None:
     for place in (store, maintenance):
         monkeypatch.setattr(place, "SPILL_ROWS", SMALL)
     monkeypatch.setattr(offloaded_merges, "LARGE_ROWS", 2 * ROWS)
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> Event:
-    """Set when a proposal was taken, or came to nothing."""
+def proposal_handled(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Set when a proposal was taken or dropped."""
     done, real = Event(), Maintenance.take_proposals
 
     def take(owner: Maintenance) -> None:
@@ -89,7 +88,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Event:
 
 
 class Gate:
-    """Where a keeper waits in the middle of a merge.
+    """The gate at which a keeper waits in the middle of a merge.
 
     Attributes:
         keepers: the keepers that were started.
@@ -101,8 +100,8 @@ class Gate:
         os.mkfifo(path)
 
     def start(self, folder: str, generation: int) -> subprocess.Popen[bytes]:
-        """Starts one that waits."""
-        command = [sys.executable, "-c", HELD, folder, str(generation), str(self._path)]
+        """Starts a keeper that waits at the gate."""
+        command = [sys.executable, "-c", WAITING_KEEPER, folder, str(generation), str(self._path)]
         keeper = subprocess.Popen(
             command,
             bufsize=0,
@@ -117,7 +116,7 @@ class Gate:
         return keeper
 
     def reached(self) -> int:
-        """Waits until a keeper stands there; what is returned lets it go on when it is closed."""
+        """Waits for a keeper; closing the returned descriptor lets it continue."""
         return os.open(self._path, os.O_WRONLY)
 
 
@@ -131,16 +130,16 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
         keeper.wait()
 
 
-def opened(tmp_path: Path, **options: Any) -> Session:
-    """A session with a keeper who listens."""
+def open_with_keeper(tmp_path: Path, **options: Any) -> Session:
+    """Opens a session with a keeper."""
     session = nosync_nb.open(tmp_path / "x.nosync", replicas=[f"file://{tmp_path}/r"], **options)
     session.input("numbers", "x bigint, y bigint")
     session.commit(wait="replicas", timeout=WAIT_S)
     return session
 
 
-def loaded(session: Session, epochs: int = 4) -> None:
-    """Some epochs that go to files, the last of which have layers to be merged."""
+def load_epochs(session: Session, epochs: int = 4) -> None:
+    """Commits epochs that are spilled to files, so that layers can be merged."""
     numbers = session.inputs["numbers"]
     for epoch in range(epochs):
         numbers.insert([(x, epoch) for x in range(ROWS)])
@@ -154,12 +153,12 @@ def rows(session: Session) -> list[tuple[int, int]]:
 EVERY = sorted((x, epoch) for x in range(ROWS) for epoch in range(4))
 
 
-def parts(tmp_path: Path) -> set[str]:
+def part_names(tmp_path: Path) -> set[str]:
     return {path.name for path in (tmp_path / "x.nosync" / "layers").glob("*.arrow")}
 
 
-def live(session: Session) -> set[str]:
-    """The files of layers that readers see."""
+def live_files(session: Session) -> set[str]:
+    """The files of the current layers."""
     return {
         ref.path
         for trace in traces_of(session).values()
@@ -168,102 +167,102 @@ def live(session: Session) -> set[str]:
     }
 
 
-def claimed(session: Session) -> list[Layer]:
+def claimed_layers(session: Session) -> list[Layer]:
     return [x for trace in traces_of(session).values() for x in trace.layers if x.claimed]
 
 
 @pytest.mark.fault(6)
-def test_the_keeper_merges_large_layers_and_what_it_proposes_is_taken(
-    tmp_path: Path, taken: Event
+def test_keeper_merges_large_layers_and_its_proposal_is_taken(
+    tmp_path: Path, proposal_handled: Event
 ) -> None:
-    with opened(tmp_path) as session:
-        loaded(session)
-        assert taken.wait(WAIT_S)
+    with open_with_keeper(tmp_path) as session:
+        load_epochs(session)
+        assert proposal_handled.wait(WAIT_S)
         settle_background(session)
         assert session.stats["proposals"] == session.stats["merges"] == 1
         assert rows(session) == EVERY
-        assert not claimed(session)
-        (merged,) = live(session)
-        assert parts(tmp_path) > {merged}  # what was merged is needed until checkpoints are made
+        assert not claimed_layers(session)
+        (merged,) = live_files(session)
+        assert part_names(tmp_path) > {merged}  # checkpoints still reference the merged layers
         for _ in range(3):
             session.inputs["numbers"].insert([(-1, -1)])
             session.commit()
             checkpoint_now(session)
-        named = live(session)
-        assert merged in named
+        named_files = live_files(session)
+        assert merged in named_files
         session.sync("replicas", timeout=WAIT_S)
     with nosync_nb.open(tmp_path / "x.nosync") as session:
         assert rows(session) == [(-1, -1)] * 3 + EVERY
         assert session.stats["executed"] == 0
-        assert live(session) == named
+        assert live_files(session) == named_files
 
 
-def test_what_is_small_and_in_memory_goes_with_the_large_layers_around_it(
-    tmp_path: Path, taken: Event
+def test_small_memory_layer_is_merged_with_the_large_ones_around_it(
+    tmp_path: Path, proposal_handled: Event
 ) -> None:
-    with opened(tmp_path) as session:
+    with open_with_keeper(tmp_path) as session:
         numbers, expected = session.inputs["numbers"], []
         for epoch, count in enumerate([ROWS, ROWS, ROWS, SMALL // 4, ROWS]):
             changed = [(x, epoch) for x in range(count)]
             numbers.insert(changed)
             session.commit()
             expected += changed
-            assert rows(session) == sorted(expected)  # who looks has it put in order, by itself
+            assert rows(session) == sorted(expected)  # a read sorts the last layer by itself
         ((number, trace),) = traces_of(session).items()
         assert [bool(layer.files) for layer in trace.layers] == [True, True, True, False, True]
         merge_trace(session, number)
-        assert taken.wait(WAIT_S)
+        assert proposal_handled.wait(WAIT_S)
         settle_background(session)
         assert (session.stats["merges"], session.stats["proposals"]) == (1, 1)
         ((layer,),) = (trace.layers for trace in traces_of(session).values())
         assert layer.rows_count == len(expected)
         assert rows(session) == sorted(expected)
-        assert parts(tmp_path) - live(session) <= named(session)
+        assert part_names(tmp_path) - live_files(session) <= named_files(session)
 
 
 @pytest.mark.fault(6, 27)
-def test_a_keeper_that_is_killed_in_a_merge_leaves_it_to_the_worker(
-    tmp_path: Path, gate: Gate, taken: Event
+def test_merge_of_a_killed_keeper_is_done_by_the_worker(
+    tmp_path: Path, gate: Gate, proposal_handled: Event
 ) -> None:
-    with opened(tmp_path) as session:
-        loaded(session)
-        standing = gate.reached()
-        (left,) = parts(tmp_path) - live(session) - named(session)
-        assert len(claimed(session)) == 4
+    with open_with_keeper(tmp_path) as session:
+        load_epochs(session)
+        gate_file = gate.reached()
+        (abandoned,) = part_names(tmp_path) - live_files(session) - named_files(session)
+        assert len(claimed_layers(session)) == 4
         gate.keepers[0].kill()
-        os.close(standing)
-        assert taken.wait(WAIT_S)
+        os.close(gate_file)
+        assert proposal_handled.wait(WAIT_S)
         settle_background(session)
         assert (session.stats["merges"], session.stats["proposals"]) == (1, 0)
         assert rows(session) == EVERY
-        assert not claimed(session)
-        assert left in parts(tmp_path)
+        assert not claimed_layers(session)
+        assert abandoned in part_names(tmp_path)
     with nosync_nb.open(tmp_path / "x.nosync") as session:
         assert rows(session) == EVERY
-        assert left not in parts(tmp_path)  # nobody's files are swept
+        assert abandoned not in part_names(tmp_path)  # unreferenced files are swept
 
 
-def named(session: Session) -> set[str]:
-    """The files that are needed, or were until lately."""
+def named_files(session: Session) -> set[str]:
+    """The files that are referenced now or were recently."""
     return services_of(session).publisher.named_files
 
 
 @pytest.mark.fault(1, 6)
-def test_an_owner_who_is_killed_before_he_takes_a_proposal_has_lost_nothing(tmp_path: Path) -> None:
+def test_owner_killed_before_it_takes_a_proposal_loses_nothing(tmp_path: Path) -> None:
     program = f"""
 import os, signal, sys
 sys.path[:0] = {sys.path!r}
 from pathlib import Path
 import pytest
 import test_offloaded_merges as tests
-from nosync_nb.session.maintenance import offloaded_merges as merges, maintenance as upkeep
-from nosync_nb.session.maintenance.maintenance import Maintenance as Upkeep
+from nosync_nb.session.maintenance import maintenance, offloaded_merges
+from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.store import store
 
-store.SPILL_ROWS = upkeep.SPILL_ROWS = tests.SMALL
-merges.LARGE_ROWS = 2 * tests.ROWS
-Upkeep.take_proposals = lambda owner: os.kill(os.getpid(), signal.SIGKILL)
-tests.loaded(session := tests.opened(Path({str(tmp_path)!r})))
+store.SPILL_ROWS = maintenance.SPILL_ROWS = tests.SMALL
+offloaded_merges.LARGE_ROWS = 2 * tests.ROWS
+Maintenance.take_proposals = lambda owner: os.kill(os.getpid(), signal.SIGKILL)
+tests.load_epochs(session := tests.open_with_keeper(Path({str(tmp_path)!r})))
 signal.pause()
 """
     path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -274,35 +273,35 @@ signal.pause()
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
-    before = parts(tmp_path)
+    before = part_names(tmp_path)
     proposed = {name for name in before if name.startswith("trace") and "-2-6-" in name}
     assert proposed
     with nosync_nb.open(tmp_path / "x.nosync", takeover=True) as session:
         assert rows(session) == EVERY
-        assert before - parts(tmp_path) == proposed
+        assert before - part_names(tmp_path) == proposed
 
 
 @pytest.mark.fault(6)
 @pytest.mark.parametrize("branched", [False, True], ids=["rewind", "branch"])
-def test_a_proposal_of_what_a_rewind_has_left_is_not_taken(
-    tmp_path: Path, gate: Gate, taken: Event, branched: bool
+def test_proposal_for_layers_before_a_rewind_is_not_taken(
+    tmp_path: Path, gate: Gate, proposal_handled: Event, branched: bool
 ) -> None:
-    """A branch that is made meanwhile keeps the layers that it has."""
-    with opened(tmp_path) as session:
-        loaded(session)
-        standing = gate.reached()
+    """A branch made during the merge keeps its layers."""
+    with open_with_keeper(tmp_path) as session:
+        load_epochs(session)
+        gate_file = gate.reached()
         if branched:
             with session.branch("other") as other:
                 assert rows(other) == EVERY
         else:
             session.rewind(to=session.now - 2)
-        os.close(standing)
-        assert taken.wait(WAIT_S)
+        os.close(gate_file)
+        assert proposal_handled.wait(WAIT_S)
         settle_background(session)
         assert session.stats["proposals"] == branched
         expected = EVERY if branched else [each for each in EVERY if each[1] < 2]
         assert rows(session) == expected
-        assert not claimed(session)
+        assert not claimed_layers(session)
     with nosync_nb.open(tmp_path / "x.nosync") as session:
         assert rows(session) == expected
         if branched:
@@ -311,30 +310,30 @@ def test_a_proposal_of_what_a_rewind_has_left_is_not_taken(
 
 
 @pytest.mark.fault(23, 24)
-def test_a_keeper_whose_owner_was_replaced_takes_back_what_it_has_merged(
-    tmp_path: Path, gate: Gate, taken: Event
+def test_keeper_of_a_fenced_owner_deletes_its_merged_files(
+    tmp_path: Path, gate: Gate, proposal_handled: Event
 ) -> None:
-    first = opened(tmp_path)
-    loaded(first)
-    standing = gate.reached()
-    # An opening sweeps files that nobody names; another one comes behind it.
+    first = open_with_keeper(tmp_path)
+    load_epochs(first)
+    gate_file = gate.reached()
+    # The opening sweeps unreferenced files; the keeper writes another one after it.
     with nosync_nb.open(tmp_path / "x.nosync", takeover=True) as second:
-        os.close(standing)
-        assert taken.wait(WAIT_S)
+        os.close(gate_file)
+        assert proposal_handled.wait(WAIT_S)
         drain_background(first)
         assert first.stats["merges"] == 0
         assert rows(second) == EVERY
-        assert parts(tmp_path) <= named(second) | live(second)
+        assert part_names(tmp_path) <= named_files(second) | live_files(second)
     first.close()
 
 
 @pytest.mark.fault(12)
-def test_a_proposal_that_is_damaged_is_not_taken(
-    tmp_path: Path, taken: Event, monkeypatch: pytest.MonkeyPatch
+def test_damaged_proposal_is_not_taken(
+    tmp_path: Path, proposal_handled: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = OffloadedMerges.verified_parts
 
-    def spoiled(
+    def verify_damaged(
         self: OffloadedMerges, merging: OffloadedMerge, files: tuple[PartRef, ...]
     ) -> ArrangedChange | None:
         path = tmp_path / "x.nosync" / "layers" / files[0].path
@@ -343,10 +342,10 @@ def test_a_proposal_that_is_damaged_is_not_taken(
         path.write_bytes(data)
         return real(self, merging, files)
 
-    monkeypatch.setattr(OffloadedMerges, "verified_parts", spoiled)
-    with opened(tmp_path) as session:
-        loaded(session)
-        assert taken.wait(WAIT_S)
+    monkeypatch.setattr(OffloadedMerges, "verified_parts", verify_damaged)
+    with open_with_keeper(tmp_path) as session:
+        load_epochs(session)
+        assert proposal_handled.wait(WAIT_S)
         settle_background(session)
         assert (session.stats["merges"], session.stats["proposals"]) == (1, 0)
         assert rows(session) == EVERY
@@ -354,34 +353,32 @@ def test_a_proposal_that_is_damaged_is_not_taken(
 
 
 @pytest.mark.fault(12)
-def test_files_that_do_not_add_up_to_what_was_merged_are_not_taken(tmp_path: Path) -> None:
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr("nosync_nb.session.state.worker.BackgroundWorker.submit", lambda *_, **__: False)
-    with monkey.context(), nosync_nb.open(tmp_path / "x.nosync") as session:
+def test_files_that_differ_from_the_merged_layers_are_not_taken(tmp_path: Path) -> None:
+    patch = pytest.MonkeyPatch()
+    patch.setattr("nosync_nb.session.state.worker.BackgroundWorker.submit", lambda *_, **__: False)
+    with patch.context(), nosync_nb.open(tmp_path / "x.nosync") as session:
         session.input("numbers", "x bigint, y bigint")
-        loaded(session)
+        load_epochs(session)
         ((number, trace),) = traces_of(session).items()
-        merging = OffloadedMerge(number, trace.layout, trace.layers)
-        proving = OffloadedMerges(store_of(session), lambda: None, lambda _: True)
+        merge = OffloadedMerge(number, trace.layout, trace.layers)
+        merges = OffloadedMerges(store_of(session), lambda: None, lambda _: True)
         every = tuple(ref for layer in trace.layers for ref in layer.files)
-        assert proving.verified_parts(merging, every) is None  # they overlap
+        assert merges.verified_parts(merge, every) is None  # they overlap
         halves = [
             part for low, high in ((0, 2**63), (2**63, 2**64)) for part in cut(trace, low, high)
         ]
         whole = store_of(session).spill(halves, trace.layout, "trace1-1-5").refs
         assert len(whole) == 2
-        assert proving.verified_parts(merging, whole) is not None
-        assert proving.verified_parts(merging, whole[:1]) is None
-        assert proving.verified_parts(merging, whole[::-1]) is None
-        assert (
-            proving.verified_parts(merging, (whole[0], whole[1]._replace(digest="0" * 32))) is None
-        )
-        assert proving.verified_parts(merging, ()) is None
+        assert merges.verified_parts(merge, whole) is not None
+        assert merges.verified_parts(merge, whole[:1]) is None
+        assert merges.verified_parts(merge, whole[::-1]) is None
+        assert merges.verified_parts(merge, (whole[0], whole[1]._replace(digest="0" * 32))) is None
+        assert merges.verified_parts(merge, ()) is None
         first, second = halves
         twice = Batch(first.layout, first.columns, first.khash, first.rhash, 2 * first.diff)
         wrong = store_of(session).spill([twice, second], trace.layout, "trace1-1-5").refs
-        assert proving.verified_parts(merging, wrong) is None
-    monkey.undo()
+        assert merges.verified_parts(merge, wrong) is None
+    patch.undo()
 
 
 def cut(trace: Any, low: int, high: int) -> Iterator[Any]:
@@ -389,46 +386,50 @@ def cut(trace: Any, low: int, high: int) -> Iterator[Any]:
     yield trace.cut(low, high).consolidated()
 
 
-def test_a_keeper_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-    asked = MergeProposals(lambda: told.append(1))
-    merging = OffloadedMerge(3, (), ())  # type: ignore[arg-type]
+def test_silent_keeper_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    notified: list[int] = []
+    proposals = MergeProposals(lambda: notified.append(1))
+    merge = OffloadedMerge(3, (), ())  # type: ignore[arg-type]
     late = PartRef("trace3-1-5-g1k-0.arrow", 1, 0, 1, 1, "0")
-    first, second = asked.register(merging), asked.register(merging)
-    asked.overdue()
-    assert not told
+    first, second = proposals.register(merge), proposals.register(merge)
+    proposals.overdue()
+    assert not notified
     monkeypatch.setattr(offloaded_merges, "SILENT_S", 0.0)
-    asked.overdue()
-    assert asked.silent
-    assert told
-    assert [asked.next(), asked.next(), asked.next()] == [(merging, ()), (merging, ()), None]
-    asked.hear(MergeProposal(first))
-    assert not asked.silent
-    assert not asked.unwanted()
-    asked.hear(MergeProposal(second, done=True, files=(late,)))
-    assert asked.unwanted() == {late.path}
-    assert not asked.unwanted()
+    proposals.overdue()
+    assert proposals.silent
+    assert notified
+    assert [proposals.next(), proposals.next(), proposals.next()] == [
+        (merge, ()),
+        (merge, ()),
+        None,
+    ]
+    proposals.hear(MergeProposal(first))
+    assert not proposals.silent
+    assert not proposals.unwanted()
+    proposals.hear(MergeProposal(second, done=True, files=(late,)))
+    assert proposals.unwanted() == {late.path}
+    assert not proposals.unwanted()
 
 
-def test_what_nobody_can_be_asked_for_is_merged_here(tmp_path: Path) -> None:
-    """No keeper, one who does not read, and a merge of more files than a line has room for."""
+def test_merge_that_cannot_be_offloaded_is_done_by_the_owner(tmp_path: Path) -> None:
+    """Cases: no keeper, a keeper that does not read, and too many files for one message."""
     lines: list[bytes] = []
 
-    def full(line: bytes) -> bool:
+    def refuse(line: bytes) -> bool:
         lines.append(line)
         return False
 
     with nosync_nb.open(tmp_path / "x.nosync") as session:
         session.input("numbers", "x bigint, y bigint")
-        loaded(session)
+        load_epochs(session)
         settle_background(session)
         assert (session.stats["merges"], session.stats["proposals"]) == (1, 0)
         (layer,) = next(iter(traces_of(session).values())).layers
-        merging = OffloadedMerge(1, next(iter(traces_of(session).values())).layout, (layer,))
-        asking = OffloadedMerges(store_of(session), lambda: None, full)
-        assert not asking.ready
-        assert not asking.ask(merging)
+        merge = OffloadedMerge(1, next(iter(traces_of(session).values())).layout, (layer,))
+        merges = OffloadedMerges(store_of(session), lambda: None, refuse)
+        assert not merges.ready
+        assert not merges.ask(merge)
         many = Layer(0, 1, (), layer.files * 500)
-        assert not asking.ask(merging._replace(inputs=(many,)))
-        assert len(lines) == 2  # the last one was too long to be tried
-        assert len(lines[-1]) < proposals.LINE_MAX
+        assert not merges.ask(merge._replace(inputs=(many,)))
+        assert len(lines) == 2  # the last message was too long to be sent
+        assert len(lines[-1]) < LINE_MAX

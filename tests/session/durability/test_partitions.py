@@ -65,7 +65,7 @@ assert session.frontiers["sums"].replicas == safe
 until(lambda found: found[0].state == "failing" and found[0].epoch < safe)
 
 until(lambda found: found[1].epoch == found[2].epoch == safe)
-servers[1].cut()  # one is not, and no epoch waits for another one
+servers[1].cut()  # one is not enough, and commits do not wait
 last = commit(20)
 until(lambda found: found[2].epoch == last and found[1].state == "failing")
 assert session.frontiers["sums"] == (last, session.frontiers["sums"].disk, safe)
@@ -77,7 +77,7 @@ else:
     raise AssertionError("safe without a quorum")
 
 servers[1].heal()
-servers[2].mute()  # what arrives there and is not acknowledged counts for nothing
+servers[2].mute()  # epochs that arrive without an acknowledgement do not count
 last = commit(20)
 until(lambda found: found[1].epoch == last and found[2].state == "failing")
 assert session.frontiers["sums"].replicas < last
@@ -99,7 +99,7 @@ SLOW = (
     COMMON
     + """
 servers[0].slow("8kbit")
-numbers.insert([(k, k) for k in range(70_000)])  # a file that takes it minutes
+numbers.insert([(k, k) for k in range(70_000)])  # the slow link takes minutes for this file
 session.commit()
 session.sync("replicas", timeout=WAIT_S)
 last = commit(20)
@@ -115,13 +115,11 @@ print("epoch", session.now)
 
 @pytest.mark.slow
 @pytest.mark.fault(29)
-def test_no_epoch_counts_as_safe_behind_links_that_are_cut_and_all_are_level_when_they_heal(
-    tmp_path: Path,
-) -> None:
+def test_cut_links_make_no_epoch_safe_and_replicas_catch_up_when_healed(tmp_path: Path) -> None:
     assert run("-n", CUT, str(tmp_path), NOSYNC_KEY_FILE=str(tmp_path / "key")) == "epoch 95\n"
 
 
 @pytest.mark.slow
 @pytest.mark.fault(29, 30)
-def test_a_replica_behind_a_slow_link_holds_up_nothing_and_catches_up(tmp_path: Path) -> None:
+def test_slow_replica_delays_nothing_and_catches_up(tmp_path: Path) -> None:
     assert run("-n", SLOW, str(tmp_path), NOSYNC_KEY_FILE=str(tmp_path / "key")) == "epoch 26\n"

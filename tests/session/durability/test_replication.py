@@ -42,7 +42,7 @@ def urls(tmp_path: Path) -> list[str]:
     return [f"file://{tmp_path}/replica-{i}" for i in range(3)]
 
 
-def begun(path: Path, urls: list[str], **options: int) -> Session:
+def open_replicated(path: Path, urls: list[str], **options: int) -> Session:
     """A session with a stage, and an epoch on a quorum of its replicas."""
     session = nosync_nb.open(path, replicas=urls, **options)
     edges = session.input("edges", "src int, dst int")
@@ -56,23 +56,25 @@ def replication(session: Session) -> ReplicationService:
     return services_of(session).replication
 
 
-def until(session: Session, holds: Callable[[list[ReplicaStatus]], bool]) -> list[ReplicaStatus]:
-    """Waits until what is known of the replicas is as a test wants it."""
+def wait_until(
+    session: Session, holds: Callable[[list[ReplicaStatus]], bool]
+) -> list[ReplicaStatus]:
+    """Waits until the status of the replicas satisfies a condition; returns it."""
     with replication(session).heard:
-        known = replication(session).heard.wait_for(
+        satisfied = replication(session).heard.wait_for(
             lambda: holds(replication(session).status()), WAIT_S
         )
-    assert known, replication(session).status()
+    assert satisfied, replication(session).status()
     return replication(session).status()
 
 
 @pytest.mark.fault(33)
-def test_an_epoch_reaches_each_level_and_survives_the_loss_of_the_disk(
+def test_epoch_reaches_each_level_and_survives_the_loss_of_the_disk(
     tmp_path: Path, urls: list[str]
 ) -> None:
     path = tmp_path / "x.nosync"
-    with begun(path, urls) as session:
-        until(session, lambda all_: all(each.epoch == 1 for each in all_))
+    with open_replicated(path, urls) as session:
+        wait_until(session, lambda all_: all(each.epoch == 1 for each in all_))
         assert session.frontiers["degrees"] == (1, 1, 1)
         assert session.recovery_frontier("disk") == session.recovery_frontier("disk", lost=2) == 1
         assert session.recovery_frontier("disk", lost=3) == 0
@@ -85,13 +87,11 @@ def test_an_epoch_reaches_each_level_and_survives_the_loss_of_the_disk(
         assert any("restored from" in note for note in session.recovery.notes)
         session.inputs["edges"].insert([(7, 7)])
         assert session.commit(wait="replicas", timeout=WAIT_S) == 2
-        until(session, lambda all_: all(each.epoch == 2 for each in all_))
+        wait_until(session, lambda all_: all(each.epoch == 2 for each in all_))
 
 
 @pytest.mark.fault(27)
-def test_the_keeper_of_a_killed_kernel_ships_what_was_written(
-    tmp_path: Path, urls: list[str]
-) -> None:
+def test_keeper_of_a_killed_kernel_ships_what_was_written(tmp_path: Path, urls: list[str]) -> None:
     path = tmp_path / "x.nosync"
     program = f"""
 import os, signal
@@ -109,23 +109,23 @@ os.kill(os.getpid(), signal.SIGKILL)
     ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=WAIT_S)
     assert ended.returncode == -signal.SIGKILL
     for pid in keepers(path):
-        gone(pid)
+        wait_for_end(pid)
     shutil.rmtree(path)
     with nosync_nb.open(path, replicas=urls) as session:
         assert session.now == 51
         assert sum(row.n for row in session["degrees"].rows()) == 51
 
 
-def test_emptied_replicas_do_not_let_an_old_copy_over_what_was_safe(
+def test_emptied_replicas_do_not_let_an_old_copy_overwrite_safe_epochs(
     tmp_path: Path, urls: list[str]
 ) -> None:
     path, image = tmp_path / "x.nosync", tmp_path / "image"
-    begun(path, urls).close()
+    open_replicated(path, urls).close()
     shutil.copytree(path, image)
     with nosync_nb.open(path, replicas=urls, quorum=2) as session:
         session.inputs["edges"].insert([(7, 7)])
         assert session.commit(wait="replicas", timeout=WAIT_S) == 2
-        until(session, lambda all_: all_[1].epoch == 2)
+        wait_until(session, lambda all_: all_[1].epoch == 2)
     shutil.rmtree(path)
     shutil.copytree(image, path)
     for number in (0, 2):
@@ -133,39 +133,39 @@ def test_emptied_replicas_do_not_let_an_old_copy_over_what_was_safe(
         (tmp_path / f"replica-{number}").mkdir()
     for _ in range(2):
         with nosync_nb.open(path, replicas=urls, quorum=2, takeover=True) as session:
-            until(session, lambda all_: all_[1].state in ("ahead", "fenced"))
+            wait_until(session, lambda all_: all_[1].state in ("ahead", "fenced"))
     shutil.rmtree(path)
     with nosync_nb.open(path, replicas=urls[1:2], on_loss="gap") as session:
         assert session.now == 2
         assert (7, 7) in session["edges"].rows()
 
 
-def test_another_quorum_is_promised_again(tmp_path: Path, urls: list[str]) -> None:
+def test_lower_quorum_is_recorded_at_all_replicas(tmp_path: Path, urls: list[str]) -> None:
     path = tmp_path / "x.nosync"
-    with begun(path, urls) as session:
-        until(session, lambda all_: all(each.epoch == 1 for each in all_))
+    with open_replicated(path, urls) as session:
+        wait_until(session, lambda all_: all(each.epoch == 1 for each in all_))
         nosync_nb.open(path, replicas=urls, quorum=1)
         session.inputs["edges"].insert([(7, 7)])
         session.commit(wait="replicas", timeout=WAIT_S)
-        until(session, lambda all_: all(each.epoch == 2 for each in all_))
+        wait_until(session, lambda all_: all(each.epoch == 2 for each in all_))
         log_id = log_of(session).id
         for number in range(3):
             copy = str(tmp_path / f"replica-{number}" / log_id.hex())
-            said = read_promise(Files(), copy)
-            assert said is not None
-            assert said.name.quorum == 1
+            promise = read_promise(Files(), copy)
+            assert promise is not None
+            assert promise.name.quorum == 1
 
 
-def test_a_key_file_may_be_named_from_where_the_kernel_is(
+def test_relative_key_file_is_resolved_from_the_kernel(
     tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NOSYNC_KEY_FILE", "keys/key")
-    with begun(tmp_path / "x.nosync", urls[:1]) as session:
+    with open_replicated(tmp_path / "x.nosync", urls[:1]) as session:
         session.sync("replicas", timeout=WAIT_S)
 
 
-def gone(pid: int) -> None:
+def wait_for_end(pid: int) -> None:
     """Waits for the end of a process that is not a child."""
     try:
         descriptor = os.pidfd_open(pid)
@@ -178,9 +178,9 @@ def gone(pid: int) -> None:
 
 
 @pytest.mark.fault(27)
-def test_a_keeper_that_dies_is_started_again(tmp_path: Path, urls: list[str]) -> None:
+def test_keeper_that_dies_is_restarted(tmp_path: Path, urls: list[str]) -> None:
     path = tmp_path / "x.nosync"
-    with begun(path, urls) as session:
+    with open_replicated(path, urls) as session:
         (pid,) = keepers(path)
         os.kill(pid, signal.SIGKILL)
         session.inputs["edges"].insert([(2, 2)])
@@ -188,9 +188,9 @@ def test_a_keeper_that_dies_is_started_again(tmp_path: Path, urls: list[str]) ->
         assert pid not in keepers(path)
 
 
-def test_a_keeper_leaves_the_processors_to_who_commits(tmp_path: Path, urls: list[str]) -> None:
-    """Linux may share them among sessions, of which it has one, before it asks who is nice."""
-    with begun(tmp_path / "x.nosync", urls) as session:
+def test_keeper_yields_processors_to_commits(tmp_path: Path, urls: list[str]) -> None:
+    """The keeper has a scheduling group of its own, so its nice value counts for the group."""
+    with open_replicated(tmp_path / "x.nosync", urls) as session:
         (pid,) = keepers(Path(session.path))
         assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.nice(0) + NICE, 19)
         group = Path(f"/proc/{pid}/autogroup")
@@ -200,9 +200,9 @@ def test_a_keeper_leaves_the_processors_to_who_commits(tmp_path: Path, urls: lis
         assert sorted(os.sched_getaffinity(pid)) == ours[len(ours) // 2 :]
 
 
-def test_a_sync_waits_for_definitions_as_well(tmp_path: Path, urls: list[str]) -> None:
+def test_sync_waits_for_definitions(tmp_path: Path, urls: list[str]) -> None:
     path = tmp_path / "x.nosync"
-    with begun(path, urls[:1]) as session:
+    with open_replicated(path, urls[:1]) as session:
         (pid,) = keepers(path)
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -220,18 +220,18 @@ def test_a_sync_waits_for_definitions_as_well(tmp_path: Path, urls: list[str]) -
 
 
 @pytest.mark.fault(29)
-def test_a_replica_that_cannot_be_had_keeps_nobody_waiting_and_is_told(
+def test_unreachable_replica_delays_nothing_and_is_reported(
     tmp_path: Path, urls: list[str]
 ) -> None:
     away = f"file://{tmp_path}/not/there"
-    with begun(tmp_path / "x.nosync", [*urls[:2], away]) as session:
-        status = until(session, lambda all_: all_[2].state == "failing")
+    with open_replicated(tmp_path / "x.nosync", [*urls[:2], away]) as session:
+        status = wait_until(session, lambda all_: all_[2].state == "failing")
         assert "does not exist" in status[2].why
         assert re.search(r"; since \d\d:\d\d:\d\d$", status[2].why)
         assert session.frontiers["edges"].replicas == 1
         session.inputs["edges"].insert([(2, 2)])
         assert session.commit(wait="replicas", timeout=WAIT_S) == 2
-        status = until(session, lambda all_: all_[0].epoch == all_[1].epoch == 2)
+        status = wait_until(session, lambda all_: all_[0].epoch == all_[1].epoch == 2)
         stream = HEADER_BYTES + log_of(session).head.offset
         assert [(each.behind, each.behind_bytes) for each in status] == [
             (0, 0),
@@ -240,17 +240,19 @@ def test_a_replica_that_cannot_be_had_keeps_nobody_waiting_and_is_told(
         ]
         assert status[0].behind_s == 0 < status[2].behind_s
         (tmp_path / "not" / "there").mkdir(parents=True)
-        (last,) = until(session, lambda all_: all_[2].epoch == 2)[2:]
+        (last,) = wait_until(session, lambda all_: all_[2].epoch == 2)[2:]
         assert (last.state, last.behind, last.behind_bytes, last.behind_s) == ("level", 0, 0, 0)
 
 
 @pytest.mark.fault(29)
-def test_a_wait_that_ends_early_says_that_the_epoch_stands(tmp_path: Path, urls: list[str]) -> None:
+def test_timeout_of_a_replica_wait_reports_the_committed_epoch(
+    tmp_path: Path, urls: list[str]
+) -> None:
     path = tmp_path / "x.nosync"
-    with begun(path, urls[:1]) as session:
+    with open_replicated(path, urls[:1]) as session:
         shutil.rmtree(tmp_path / "replica-0")
-        (tmp_path / "replica-0").write_text("")  # nothing can be made there
-        until(session, lambda all_: all_[0].state == "failing")
+        (tmp_path / "replica-0").write_text("")  # prevents a folder of that name
+        wait_until(session, lambda all_: all_[0].state == "failing")
         session.inputs["edges"].insert([(2, 2)])
         with pytest.raises(OutcomeUnknownError, match="epoch 2") as caught:
             session.commit(wait="replicas", timeout=0.2)
@@ -264,31 +266,31 @@ def test_a_wait_that_ends_early_says_that_the_epoch_stands(tmp_path: Path, urls:
 
 
 @pytest.mark.fault(48)
-def test_an_interrupt_of_a_wait_says_that_the_epoch_stands(
+def test_interrupt_of_a_replica_wait_reports_the_committed_epoch(
     tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with begun(tmp_path / "x.nosync", urls[:1]) as session:
+    with open_replicated(tmp_path / "x.nosync", urls[:1]) as session:
 
-        def interrupted(*_: object) -> None:
+        def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(replication(session), "wait", interrupted)
+        monkeypatch.setattr(replication(session), "wait", interrupt)
         with pytest.raises(OutcomeUnknownError, match="interrupted") as caught:
             session.commit(wait="replicas")
         assert caught.value.epoch == session.now == 2
 
 
-def test_a_replica_of_a_later_owner_ends_the_writing_here(tmp_path: Path, urls: list[str]) -> None:
+def test_replica_of_a_later_owner_fences_this_session(tmp_path: Path, urls: list[str]) -> None:
     path = tmp_path / "x.nosync"
-    with begun(path, urls) as session:
+    with open_replicated(path, urls) as session:
         log_id = log_of(session).id
         later = FolderReplica(str(tmp_path / "replica-0"), log_id)
         later.promise(OwnerTerm(99, "another"), LogName(str(path), ""))
-        with suppress(FencedError):  # the keeper may have seen the promise already
+        with suppress(FencedError):  # the keeper may have read the fencing record already
             session.inputs["edges"].insert([(2, 2)])
             session.commit()
         publisher = services_of(session).publisher
-        status = until(session, lambda all_: all_[0].state == "fenced" and publisher.fenced)
+        status = wait_until(session, lambda all_: all_[0].state == "fenced" and publisher.fenced)
         assert "generation 99" in status[0].why
         session.discard()
         now, degrees = session.now, len(session["degrees"].rows())
@@ -302,17 +304,17 @@ def test_a_replica_of_a_later_owner_ends_the_writing_here(tmp_path: Path, urls: 
         assert len(session["degrees"].rows()) == degrees
 
 
-def test_replicas_are_those_of_the_last_opening_and_can_be_changed(
+def test_replicas_of_the_last_opening_are_kept_and_can_be_changed(
     tmp_path: Path, urls: list[str]
 ) -> None:
     path = tmp_path / "x.nosync"
-    begun(path, urls[:1]).close()
+    open_replicated(path, urls[:1]).close()
     with nosync_nb.open(path) as session:
         assert [each.url for each in replication(session).status()] == urls[:1]
-        until(session, lambda all_: all_[0].epoch == 1)
+        wait_until(session, lambda all_: all_[0].epoch == 1)
         same = nosync_nb.open(path, replicas=urls, quorum=3)
         assert same is session
-        until(session, lambda all_: [each.epoch for each in all_] == [1, 1, 1])
+        wait_until(session, lambda all_: [each.epoch for each in all_] == [1, 1, 1])
         assert session.frontiers["edges"].replicas == 1
     with nosync_nb.open(path, quorum=1) as session:
         assert replication(session).settings.quorum == 1
@@ -327,10 +329,10 @@ def test_replicas_are_those_of_the_last_opening_and_can_be_changed(
         nosync_nb.open(path, mode="r", replicas=urls)
 
 
-def test_committing_makes_no_call_for_replicas(
+def test_commit_makes_no_call_for_replicas(
     tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with begun(tmp_path / "x.nosync", urls[:1]) as session:
+    with open_replicated(tmp_path / "x.nosync", urls[:1]) as session:
         session.sync()
         called = Event()
         monkeypatch.setattr(ReplicationService, "wait", lambda *_: called.set())
@@ -341,22 +343,22 @@ def test_committing_makes_no_call_for_replicas(
 
 
 @pytest.mark.fault(32)
-def test_a_copy_that_two_urls_lead_to_counts_once(tmp_path: Path) -> None:
+def test_copy_behind_two_urls_counts_once(tmp_path: Path) -> None:
     server = ReplicaServer(tmp_path / "d").start()
     try:
         here = f"file://{tmp_path}/d"
         with nosync_nb.open(tmp_path / "x.nosync", replicas=[here, server.url]) as session:
             session.input("edges", "src int, dst int").insert([(1, 2)])
             session.commit()
-            told = until(session, lambda all_: all(each.epoch or each.why for each in all_))
-            twice = [each for each in told if not each.epoch]
+            status = wait_until(session, lambda all_: all(each.epoch or each.why for each in all_))
+            twice = [each for each in status if not each.epoch]
             assert [each.state for each in twice] == ["failing"]
             (other,) = {here, server.url} - {twice[0].url}
             assert f"is the same copy as '{other}'" in twice[0].why
             assert "run `%dd replicas remove` for one of the two" in twice[0].why
             assert session.recovery_frontier("disk") == 0
             replication(session).change(checked_config([here], None, log=session.path))
-            until(session, lambda all_: all(each.epoch == 1 for each in all_))
+            wait_until(session, lambda all_: all(each.epoch == 1 for each in all_))
             assert session.recovery_frontier("disk", lost=0) == 1
         shutil.rmtree(tmp_path / "x.nosync")
         with pytest.raises(DurabilityError, match="1 of its 2 replicas can be read; 2 are needed"):
@@ -365,10 +367,10 @@ def test_a_copy_that_two_urls_lead_to_counts_once(tmp_path: Path) -> None:
         server.end()
 
 
-def test_what_a_replica_lacks_is_what_it_is_sent(
+def test_backlog_bytes_equal_the_bytes_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither what was trimmed of the log nor what it has already is counted."""
+    """Neither trimmed frames nor frames that the replica has are counted."""
     monkeypatch.setattr(store, "SPILL_ROWS", 40)
     path, away = tmp_path / "x.nosync", tmp_path / "not" / "there"
 
@@ -385,12 +387,12 @@ def test_what_a_replica_lacks_is_what_it_is_sent(
         session.sync()
     with nosync_nb.open(path, replicas=[f"file://{away}"]) as session:
         numbers = session.inputs["numbers"]
-        (lacks,) = until(session, lambda all_: all_[0].state == "failing")
+        (lacks,) = wait_until(session, lambda all_: all_[0].state == "failing")
         away.mkdir(parents=True)
-        (level,) = until(session, lambda all_: all_[0].state == "level")
+        (level,) = wait_until(session, lambda all_: all_[0].state == "level")
         assert level.bytes_sent == lacks.behind_bytes
         away.rename(tmp_path / "elsewhere")
-        until(session, lambda all_: all_[0].state == "failing")
+        wait_until(session, lambda all_: all_[0].state == "failing")
         before = {*path.rglob("layers/*.arrow")}
         head = log_of(session).head.offset
         add(120)
@@ -398,26 +400,26 @@ def test_what_a_replica_lacks_is_what_it_is_sent(
         files = sum(each.stat().st_size for each in {*path.rglob("layers/*.arrow")} - before)
         frames = log_of(session).head.offset - head
         assert files
-        until(session, lambda all_: all_[0].behind_bytes == files + frames)
+        wait_until(session, lambda all_: all_[0].behind_bytes == files + frames)
         (tmp_path / "elsewhere").rename(away)
-        (again,) = until(session, lambda all_: all_[0].state == "level")
+        (again,) = wait_until(session, lambda all_: all_[0].state == "level")
         assert again.bytes_sent - level.bytes_sent == files + frames
 
 
 @pytest.mark.fault(33)
-def test_a_lower_quorum_counts_when_as_many_know_it_as_it_took_before(
+def test_lower_quorum_takes_effect_after_enough_replicas_confirm_it(
     tmp_path: Path, urls: list[str]
 ) -> None:
     path, away = tmp_path / "x.nosync", [tmp_path / f"replica-{i}" for i in (1, 2)]
-    with begun(path, urls) as session:
-        until(session, lambda all_: all(each.epoch == 1 for each in all_))
+    with open_replicated(path, urls) as session:
+        wait_until(session, lambda all_: all(each.epoch == 1 for each in all_))
         for folder in away:
             folder.rename(folder.with_suffix(".away"))
-            folder.write_text("")  # nothing can be made there
+            folder.write_text("")  # prevents a folder of that name
         replication(session).change(checked_config(urls, 1, log=session.path))
         session.inputs["edges"].insert([(2, 2)])
         session.commit()
-        until(session, lambda all_: all_[0].epoch == 2)
+        wait_until(session, lambda all_: all_[0].epoch == 2)
         assert session.recovery_frontier("disk") == session.frontiers["edges"].replicas == 1
         with pytest.raises(
             DurabilityError,
@@ -433,18 +435,18 @@ def test_a_lower_quorum_counts_when_as_many_know_it_as_it_took_before(
 
 
 @pytest.mark.fault(24)
-def test_an_owner_whom_replicas_refuse_is_followed_by_one_whom_they_take(
+def test_owner_refused_by_replicas_is_followed_by_an_accepted_one(
     tmp_path: Path, urls: list[str]
 ) -> None:
     path = tmp_path / "x.nosync"
-    with begun(path, urls[:1]) as session:
+    with open_replicated(path, urls[:1]) as session:
         log_id = log_of(session).id
     FolderReplica(str(tmp_path / "replica-0"), log_id).promise(
         OwnerTerm(99, "another"), LogName(str(path), "")
     )
     with nosync_nb.open(path) as session:
-        (told,) = until(session, lambda all_: all_[0].state == "fenced")
-        assert "close it and open the log again" in told.why
+        (status,) = wait_until(session, lambda all_: all_[0].state == "fenced")
+        assert "close it and open the log again" in status.why
     with nosync_nb.open(path) as session:
         assert log_of(session).generation == 100
         session.inputs["edges"].insert([(2, 2)])
@@ -452,30 +454,28 @@ def test_an_owner_whom_replicas_refuse_is_followed_by_one_whom_they_take(
 
 
 @pytest.mark.fault(32)
-def test_a_replica_with_the_frames_of_another_log_is_told_and_work_goes_on(
-    tmp_path: Path, urls: list[str]
-) -> None:
+def test_replica_with_frames_of_another_log_is_reported(tmp_path: Path, urls: list[str]) -> None:
     ids = []
     for number in range(2):
-        with begun(tmp_path / f"{number}.nosync", urls[number : number + 1]) as session:
+        with open_replicated(tmp_path / f"{number}.nosync", urls[number : number + 1]) as session:
             ids.append(log_of(session).id.hex())
     own = tmp_path / "replica-0" / ids[0]
     shutil.rmtree(own)
     shutil.copytree(tmp_path / "replica-1" / ids[1], own)
     with nosync_nb.open(tmp_path / "0.nosync") as session:
-        (told,) = until(session, lambda all_: bool(all_[0].why))
-        assert told.state == "failing"
-        assert f"holds frames of log {ids[1]}" in told.why
-        assert f"delete the copy '{ids[0]}'" in told.why
+        (status,) = wait_until(session, lambda all_: bool(all_[0].why))
+        assert status.state == "failing"
+        assert f"holds frames of log {ids[1]}" in status.why
+        assert f"delete the copy '{ids[0]}'" in status.why
         session.inputs["edges"].insert([(2, 2)])
         session.commit()
         shutil.rmtree(own)
         session.sync("replicas", timeout=WAIT_S)
-        assert until(session, lambda all_: all_[0].epoch == 2)
+        assert wait_until(session, lambda all_: all_[0].epoch == 2)
 
 
-def blocked(session: Session, folder: Path) -> list[Path]:
-    """Has a replica promise itself, and take no frame; returns what is in their place."""
+def block_frames(session: Session, folder: Path) -> list[Path]:
+    """Makes a replica refuse frames, but not fencing records; returns the blocking folders."""
     copy = folder / log_of(session).id.hex()
     names = [path.name for path in Path(session.path).glob("segment-*")]
     assert names
@@ -486,75 +486,77 @@ def blocked(session: Session, folder: Path) -> list[Path]:
 
 
 @pytest.mark.fault(27, 33)
-def test_what_was_announced_stays_so_over_other_settings_and_another_keeper(
+def test_announced_epochs_stay_announced_after_changes_and_keeper_restart(
     tmp_path: Path, urls: list[str]
 ) -> None:
-    path, gone_ = tmp_path / "x.nosync", tmp_path / "replica-1"
-    with begun(path, urls) as session:
-        until(session, lambda all_: all(each.epoch == 1 for each in all_))
-        gone_.rename(tmp_path / "away")
-        gone_.write_text("")  # nothing can be made there
+    path, replaced = tmp_path / "x.nosync", tmp_path / "replica-1"
+    with open_replicated(path, urls) as session:
+        wait_until(session, lambda all_: all(each.epoch == 1 for each in all_))
+        replaced.rename(tmp_path / "away")
+        replaced.write_text("")  # prevents a folder of that name
         replication(session).change(checked_config(urls[:2], 2, log=session.path))
         assert session.frontiers["edges"].replicas == 1
-        until(session, lambda all_: [each.state for each in all_] == ["level", "failing"])
+        wait_until(session, lambda all_: [each.state for each in all_] == ["level", "failing"])
         assert [each.epoch for each in replication(session).status()] == [1, 1]
         (pid,) = keepers(path)
         os.kill(pid, signal.SIGKILL)
-        until(session, lambda all_: "keeper" in all_[0].why)
+        wait_until(session, lambda all_: "keeper" in all_[0].why)
         assert session.recovery_frontier("disk") == 1
-        until(session, lambda all_: all_[0].state == "level" and "keeper" not in all_[1].why)
+        wait_until(session, lambda all_: all_[0].state == "level" and "keeper" not in all_[1].why)
         assert session.frontiers["edges"].replicas == 1
-        made = FolderReplica(str(tmp_path / "made"), log_of(session).id)
+        copy = FolderReplica(str(tmp_path / "made"), log_of(session).id)
         (tmp_path / "made").mkdir()
-        made.promise(OwnerTerm(0, ""), LogName("", ""))
-        (Path(made.folder) / "acknowledged").mkdir()  # it cannot acknowledge
-        gone_.unlink()
-        (tmp_path / "made").rename(gone_)  # another copy, which holds nothing
-        until(session, lambda all_: all_[1].epoch == 0)
+        copy.promise(OwnerTerm(0, ""), LogName("", ""))
+        (Path(copy.folder) / "acknowledged").mkdir()  # it cannot acknowledge
+        replaced.unlink()
+        (tmp_path / "made").rename(replaced)  # another copy, which is empty
+        wait_until(session, lambda all_: all_[1].epoch == 0)
         assert session.frontiers["edges"].replicas == 0
 
 
 @pytest.mark.fault(33)
-def test_replicas_promise_a_higher_quorum_when_as_many_have_what_was_safe(
+def test_higher_quorum_is_recorded_after_enough_replicas_have_safe_epochs(
     tmp_path: Path, urls: list[str]
 ) -> None:
     path, others = tmp_path / "x.nosync", [tmp_path / f"replica-{i}" for i in (1, 2)]
-    with begun(path, urls, quorum=1) as session:
-        until(session, lambda all_: all(each.epoch == 1 for each in all_))
+    with open_replicated(path, urls, quorum=1) as session:
+        wait_until(session, lambda all_: all(each.epoch == 1 for each in all_))
         log_id = log_of(session).id
 
-        def promised() -> list[int]:
+        def recorded_quorums() -> list[int]:
             copies = (str(tmp_path / f"replica-{i}" / log_id.hex()) for i in range(3))
-            said = [read_promise(Files(), copy) for copy in copies]
-            return [each.name.quorum for each in said if each is not None]
+            promises = [read_promise(Files(), copy) for copy in copies]
+            return [each.name.quorum for each in promises if each is not None]
 
-        between = [path for folder in others for path in blocked(session, folder)]
+        blockers = [path for folder in others for path in block_frames(session, folder)]
         session.inputs["edges"].insert([(2, 2)])
         session.commit(wait="replicas", timeout=WAIT_S)
         replication(session).change(checked_config(urls, 2, log=session.path))
-        until(session, lambda all_: [each.state for each in all_] == ["level"] + 2 * ["failing"])
-        assert promised() == [1, 1, 1]
+        wait_until(
+            session, lambda all_: [each.state for each in all_] == ["level"] + 2 * ["failing"]
+        )
+        assert recorded_quorums() == [1, 1, 1]
         assert session.recovery_frontier("disk") == 2
         session.inputs["edges"].insert([(3, 3)])
         with pytest.raises(OutcomeUnknownError):
             session.commit(wait="replicas", timeout=0.1)
-        for each in between:
+        for each in blockers:
             each.rmdir()
         session.sync("replicas", timeout=WAIT_S)
         settings = replication(session)
-        until(session, lambda all_: not settings.settings.former)
-        until(session, lambda all_: all(each.state == "level" for each in all_))
-        assert promised() == [2, 2, 2]
+        wait_until(session, lambda all_: not settings.settings.former)
+        wait_until(session, lambda all_: all(each.state == "level" for each in all_))
+        assert recorded_quorums() == [2, 2, 2]
         assert not read_config(Files(), session.path, log_id).former
         assert session.recovery_frontier("disk") == 3
 
 
 @pytest.mark.fault(31)
-def test_no_epoch_is_acknowledged_that_an_old_copy_put_back_lacks(
+def test_old_copy_put_back_does_not_acknowledge_missing_epochs(
     tmp_path: Path, urls: list[str]
 ) -> None:
     path, folder = tmp_path / "x.nosync", tmp_path / "replica-0"
-    with begun(path, urls[:1]) as session:
+    with open_replicated(path, urls[:1]) as session:
         shutil.copytree(folder, tmp_path / "backup")
         for i in range(2):
             session.inputs["edges"].insert([(i, 7)])

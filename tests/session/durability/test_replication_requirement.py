@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.sessions import past_rows
 from internals import catalog_of, checkpoint_now, files_with, log_of, settle_background
 
 import nosync_nb
 from nosync_nb import Session, StageError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.maintenance import maintenance
-from nosync_nb.store import store
 from nosync_nb.store.records import file_references
 from nosync_nb.store.replication import comparison, config
 from nosync_nb.store.replication.agent.log_source import LogSource
@@ -25,31 +24,24 @@ from nosync_nb.store.replication.protocol import LogName
 WAIT_S = 120.0
 
 
-pytestmark = pytest.mark.usefixtures("own_key")
-
-
-@pytest.fixture(autouse=True)
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten rows are many: they lie in files."""
-    monkeypatch.setattr(store, "SPILL_ROWS", 10)
-    monkeypatch.setattr(maintenance, "SPILL_ROWS", 10)
+pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
 
 
 @pytest.fixture
 def session(session: Session) -> Session:
-    """A log without replicas, of which `local` is kept on disk and `kept` as any."""
+    """A log without replicas; the level of `local` is disk, that of `kept` the default."""
     define(session, "disk")
     return session
 
 
 def define(session: Session, persist: str | None) -> None:
     orders = session.input("orders", "customer int, amount int")
-    keep(session, persist)
+    define_local(session, persist)
     session.stage("kept", orders.filter("amount > 1").distinct())
 
 
-def keep(session: Session, persist: str | None) -> None:
-    """Says at which level `local` is kept."""
+def define_local(session: Session, persist: str | None) -> None:
+    """Defines `local` at a level."""
     totals = session["orders"].group_by("customer").agg(total="sum(amount)")
     session.stage("local", totals, persist=persist)
 
@@ -62,7 +54,7 @@ def feed(session: Session, epochs: int = 4) -> None:
 
 
 def shipper_to(session: Session, tmp_path: Path, **more: Any) -> tuple[Shipper, FolderReplica]:
-    """Who ships to a replica in a folder, from this thread."""
+    """Returns a shipper to a replica in a folder, for this thread."""
     source = LogSource(session.path, log_of(session).generation)
     folder = tmp_path / "r"
     folder.mkdir(exist_ok=True)
@@ -71,35 +63,26 @@ def shipper_to(session: Session, tmp_path: Path, **more: Any) -> tuple[Shipper, 
     return Shipper(source, replica, name, lambda why: None, **more), replica
 
 
-def held(replica: FolderReplica) -> set[str]:
-    """The files of rows that a replica holds."""
+def files_at(replica: FolderReplica) -> set[str]:
+    """The row files that a replica has."""
     return {name for name in replica.held().files if name.endswith(".arrow")}
 
 
 def local_files(session: Session) -> set[str]:
-    """The files that the log names for the stage on disk."""
+    """The files that the log references for the disk stage."""
     return named_files(session, "local")
 
 
 def named_files(session: Session, name: str) -> set[str]:
-    """The files that the log names for a collection; those of merges it does later."""
+    """The files that the log references for a collection, without those of unpublished merges."""
     log = log_of(session)
     view = LogSource(session.path, log.generation).current_view()
     assert view is not None
     return files_with(session, name) & view.files.keys()
 
 
-def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
-    """A stage at every epoch that it can be read at."""
-    return {
-        e: sorted(tuple(row) for row in session[name].rows(e))
-        for each in session[name].history()
-        for e in each
-    }
-
-
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_what_is_kept_on_disk_is_shipped_when_all_else_is_there(
+def test_disk_stage_is_shipped_after_everything_else(
     session: Session, tmp_path: Path, checkpointed: bool
 ) -> None:
     feed(session)
@@ -108,34 +91,34 @@ def test_what_is_kept_on_disk_is_shipped_when_all_else_is_there(
     local = local_files(session)
     assert local
     head = log_of(session).head.seq
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
 
     def tell(shipper: Shipper) -> None:
-        known = shipper.acknowledged
-        told.append((0 if known is None else known.seq, len(held(replica) & local)))
+        position = shipper.acknowledged
+        progress.append((0 if position is None else position.seq, len(files_at(replica) & local)))
 
     shipper, replica = shipper_to(session, tmp_path, tell=tell)
     assert shipper.ship()
     assert shipper.acknowledged is not None
     assert shipper.acknowledged.seq == head
-    assert named_files(session, "orders") | named_files(session, "kept") <= held(replica)
-    assert not held(replica) & local
+    assert named_files(session, "orders") | named_files(session, "kept") <= files_at(replica)
+    assert not files_at(replica) & local
     session["orders"].insert([(1, 1)])
     session.commit(wait="disk")
-    assert shipper.ship()  # what is owed goes first again
-    assert not held(replica) & local
+    assert shipper.ship()  # required files are shipped first again
+    assert not files_at(replica) & local
     while shipper.ship():
         pass
-    assert local <= held(replica)
+    assert local <= files_at(replica)
     assert shipper.last_bytes == 0
-    assert {count for seq, count in told if seq < head} == {0}
+    assert {count for seq, count in progress if seq < head} == {0}
 
 
 @pytest.mark.fault(33, 35)
 @pytest.mark.parametrize("checkpointed", [False, True])
-@pytest.mark.parametrize("read_first", [False, True])
-def test_after_a_lost_disk_a_stage_on_disk_is_run_again_and_the_others_are_not(
-    session: Session, tmp_path: Path, checkpointed: bool, read_first: bool
+@pytest.mark.parametrize("read_first", [None, "kept", "local"])
+def test_disk_stage_is_recomputed_after_a_lost_disk_and_others_are_read(
+    session: Session, tmp_path: Path, checkpointed: bool, read_first: str | None
 ) -> None:
     feed(session)
     if checkpointed:
@@ -145,39 +128,28 @@ def test_after_a_lost_disk_a_stage_on_disk_is_run_again_and_the_others_are_not(
     shipper, replica = shipper_to(session, tmp_path)
     shipper.ship()
     assert local
-    assert not held(replica) & local
-    expected = {name: past(session, name) for name in ("orders", "kept", "local")}
+    assert not files_at(replica) & local
+    expected = {name: past_rows(session, name) for name in ("orders", "kept", "local")}
     session.close()
     shutil.rmtree(session.path)
     url = f"file://{tmp_path}/r"
     with nosync_nb.open(session.path, replicas=[url]) as again:
         if read_first:
-            assert past(again, "kept") == expected["kept"]
+            found = past_rows(again, read_first)
+            assert {e: rows for e, rows in found.items() if e in expected[read_first]} == (
+                expected[read_first]
+            )
         again["orders"].insert([(99, 7)])
         again.commit(wait="replicas", timeout=WAIT_S)
         assert again.recovery.stages["kept"] == "read"
         assert again.recovery.stages["local"] in ("recompute", "extend")
         for name, each in expected.items():
-            assert {e: rows for e, rows in past(again, name).items() if e in each} == each
+            assert {e: rows for e, rows in past_rows(again, name).items() if e in each} == each
         assert (99, 7) in [tuple(row) for row in again["local"].rows()]
         settle_background(again)
 
 
-def test_a_stage_on_disk_that_is_read_first_after_a_lost_disk_is_run_again(
-    session: Session, tmp_path: Path
-) -> None:
-    feed(session)
-    shipper, _ = shipper_to(session, tmp_path)
-    shipper.ship()
-    expected = past(session, "local")
-    session.close()
-    shutil.rmtree(session.path)
-    with nosync_nb.open(session.path, replicas=[f"file://{tmp_path}/r"]) as again:
-        assert past(again, "local") == expected
-        settle_background(again)
-
-
-def test_a_replica_that_lacks_what_comes_last_is_behind_and_not_damaged(
+def test_replica_without_optional_files_is_behind_and_not_damaged(
     session: Session, tmp_path: Path
 ) -> None:
     feed(session)
@@ -197,7 +169,7 @@ def test_a_replica_that_lacks_what_comes_last_is_behind_and_not_damaged(
 
 @pytest.fixture
 def replicated(tmp_path: Path) -> Iterator[Callable[[str | None], Session]]:
-    """Opens a log with a replica and a keeper; `local` has the level that is asked for."""
+    """Opens a log with a replica and a keeper; `local` has the requested level."""
     sessions: list[Session] = []
 
     def opened(persist: str | None) -> Session:
@@ -216,9 +188,7 @@ def replicated(tmp_path: Path) -> Iterator[Callable[[str | None], Session]]:
 Replicated = Callable[[str | None], Session]
 
 
-def test_replicas_are_promised_nothing_of_a_stage_on_disk_and_it_comes_back_all_the_same(
-    replicated: Replicated,
-) -> None:
+def test_frontier_of_a_disk_stage_on_replicas_is_zero(replicated: Replicated) -> None:
     session = replicated("disk")
     now = session.now
     assert session.frontiers["orders"].replicas == session.frontiers["kept"].replicas == now
@@ -227,35 +197,35 @@ def test_replicas_are_promised_nothing_of_a_stage_on_disk_and_it_comes_back_all_
         assert session.recovery_frontier("disk", stage=stage) == now
 
 
-def test_a_stage_rises_to_replicas_when_they_have_it(replicated: Replicated) -> None:
+def test_disk_stage_can_move_to_replicas_and_not_back(replicated: Replicated) -> None:
     session = replicated("disk")
     local = local_files(session)
-    keep(session, "replicas")
+    define_local(session, "replicas")
     session.sync("replicas", timeout=WAIT_S)
     assert session.frontiers["local"].replicas == session.now
     assert local <= {path.name for path in Path(session.path).parent.joinpath("r").rglob("*")}
     with pytest.raises(
         StageError, match="persist cannot be lowered from 'replicas' to 'disk'"
     ) as caught:
-        keep(session, "disk")
+        define_local(session, "disk")
     assert "session.drop('local')" in (caught.value.hint or "")
     assert session.frontiers["local"].replicas == session.now
 
 
-def test_what_nothing_is_said_of_does_not_fall_where_there_are_replicas(
+def test_default_level_cannot_be_lowered_where_there_are_replicas(
     replicated: Replicated, tmp_path: Path
 ) -> None:
     session = replicated(None)
     assert session.frontiers["local"].replicas == session.now
     with pytest.raises(StageError, match="persist cannot be lowered from 'replicas' to 'disk'"):
-        keep(session, "disk")
+        define_local(session, "disk")
     with nosync_nb.open(tmp_path / "alone") as alone:
         define(alone, None)
-        keep(alone, "disk")
+        define_local(alone, "disk")
         assert catalog_of(alone)["local"].on_disk
 
 
-def test_a_stage_that_has_stopped_is_owed_as_it_is_not_had_again(replicated: Replicated) -> None:
+def test_stale_disk_stage_is_required_on_replicas(replicated: Replicated) -> None:
     session = replicated("disk")
     local = local_files(session)
     orders = session["orders"].group_by("customer").agg(total="max(amount)")
@@ -266,14 +236,14 @@ def test_a_stage_that_has_stopped_is_owed_as_it_is_not_had_again(replicated: Rep
     assert local <= {path.name for path in Path(session.path).parent.joinpath("r").rglob("*")}
 
 
-def test_a_file_comes_last_if_nobody_else_names_it() -> None:
+def test_file_ships_last_if_only_optional_logs_reference_it() -> None:
     named = [{"a": {1}, "b": {1, 3}, "c": {1}}, {"a": {2}, "c": {3}, "d": {3}}]
     assert file_references.ships_last({1, 2}, named) == {"a"}
     assert file_references.ships_last({1, 2, 3}, named) == {"a", "b", "c", "d"}
     assert file_references.ships_last(set(), named) == set()
 
 
-def test_what_functions_give_has_the_highest_level_whatever_is_said(
+def test_nondeterministic_stage_is_required_on_replicas_at_any_level(
     session: Session, tmp_path: Path
 ) -> None:
     drawn = session["orders"].map(lambda row: (row.customer, row.amount), "a int, b int")
@@ -281,5 +251,5 @@ def test_what_functions_give_has_the_highest_level_whatever_is_said(
     feed(session)
     shipper, replica = shipper_to(session, tmp_path)
     shipper.ship()
-    assert named_files(session, "drawn") <= held(replica)
-    assert not held(replica) & local_files(session)
+    assert named_files(session, "drawn") <= files_at(replica)
+    assert not files_at(replica) & local_files(session)

@@ -1,9 +1,9 @@
 """Crashes of a keeper while it ships: a replica has the state before, or after.
 
-What is done: the log goes back, near or behind its checkpoint; less of its past is kept, and files
-are deleted; it is a branch, and all of it is new. The replica dies at every step of its disk, or
-loses its power there; the log's own disk is lost then, and what comes back from the replica alone
-is read at every epoch. Shipping goes on where it ended, and the replica is level.
+Cases: the log is rewound, near or behind its checkpoint; its retention is shortened and files are
+deleted; the log is a new branch. The replica crashes or loses power at every step of its disk. Then
+the disk of the log is lost, and the log that is restored from the replica alone is read at every
+epoch. Afterwards shipping continues until the replica is level.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from nosync_nb.store.replication.backends.folder import FolderReplica
 from nosync_nb.store.replication.protocol import LogName
 from nosync_nb.store.replication.restore import restore
 
-pytestmark = [pytest.mark.usefixtures("own_key", "small", "no_disk")]
+pytestmark = [pytest.mark.usefixtures("own_key", "single_threaded", "no_disk")]
 
 Rows = list[tuple[int, ...]]
 
 
-def not_started(*_: Any) -> Any:
+def fail_to_start(*_: Any) -> Any:
     raise OSError("none is asked for")
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing happens elsewhere, and little is a file or a segment already."""
-    monkeypatch.setattr(replication, "start_keeper", not_started)
+def single_threaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs nothing in the background, and makes small files and segments."""
+    monkeypatch.setattr(replication, "start_keeper", fail_to_start)
     monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
     monkeypatch.setattr(store, "SPILL_BYTES", 200)
     monkeypatch.setattr(store, "SETTLED_BYTES", 100)
@@ -52,29 +52,29 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
 
 
-class Seen(NamedTuple):
-    """What somebody reads of a log: its epoch, and the rows at each that can be read."""
+class Contents(NamedTuple):
+    """The contents of a log: its last epoch, and the rows at each readable epoch."""
 
     now: int
     rows: dict[int, tuple[Rows, Rows]]
 
-    def within(self, other: Seen) -> bool:
-        """Whether all of it is what the other one has there, with no more epochs."""
+    def within(self, other: Contents) -> bool:
+        """Returns True if all rows equal those of the other contents, up to the same epoch."""
         same = all(other.rows.get(at) in (rows, None) for at, rows in self.rows.items())
         return self.now == other.now and same
 
 
-def seen(session: Session) -> Seen:
-    there = [epoch for some in session["data"].history() for epoch in some]
-    assert there == [epoch for some in session["sums"].history() for epoch in some]
-    for at in {*range(session.now + 1)} - {*there}:
+def contents_of(session: Session) -> Contents:
+    readable = [epoch for some in session["data"].history() for epoch in some]
+    assert readable == [epoch for some in session["sums"].history() for epoch in some]
+    for at in {*range(session.now + 1)} - {*readable}:
         with pytest.raises(TimeError):
             session["data"].rows(at=at)
 
     def rows(name: str, at: int) -> Rows:
         return sorted(map(tuple, session[name].rows(at=at)))
 
-    return Seen(session.now, {at: (rows("data", at), rows("sums", at)) for at in there})
+    return Contents(session.now, {at: (rows("data", at), rows("sums", at)) for at in readable})
 
 
 def commit(session: Session, *, shift: int = 0) -> None:
@@ -85,41 +85,44 @@ def commit(session: Session, *, shift: int = 0) -> None:
     session.commit()
 
 
-def checkpoint(session: Session) -> None:
+def merge_and_checkpoint(session: Session) -> None:
     for number in list(traces_of(session)):
         merge_trace(session, number)
     checkpoint_now(session)
 
 
-def made(path: Path) -> Session:
+def prepare_log(path: Path) -> Session:
     session = nosync_nb.open(path)
     data = session.input("data", "k int, v int")
     session.stage("sums", data.group_by("k").agg(n="count(*)", total="sum(v)"))
     for _ in range(40):
         commit(session)
         if session.now % 8 == 0:
-            checkpoint(session)
+            merge_and_checkpoint(session)
     return session
 
 
-def back(session: Session, to: int) -> None:
+def rewind_and_commit(session: Session, to: int) -> None:
     session.rewind(to=to)
     commit(session, shift=100)
 
 
-def forgets(session: Session) -> None:
-    """Less of the past is kept; with the third checkpoint what it lay in is deleted."""
+def shorten_retention(session: Session) -> None:
+    """Shortens the retention; the third checkpoint deletes the files of the past."""
     session.retain = 2
     for _ in range(3):
         commit(session)
-        checkpoint(session)
+        merge_and_checkpoint(session)
 
 
 ACTS: dict[str, Callable[[Session], None]] = {
-    "goes back a little": lambda session: back(session, 39),
-    "goes back behind its checkpoint": lambda session: back(session, 21),
-    "goes back twice": lambda session: (back(session, 30), back(session, 12))[0],
-    "lets its past go": forgets,
+    "goes back a little": lambda session: rewind_and_commit(session, 39),
+    "goes back behind its checkpoint": lambda session: rewind_and_commit(session, 21),
+    "goes back twice": lambda session: (
+        rewind_and_commit(session, 30),
+        rewind_and_commit(session, 12),
+    )[0],
+    "lets its past go": shorten_retention,
 }
 
 
@@ -137,19 +140,19 @@ def ship(shipper: Shipper) -> None:
         pass
 
 
-def came_back(replica: Path, path: str) -> Seen | None:
-    """What comes back of a log from its replica alone; None: it has acknowledged nothing."""
+def restore_from(replica: Path, path: str) -> Contents | None:
+    """Restores a log from its replica alone; returns None if the replica acknowledged nothing."""
     root, lost = replica.with_name("aside"), Path(f"{path}.lost")
     shutil.copytree(replica, root)
     Path(path).rename(lost)
     try:
-        told = config.checked_config([root.as_uri()], None, log=path)
-        if restore.restore_log(path, told) is None:
+        settings = config.checked_config([root.as_uri()], None, log=path)
+        if restore.restore_log(path, settings) is None:
             return None
         with nosync_nb.open(path, takeover=True) as session:
-            read = seen(session)
-            commit(session)  # what operators remember is there as well
-            after = seen(session)
+            read = contents_of(session)
+            commit(session)  # operator state is restored as well
+            after = contents_of(session)
             assert after.now == read.now + 1
             data, sums = after.rows[after.now]
             groups = {k: [v for g, v in data if g == k] for k, _ in data}
@@ -165,8 +168,8 @@ def came_back(replica: Path, path: str) -> Seen | None:
         lost.rename(path)
 
 
-class Cut:
-    """Ships to a replica that dies at each step, and sees what is there then."""
+class CrashingShipper:
+    """Ships to a replica that crashes at each step, and restores from it."""
 
     def __init__(self, session: Session, level: Path, phase: Phase, *, power: bool) -> None:
         self.session, self.level, self.phase, self.power = session, level, phase, power
@@ -184,8 +187,8 @@ class Cut:
             shutil.copytree(self.level, self.root)
         return FaultyFiles(seed=seed)
 
-    def found(self, at: int) -> Seen | None:
-        """What comes back if it dies at a step; then it is brought level."""
+    def found(self, at: int) -> Contents | None:
+        """Returns the contents after a crash at a step, and then ships the rest."""
         disk = self.begun(at)
         shipper = shipper_of(self.session, self.root, disk)
         disk.crash_in(at, self.phase)
@@ -194,7 +197,7 @@ class Cut:
         if self.power:
             disk.lose_power(str(self.root))
         disk.go_on()
-        read = came_back(self.root, self.session.path)
+        read = restore_from(self.root, self.session.path)
         ship(shipper_of(self.session, self.root))
         return read
 
@@ -204,33 +207,33 @@ class Cut:
 @pytest.mark.parametrize(
     ("phase", "power"), [("before", False), ("inside", False), ("after", False), ("after", True)]
 )
-def test_a_replica_holds_what_was_before_or_what_is_after(
+def test_crash_in_shipping_leaves_the_state_before_or_after(
     tmp_path: Path, act: str, phase: Phase, power: bool
 ) -> None:
     level = tmp_path / "level"
-    with made(tmp_path / "log") as session:
+    with prepare_log(tmp_path / "log") as session:
         session.sync()
         ship(shipper_of(session, level))
-        before = seen(session)
+        before = contents_of(session)
         ACTS[act](session)
         session.sync()
-        after = seen(session)
+        after = contents_of(session)
         assert before != after
-        cut = Cut(session, level, phase, power=power)
+        cut = CrashingShipper(session, level, phase, power=power)
         steps, found = cut.steps(), set()
         assert steps > 5
         for at in range(1, steps + 1, tried(3, 1)):
             read = cut.found(at)
             assert read is not None, at
             found.add(kind_of(read, before, after, at))
-        last = came_back(cut.root, session.path)
+        last = restore_from(cut.root, session.path)
         assert last is not None
         assert kind_of(last, before, after, steps) == "after"
         assert "before" in found
 
 
-def kind_of(read: Seen, before: Seen, after: Seen, at: int) -> str:
-    """Before, after, or between two frames of what was done, as the log itself was."""
+def kind_of(read: Contents, before: Contents, after: Contents, at: int) -> str:
+    """Returns "before", "after", or "between" two frames of the act."""
     for epoch, rows in read.rows.items():
         assert rows in (before.rows.get(epoch), after.rows.get(epoch)), (at, epoch)
     if read.within(before):
@@ -240,20 +243,18 @@ def kind_of(read: Seen, before: Seen, after: Seen, at: int) -> str:
 
 @pytest.mark.fault(27, 33)
 @pytest.mark.parametrize("phase", ["before", "inside", "after"])
-def test_a_branch_comes_back_from_a_replica_whole_or_not_at_all(
-    tmp_path: Path, phase: Phase
-) -> None:
-    with made(tmp_path / "log") as parent:
+def test_crash_in_shipping_a_branch_leaves_all_or_nothing(tmp_path: Path, phase: Phase) -> None:
+    with prepare_log(tmp_path / "log") as parent:
         branch = parent.branch("what_if", at=21)
         commit(branch, shift=100)
         branch.sync()
-        whole = seen(branch)
-        cut = Cut(branch, tmp_path / "nothing", phase, power=False)
+        whole = contents_of(branch)
+        cut = CrashingShipper(branch, tmp_path / "nothing", phase, power=False)
         steps, found = cut.steps(), []
         for at in range(1, steps + 1):
             read = cut.found(at)
             found.append(read)
             assert read is None or read.within(whole), at
-        assert came_back(cut.root, branch.path) == whole
+        assert restore_from(cut.root, branch.path) == whole
         assert None in found
         branch.close()

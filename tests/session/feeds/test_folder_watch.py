@@ -1,4 +1,4 @@
-"""`watch`: each file of a folder is one epoch, once, whatever is killed or closed."""
+"""`watch`: each file of a folder is one epoch, once, despite kills and closing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyarrow import parquet
 import nosync_nb
 from nosync_nb import FencedError, SchemaError, Session, StageError
 from nosync_nb.dataflow.runtime.activity import Activity
-from nosync_nb.files import user_files as given
+from nosync_nb.files import user_files
 from nosync_nb.session.feeds import folder_watch
 from nosync_nb.session.writes.epoch_block import EpochBlock
 from nosync_nb.session.writes.ingest import IngestService
@@ -37,13 +37,13 @@ def session(session: Session) -> Session:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where files appear."""
+    """The watched folder."""
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
 
 
 def put(path: Path, *rows: tuple[str, int], old: bool = True) -> Path:
-    """Writes a file, as if hours ago, so that it has stood still."""
+    """Writes a file, as if hours ago, so that it is settled."""
     if path.suffix == ".parquet":
         table = pa.table({"delay": [d for _, d in rows], "carrier": [c for c, _ in rows]})
         parquet.write_table(table, path)
@@ -66,7 +66,7 @@ def values(session: Session, name: str = "flights") -> list[Any]:
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json", "jsonl", "ndjson"])
-def test_files_that_are_there_are_epochs_when_it_returns(
+def test_existing_files_are_loaded_when_watch_returns(
     session: Session, folder: Path, ending: str
 ) -> None:
     put(folder / f"1.{ending}", ("AA", 70), ("007", 5))
@@ -81,71 +81,74 @@ def test_files_that_are_there_are_epochs_when_it_returns(
         assert watch.look() == 0
 
 
-class Interrupts:
-    """Takes the place of who is told how far an activity is; may interrupt it at a step."""
+class InterruptAtStep:
+    """Records the progress of activities, and can interrupt them at a step."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[str, int, int]] = []
+        self.steps: list[tuple[str, int, int]] = []
         self.at = 0
 
     def took(self, activity: Activity, count: int) -> None:
-        """Notes it, and goes on or not."""
+        """Records a step, and raises at the chosen one."""
         activity.step()
-        self.seen.append((activity.what, count, activity.total))
-        if len(self.seen) == self.at:
+        self.steps.append((activity.what, count, activity.total))
+        if len(self.steps) == self.at:
             raise KeyboardInterrupt
 
 
 @pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> Interrupts:
-    """What is told of files, which are read in small parts."""
-    told = Interrupts()
-    monkeypatch.setattr(given, "PART_BYTES", 1000)
-    monkeypatch.setattr(Activity, "add_steps", lambda activity, count: told.took(activity, count))
-    return told
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> InterruptAtStep:
+    """Records the progress of files, which are read in small parts."""
+    steps = InterruptAtStep()
+    monkeypatch.setattr(user_files, "PART_BYTES", 1000)
+    monkeypatch.setattr(Activity, "add_steps", lambda activity, count: steps.took(activity, count))
+    return steps
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
-def test_how_far_one_large_file_is_is_told_while_it_is_read_and_decoded(
-    session: Session, folder: Path, parts: Interrupts, ending: str
+def test_progress_of_a_large_file_is_reported_while_it_is_read(
+    session: Session, folder: Path, small_parts: InterruptAtStep, ending: str
 ) -> None:
     path = put(folder / f"big.{ending}", *((f"carrier {i}", i) for i in range(1000)))
     nosync_nb.watch(folder / "*", session.inputs["flights"]).stop()
     assert len(values(session)) == 1000
     size = path.stat().st_size
-    assert {(what, total) for what, _, total in parts.seen} == {
+    assert {(what, total) for what, _, total in small_parts.steps} == {
         (f"reads big.{ending}", size),
         (f"decodes big.{ending}", size),
     }
-    read = [count for what, count, _ in parts.seen if what.startswith("reads")]
+    read = [count for what, count, _ in small_parts.steps if what.startswith("reads")]
     assert (sum(read), len(read)) == (size, -(-size // 1000))
-    decoded = sum(count for what, count, _ in parts.seen if what.startswith("decodes"))
+    decoded = sum(count for what, count, _ in small_parts.steps if what.startswith("decodes"))
     assert decoded > 0 if ending == "parquet" else decoded == size  # its footer is read twice
     assert session.info.activity is None
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
-def test_an_interrupt_in_the_middle_of_a_file_leaves_the_epoch_as_it_was(
-    session: Session, folder: Path, parts: Interrupts, ending: str
+def test_interrupt_in_the_middle_of_a_file_leaves_the_epoch_unchanged(
+    session: Session, folder: Path, small_parts: InterruptAtStep, ending: str
 ) -> None:
-    """Wherever it comes; who watches again has the file once."""
+    """An interrupt at any step; watching again loads the file once."""
     put(folder / f"big.{ending}", *((f"carrier {i}", i) for i in range(500)))
     flights, before = session.inputs["flights"], session.now
     done = False
     while not done:
-        parts.at, parts.seen = parts.at + 1, []
+        small_parts.at, small_parts.steps = small_parts.at + 1, []
         try:
             nosync_nb.watch(folder / "*", flights).stop()
             done = True
         except KeyboardInterrupt:
             assert (session.now, values(session), session.pending) == (before, [], {})
             assert session.info.activity is None
-    assert parts.at > 3
+    assert small_parts.at > 3
     assert (session.now, len(values(session))) == (before + 1, 500)
-    assert {what for what, *_ in parts.seen} == {f"reads big.{ending}", f"decodes big.{ending}"}
+    assert {what for what, *_ in small_parts.steps} == {
+        f"reads big.{ending}",
+        f"decodes big.{ending}",
+    }
 
 
-def test_an_activity_is_never_further_than_its_end() -> None:
+def test_activity_never_exceeds_its_total() -> None:
     activity = Activity("reads", 10, in_bytes=True)
     activity.add_steps(4)
     assert activity.done == 4
@@ -153,17 +156,17 @@ def test_an_activity_is_never_further_than_its_end() -> None:
     assert activity.done == 10
 
 
-def test_a_file_that_appears_becomes_an_epoch_by_itself(session: Session, folder: Path) -> None:
-    heard, seen = threading.Event(), []
-    session["flights"].inspect(lambda epoch, changes: (seen.append(epoch), heard.set()))
+def test_new_file_becomes_an_epoch(session: Session, folder: Path) -> None:
+    loaded, epochs = threading.Event(), []
+    session["flights"].inspect(lambda epoch, changes: (epochs.append(epoch), loaded.set()))
     with nosync_nb.watch(str(folder / "*.csv"), into=session["flights"]):
         put(folder / "1.csv", ("AA", 70))
-        assert heard.wait(60)
-    assert seen == [1]
+        assert loaded.wait(60)
+    assert epochs == [1]
     assert values(session) == [("AA", 70)]
 
 
-def test_a_file_is_read_when_it_has_stood_still_from_one_look_to_the_next(
+def test_file_is_loaded_once_it_is_unchanged_between_two_scans(
     session: Session, folder: Path
 ) -> None:
     with nosync_nb.watch(folder / "*.csv", session["flights"], every=3600) as watch:
@@ -175,7 +178,7 @@ def test_a_file_is_read_when_it_has_stood_still_from_one_look_to_the_next(
     assert values(session) == [("AA", 70), ("UA", 90)]
 
 
-def test_a_file_is_loaded_once_by_name_and_digest(session: Session, folder: Path) -> None:
+def test_file_is_loaded_once_by_name_and_digest(session: Session, folder: Path) -> None:
     first = put(folder / "1.csv", ("AA", 70))
     with nosync_nb.watch(folder / "*.csv", session["flights"], every=3600) as watch:
         os.utime(first, (5, 5))
@@ -192,15 +195,15 @@ def test_a_file_is_loaded_once_by_name_and_digest(session: Session, folder: Path
     assert values(session) == [("AA", 70), ("AA", 70), ("AA", 71)]
 
 
-def test_a_file_of_two_patterns_is_loaded_once(
+def test_file_of_two_patterns_is_loaded_once(
     session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken, take = threading.Barrier(2, timeout=0.5), IngestService.ingest
+    both_reading, take = threading.Barrier(2, timeout=0.5), IngestService.ingest
 
-    def both(inputs: IngestService, *given: Any) -> int:
-        count = take(inputs, *given)
-        with suppress(threading.BrokenBarrierError):  # nobody else is that far
-            taken.wait()
+    def both(inputs: IngestService, *user_files: Any) -> int:
+        count = take(inputs, *user_files)
+        with suppress(threading.BrokenBarrierError):  # the other watch does not arrive
+            both_reading.wait()
         return count
 
     monkeypatch.setattr(IngestService, "ingest", both)
@@ -220,7 +223,7 @@ def test_a_file_of_two_patterns_is_loaded_once(
     assert values(session) == [("AA", 70)]
 
 
-def test_a_folder_that_was_moved_is_not_loaded_again(session: Session, folder: Path) -> None:
+def test_moved_folder_is_not_loaded_again(session: Session, folder: Path) -> None:
     put(folder / "1.csv", ("AA", 70))
     nosync_nb.watch(folder / "*.csv", session["flights"]).stop()
     moved = folder.rename(folder.parent / "moved")
@@ -228,10 +231,10 @@ def test_a_folder_that_was_moved_is_not_loaded_again(session: Session, folder: P
     assert session.now == 1
 
 
-def test_what_a_rewind_left_is_loaded_by_who_watches_again_and_by_no_watch_that_runs(
+def test_files_undone_by_a_rewind_are_loaded_only_by_a_new_watch(
     session: Session, folder: Path
 ) -> None:
-    """Else nobody could go back while a folder is watched: all would be there again at once."""
+    """Otherwise a rewind during a watch would be repeated at once by the watch."""
     put(folder / "a.csv", ("AA", 10))
     flights = session.inputs["flights"]
     flights.insert([("UA", 1)])
@@ -248,7 +251,7 @@ def test_what_a_rewind_left_is_loaded_by_who_watches_again_and_by_no_watch_that_
     assert rows == [("AA", 10), ("DL", 2), ("UA", 1)]
 
 
-def test_an_input_that_was_declared_anew_is_loaded_anew(session: Session, folder: Path) -> None:
+def test_input_declared_again_is_loaded_again(session: Session, folder: Path) -> None:
     put(folder / "1.csv", ("AA", 70))
     nosync_nb.watch(folder / "*.csv", session["flights"]).stop()
     session.drop("flights", cascade=True)
@@ -257,7 +260,7 @@ def test_an_input_that_was_declared_anew_is_loaded_anew(session: Session, folder
     assert values(session) == [("AA", 70)]
 
 
-def test_a_file_of_a_keyed_input_replaces_rows(session: Session, folder: Path) -> None:
+def test_file_of_a_keyed_input_replaces_rows(session: Session, folder: Path) -> None:
     worst = session.input("worst", "carrier string, delay int", key="carrier")
     with nosync_nb.watch(folder / "*.csv", worst, every=3600) as watch:
         put(folder / "1.csv", ("AA", 70), ("UA", 5))
@@ -266,36 +269,21 @@ def test_a_file_of_a_keyed_input_replaces_rows(session: Session, folder: Path) -
     assert values(session, "worst") == [("AA", 71), ("UA", 5)]
 
 
-def test_what_cannot_be_loaded_is_told_at_the_next_commit_once_and_loaded_when_mended(
+def test_file_refused_at_the_first_scan_is_reported_and_loaded_when_corrected(
     session: Session, folder: Path
 ) -> None:
-    with nosync_nb.watch(folder / "*", session["flights"], every=3600) as watch:
-        (folder / "1.parquet").write_text("no parquet")
-        put(folder / "2.csv", ("UA", 90))
-        age(folder / "1.parquet", 7200)
-        thread = threading.Thread(target=watch.look)
-        thread.start()
-        thread.join()
-        assert values(session) == [("UA", 90)], "another file is no worse for it"
-        with pytest.warns(UserWarning, match=r"1\.parquet' was not loaded into 'flights'"):
-            session.commit()
-        assert watch.look() == 0
-        session.commit()  # and not again: warnings are errors here
-        put(folder / "1.parquet", ("AA", 70))
-        assert watch.look() == 1
-    assert values(session) == [("AA", 70), ("UA", 90)]
-
-
-def test_what_is_wrong_at_the_first_look_is_told_at_once(session: Session, folder: Path) -> None:
     put(folder / "1.csv", ("AA", 70))
     (folder / "1.csv").write_text("carrier,delay\nAA,soon\n")
     age(folder / "1.csv", 7200)
     with pytest.warns(UserWarning, match="was not loaded"):
-        nosync_nb.watch(folder / "*.csv", session["flights"]).stop()
+        watch = nosync_nb.watch(folder / "*.csv", session["flights"], every=3600)
     assert session.now == 0
+    put(folder / "1.csv", ("AA", 70))
+    assert watch.look() == 1
+    watch.stop()
 
 
-def test_a_stage_that_fails_keeps_a_file_out_until_it_is_mended(
+def test_file_refused_by_a_stage_is_loaded_after_the_stage_is_fixed(
     session: Session, folder: Path
 ) -> None:
     def picky(row: Any) -> bool:
@@ -313,7 +301,7 @@ def test_a_stage_that_fails_keeps_a_file_out_until_it_is_mended(
     watch.stop()
 
 
-def test_what_the_disk_refuses_is_tried_at_the_next_look(
+def test_file_refused_by_the_disk_is_retried_at_the_next_scan(
     session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(folder / "1.csv", ("AA", 70))
@@ -325,12 +313,12 @@ def test_what_the_disk_refuses_is_tried_at_the_next_look(
         patched.setattr(folder_watch.user_files, "file_content", refuse)
         with pytest.warns(UserWarning, match="input/output error"):
             watch = nosync_nb.watch(folder / "*.csv", session["flights"], every=3600)
-        assert watch.look() == 0  # not told again: warnings are errors here
+        assert watch.look() == 0  # not reported again: warnings are errors here
     assert watch.look() == 1
     watch.stop()
 
 
-def test_pipes_folders_and_broken_links_are_left_alone(session: Session, folder: Path) -> None:
+def test_pipes_folders_and_broken_links_are_ignored(session: Session, folder: Path) -> None:
     os.mkfifo(folder / "1.csv")
     (folder / "2.csv").mkdir()
     (folder / "3.csv").symlink_to(folder / "nowhere")
@@ -340,9 +328,7 @@ def test_pipes_folders_and_broken_links_are_left_alone(session: Session, folder:
         assert list(watch.loaded) == [str(folder / "4.csv")]
 
 
-def test_rows_that_wait_stay_and_no_part_of_a_file_is_visible(
-    session: Session, folder: Path
-) -> None:
+def test_pending_rows_stay_pending_while_a_file_is_loaded(session: Session, folder: Path) -> None:
     session["flights"].insert([("DL", 1)])
     put(folder / "1.csv", ("AA", 70))
     nosync_nb.watch(folder / "*.csv", session["flights"]).stop()
@@ -352,7 +338,7 @@ def test_rows_that_wait_stay_and_no_part_of_a_file_is_visible(
     assert values(session) == [("AA", 70)]
 
 
-def test_a_closed_session_watches_no_more(tmp_path: Path, folder: Path) -> None:
+def test_closed_session_stops_its_watches(tmp_path: Path, folder: Path) -> None:
     session = nosync_nb.open(tmp_path / "log")
     flights = session.input("flights", "carrier string, delay int")
     before = threading.active_count()
@@ -369,7 +355,7 @@ def test_a_closed_session_watches_no_more(tmp_path: Path, folder: Path) -> None:
         assert again.now == 0
 
 
-def test_a_watch_of_a_session_that_was_taken_over_ends(tmp_path: Path, folder: Path) -> None:
+def test_fenced_session_stops_its_watches(tmp_path: Path, folder: Path) -> None:
     session = nosync_nb.open(tmp_path / "log")
     flights = session.input("flights", "carrier string, delay int")
     watch = nosync_nb.watch(folder / "*.csv", flights, every=3600)
@@ -382,7 +368,7 @@ def test_a_watch_of_a_session_that_was_taken_over_ends(tmp_path: Path, folder: P
     session.close()
 
 
-def test_what_cannot_be_watched_is_refused(session: Session, tmp_path: Path, folder: Path) -> None:
+def test_invalid_watch_is_refused(session: Session, tmp_path: Path, folder: Path) -> None:
     with pytest.raises(StageError, match="is not an input"):
         nosync_nb.watch(folder / "*.csv", into=session["late"])  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match=r"end with \.xlsx are not supported"):
@@ -405,9 +391,7 @@ nosync_nb.watch(pattern, into=flights)
 """
 
 
-def test_a_process_that_is_killed_between_files_loads_each_once(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_process_killed_between_files_loads_each_once(tmp_path: Path, folder: Path) -> None:
     rows = [(f"{n}", n) for n in range(5)]
     for name, delay in rows:
         put(folder / f"{name}.csv", (name, delay))
@@ -423,20 +407,18 @@ def test_a_process_that_is_killed_between_files_loads_each_once(
         assert session.now == 5
 
 
-def test_a_file_that_changes_again_and_again_leaves_one_entry(
-    session: Session, folder: Path
-) -> None:
+def test_file_that_changes_repeatedly_leaves_one_entry(session: Session, folder: Path) -> None:
     path = put(folder / "1.csv", ("AA", 0))
-    others = blocks_here()  # what other tests have left
+    others = epoch_blocks()  # of other tests
     with nosync_nb.watch(folder / "*", into=session["flights"]) as watch:
         for number in range(1, 6):
             put(path, *(("AA", each) for each in range(number + 1)))
             watch.look()
             assert watch.loaded == {str(path): session.now} == {str(path): number + 1}
-        assert 1 <= len(blocks_here() - others) <= 2
+        assert 1 <= len(epoch_blocks() - others) <= 2
 
 
-def blocks_here() -> set[EpochBlock]:
-    """Those of the process that are alive."""
+def epoch_blocks() -> set[EpochBlock]:
+    """The epoch blocks of this process that are alive."""
     gc.collect()
     return {each for each in gc.get_objects() if isinstance(each, EpochBlock)}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from checks.sessions import in_thread
 from internals import notices_of
 from pyarrow import parquet
 
@@ -29,11 +30,11 @@ def session(session: Session) -> Session:
     """Inputs with and without key, and a stage whose function refuses some rows."""
     flights = session.input("flights", "carrier string, delay int")
     session.input("worst", "carrier string, delay int", key="carrier")
-    session.stage("late", flights.filter(picky))
+    session.stage("late", flights.filter(refuse_thirteen))
     return session
 
 
-def picky(row: Any) -> bool:
+def refuse_thirteen(row: Any) -> bool:
     if row.delay == 13:
         raise ValueError("no such delay")
     return bool(row.delay > 60)
@@ -41,7 +42,7 @@ def picky(row: Any) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where files appear."""
+    """The watched folder."""
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
 
@@ -58,25 +59,9 @@ def age(path: Path) -> None:
     os.utime(path, (path.stat().st_mtime - 7200,) * 2)
 
 
-def watching(session: Session, folder: Path, into: str = "flights") -> FolderWatch:
-    """A watch whose thread does not look while a test runs."""
+def watch_folder(session: Session, folder: Path, into: str = "flights") -> FolderWatch:
+    """A watch whose thread does not scan during a test."""
     return nosync_nb.watch(folder / "*", session.inputs[into], every=3600)
-
-
-def in_thread(call: Callable[[], Any]) -> list[Any]:
-    """What a call in another thread returns or raises."""
-    results: list[Any] = []
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except Exception as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return results
 
 
 GOOD = "carrier,delay\nAA,70\n"
@@ -122,11 +107,11 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_refused_file_is_shown_with_its_reason_until_it_is_corrected(
+def test_refused_file_is_reported_with_its_reason_until_corrected(
     session: Session, folder: Path, case: str
 ) -> None:
     name, into, write, reason = REFUSED[case]
-    watch = watching(session, folder, into)
+    watch = watch_folder(session, folder, into)
     path = folder / name
     write(path)
     in_thread(watch.look)
@@ -136,7 +121,7 @@ def test_a_refused_file_is_shown_with_its_reason_until_it_is_corrected(
     assert repr(watch).endswith("0 loaded, 1 refused>")
     with pytest.warns(UserWarning, match="was not loaded") as warned:
         session.commit()
-    assert [each.filename for each in warned] == [__file__], "not a line of ours"
+    assert [each.filename for each in warned] == [__file__], "not a line of the package"
     with pytest.raises(NosyncError, match=f"1 file was not loaded into '{into}'") as raised:
         watch.catch_up()
     assert reason in str(raised.value)
@@ -151,7 +136,7 @@ def test_a_refused_file_is_shown_with_its_reason_until_it_is_corrected(
 def test_catch_up_names_all_refused_files_and_loads_the_others(
     session: Session, folder: Path
 ) -> None:
-    with watching(session, folder) as watch:
+    with watch_folder(session, folder) as watch:
         for number in range(15):
             put(folder / f"{number:02}.csv", GOOD if number % 2 else BAD)
         with pytest.raises(NosyncError, match="8 files were not loaded") as raised:
@@ -162,10 +147,10 @@ def test_catch_up_names_all_refused_files_and_loads_the_others(
         session.commit()  # and does not report them again: warnings are errors here
 
 
-def test_an_error_of_many_refused_files_names_the_first_and_counts_the_others(
+def test_error_of_many_refused_files_names_the_first_and_counts_the_others(
     session: Session, folder: Path
 ) -> None:
-    with watching(session, folder) as watch:
+    with watch_folder(session, folder) as watch:
         for number in range(25):
             put(folder / f"{number:02}.csv", BAD)
         with pytest.raises(NosyncError, match="25 files were not loaded") as raised:
@@ -188,12 +173,12 @@ def test_catch_up_waits_until_a_file_is_settled(session: Session, folder: Path) 
     assert time.time() - (folder / "2.csv").stat().st_mtime > 1, "not before it is settled"
 
 
-def test_a_young_file_is_counted_and_said_and_ends_a_wait_that_has_a_limit(
+def test_young_file_is_counted_and_ends_a_wait_with_a_timeout(
     session: Session, folder: Path
 ) -> None:
     put(folder / "1.csv", GOOD, old=False)
     put(folder / "notes.txt", "no table", old=False)
-    with watching(session, folder) as watch:
+    with watch_folder(session, folder) as watch:
         assert repr(watch).endswith("0 loaded, 1 still being written>")
         assert "1 still being written" in notices_of(session)[-1]
         for timeout in (0, 0.02):
@@ -208,26 +193,26 @@ def test_a_young_file_is_counted_and_said_and_ends_a_wait_that_has_a_limit(
         assert repr(watch).endswith(": 1 loaded>")
 
 
-def test_catch_up_hears_of_looks_of_the_thread(session: Session, folder: Path) -> None:
+def test_catch_up_notices_scans_of_the_watch_thread(session: Session, folder: Path) -> None:
     put(folder / "1.csv", GOOD, old=False)
-    with watching(session, folder) as watch:
+    with watch_folder(session, folder) as watch:
         waits = threading.Thread(target=watch.catch_up)
         waits.start()
-        assert watch.look() == 1, "it has stood still since the look before"
+        assert watch.look() == 1, "the file is unchanged since the scan before"
         waits.join(60)
         assert not waits.is_alive()
 
 
-def test_catch_up_waits_for_no_file_that_is_gone_or_came_later(
+def test_catch_up_does_not_wait_for_deleted_or_later_files(
     session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are being written all the time."""
+    """Both files are still being written."""
     written, names = itertools.count(), ["1.csv"]
 
     def matching(_pattern: str) -> dict[str, FileMark]:
         return {name: FileMark(next(written), time.time_ns(), 1) for name in names}
 
-    with watching(session, folder) as watch:
+    with watch_folder(session, folder) as watch:
         monkeypatch.setattr(user_files, "matching_files", matching)
         waits = threading.Thread(target=watch.catch_up)
         waits.start()
@@ -241,13 +226,13 @@ def test_catch_up_waits_for_no_file_that_is_gone_or_came_later(
 
 
 @pytest.mark.parametrize("end", ["stop", "close", "takeover"])
-def test_a_watch_that_ends_ends_the_wait(tmp_path: Path, folder: Path, end: str) -> None:
+def test_catch_up_ends_with_its_watch(tmp_path: Path, folder: Path, end: str) -> None:
     session = nosync_nb.open(tmp_path / "log")
     session.input("flights", "carrier string, delay int")
-    watch = watching(session, folder)
+    watch = watch_folder(session, folder)
     put(folder / "1.csv", GOOD, old=False)
     results: list[Any] = []
-    waits = threading.Thread(target=lambda: results.extend(in_thread(watch.catch_up)))
+    waits = threading.Thread(target=lambda: results.append(in_thread(watch.catch_up)))
     waits.start()
     if end == "takeover":
         nosync_nb.open(tmp_path / "log", takeover=True).close()
@@ -261,53 +246,53 @@ def test_a_watch_that_ends_ends_the_wait(tmp_path: Path, folder: Path, end: str)
     session.close()
 
 
-def test_a_refused_file_is_not_reported_to_the_thread_of_another_watch(
+def test_refused_file_is_not_reported_to_the_thread_of_another_watch(
     session: Session, folder: Path, tmp_path: Path
 ) -> None:
-    """Nobody would see it there."""
+    """A warning in that thread would be invisible."""
     (tmp_path / "other").mkdir()
-    heard = threading.Event()
-    session["worst"].inspect(lambda epoch, changes: heard.set())
+    loaded = threading.Event()
+    session["worst"].inspect(lambda epoch, changes: loaded.set())
     with (
-        watching(session, folder) as watch,
+        watch_folder(session, folder) as watch,
         nosync_nb.watch(tmp_path / "other" / "*", session.inputs["worst"]),
     ):
         put(folder / "1.csv", BAD)
         in_thread(watch.look)
         put(tmp_path / "other" / "1.csv", GOOD)
-        assert heard.wait(60)
+        assert loaded.wait(60)
         with pytest.warns(UserWarning, match="was not loaded"):
             session.commit()
 
 
-def test_a_notebook_hears_of_a_refused_file_at_once_and_python_warns_of_nothing(
+def test_refused_file_is_reported_to_a_notebook_once_instead_of_a_warning(
     session: Session, folder: Path
 ) -> None:
-    heard: list[str] = []
-    session.on_notice(heard.append)
-    with warnings.catch_warnings(record=True) as warned, watching(session, folder) as watch:
+    notices: list[str] = []
+    session.on_notice(notices.append)
+    with warnings.catch_warnings(record=True) as warned, watch_folder(session, folder) as watch:
         warnings.simplefilter("always")
         put(folder / "1.csv", BAD)
         in_thread(watch.look)
         in_thread(watch.look)
-        assert [each.startswith(f"'{folder}/1.csv' was not loaded") for each in heard] == [True]
+        assert [each.startswith(f"'{folder}/1.csv' was not loaded") for each in notices] == [True]
         session.commit()
-    assert (len(heard), warned) == (1, [])
+    assert (len(notices), warned) == (1, [])
 
 
-def test_a_folder_that_cannot_be_looked_at_is_reported_once_until_it_can(
+def test_unreadable_folder_is_reported_once(
     session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard: list[str] = []
-    looked = threading.Semaphore(0)
-    session.on_notice(heard.append)
+    notices: list[str] = []
+    attempts = threading.Semaphore(0)
+    session.on_notice(notices.append)
 
     def refuse(watch: FolderWatch) -> int:
-        looked.release()
+        attempts.release()
         raise OSError("no such device")
 
     with nosync_nb.watch(folder / "*", session.inputs["flights"]):
         monkeypatch.setattr(FolderWatch, "look", refuse)
         for _ in range(3):
-            assert looked.acquire(timeout=60)
-    assert heard == [f"watching '{folder}/*': no such device"]
+            assert attempts.acquire(timeout=60)
+    assert notices == [f"watching '{folder}/*': no such device"]

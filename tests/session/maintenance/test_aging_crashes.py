@@ -1,8 +1,8 @@
 """Crashes while history is downsampled and files are deleted.
 
-Whatever was done by then: every epoch that can be read is as it was, every other one says so with
-those that are near, a pin is kept. Who goes on has the same past in the end as if nothing had come
-between, and no file stays that nothing names.
+After a crash at any step, every readable epoch has its rows, every other one names the nearest
+readable epochs, and a pin is retained. Continuing from there ends with the same past as without the
+crash, and without unreferenced files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nosync_nb.store.log.owner import HostIdentity
 EPOCHS, PINNED = 60, 7
 
 pytestmark = [
-    pytest.mark.usefixtures("own_key", "small"),
+    pytest.mark.usefixtures("own_key", "single_threaded"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -38,8 +38,8 @@ Opens = Callable[[Files], Session]
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing happens in other threads, little is a file or a merge, each opening is a new boot."""
+def single_threaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs nothing in other threads, makes small files, and makes each opening a new boot."""
     boots, identity = itertools.count(), HostIdentity.identity
     monkeypatch.setattr(
         HostIdentity, "identity", lambda self: identity(self)._replace(boot=f"boot {next(boots)}")
@@ -53,8 +53,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opens:
-    """Opens the log of the test on another disk, from whoever had it."""
+def open_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opens:
+    """Opens the log of the test on another disk, and takes it over."""
     return opener(monkeypatch, tmp_path / "log", left=True)
 
 
@@ -66,7 +66,7 @@ def commit(session: Session) -> None:
     session.commit()
 
 
-def prepared(session: Session) -> None:
+def prepare_log(session: Session) -> None:
     numbers = session.input("numbers", "x bigint")
     session.stage("sums", numbers.group_by().agg(n="count(*)", total="sum(x)"))
     while session.now < EPOCHS:
@@ -76,69 +76,69 @@ def prepared(session: Session) -> None:
     session.pin(PINNED, "mine")
 
 
-def merged(session: Session) -> None:
+def merge_all(session: Session) -> None:
     for number in list(traces_of(session)):
         merge_trace(session, number)
 
 
-def thinned(session: Session) -> Iterator[None]:
-    """Less of the past is kept; with the third checkpoint what it lay in is deleted."""
+def shorten_retention(session: Session) -> Iterator[None]:
+    """Shortens the retention; the third checkpoint deletes the files of the past."""
     session.retain = 2
     yield
     for _ in range(3):
         commit(session)
-        merged(session)
+        merge_all(session)
         checkpoint_now(session)
         yield
 
 
-def readable(session: Session) -> list[int]:
-    """The epochs that can be read, each of which is right; all others say so."""
-    there = [each for some in session["numbers"].history() for each in some]
+def readable_epochs(session: Session) -> list[int]:
+    """Returns the readable epochs and checks their rows; all others raise with a hint."""
+    readable_epochs = [each for some in session["numbers"].history() for each in some]
     for epoch in range(session.now + 1):
-        if epoch not in there:
-            with pytest.raises(TimeError) as told:
+        if epoch not in readable_epochs:
+            with pytest.raises(TimeError) as raised:
                 session["numbers"].rows(at=epoch)
-            assert "nearest epochs" in str(told.value.hint)
+            assert "nearest epochs" in str(raised.value.hint)
             continue
         wanted = [*range(max(1, epoch - 9), epoch + 1)]
         assert [row.x for row in session["numbers"].rows(at=epoch)] == wanted, epoch
         ((count, total),) = session["sums"].rows(at=epoch)
         assert (count, total or 0) == (len(wanted), sum(wanted)), epoch
-    return there
+    return readable_epochs
 
 
-def check(session: Session) -> None:
-    """Goes on to the end, whatever was done: then the past and the files are those of anybody."""
-    there = readable(session)
-    assert {PINNED, session.now} <= {*there}
+def check_and_finish(session: Session) -> None:
+    """Continues to the end, and checks that past and files equal those without a crash."""
+    readable = readable_epochs(session)
+    assert {PINNED, session.now} <= {*readable}
     assert session.now >= EPOCHS
-    assert len(there) in (session.now + 1, *range(1, 40)), len(there)
+    assert len(readable) in (session.now + 1, *range(1, 40)), len(readable)
     assert session.verify().whole
-    for _ in thinned(session):
+    for _ in shorten_retention(session):
         pass
-    assert len(readable(session)) < 40
-    assert PINNED in readable(session)
+    assert len(readable_epochs(session)) < 40
+    assert PINNED in readable_epochs(session)
     inner = {os.path.join(session.path, each) for each in FOLDERS.values()}
-    there_now = {name for each in inner if os.path.isdir(each) for name in os.listdir(each)}
-    assert there_now <= services_of(session).publisher.named_files
+    files = {name for each in inner if os.path.isdir(each) for name in os.listdir(each)}
+    assert files <= services_of(session).publisher.named_files
 
 
 @pytest.fixture
-def kept(on: Opens, tmp_path: Path) -> Path:
-    """The log before anything of its past is let go, to be copied."""
-    with on(HastyFiles()) as session:
-        prepared(session)
+def saved_log(open_on: Opens, tmp_path: Path) -> Path:
+    """The log before its history is thinned."""
+    with open_on(HastyFiles()) as session:
+        prepare_log(session)
     return (tmp_path / "log").rename(tmp_path / "kept")
 
 
-def steps_of(on: Opens, kept: Path, log: Path) -> tuple[int, set[str]]:
-    """How many steps of the disk there are, and what they do."""
-    shutil.copytree(kept, log)
+def steps_of(open_on: Opens, saved_log: Path, log: Path) -> tuple[int, set[str]]:
+    """Returns the number of disk steps, and their kinds."""
+    shutil.copytree(saved_log, log)
     disk = FaultyFiles()
-    session = on(disk)
+    session = open_on(disk)
     before = len(disk.steps)
-    for _ in thinned(session):
+    for _ in shorten_retention(session):
         pass
     steps = disk.steps[before:]
     session.close()
@@ -146,69 +146,69 @@ def steps_of(on: Opens, kept: Path, log: Path) -> tuple[int, set[str]]:
     return len(steps), {f"{step.action} {step.name.partition('-')[0]}" for step in steps}
 
 
-def cut_short(on: Opens, kept: Path, log: Path, at: int, phase: Phase) -> FaultyFiles:
-    """The disk of a log that is thinned until one of its steps; its process goes no further."""
-    shutil.copytree(kept, log)
+def crash_at(open_on: Opens, saved_log: Path, log: Path, at: int, phase: Phase) -> FaultyFiles:
+    """Thins a log until a crash at a step of its disk; returns the disk."""
+    shutil.copytree(saved_log, log)
     disk = FaultyFiles(seed=at)
-    session = on(disk)
+    session = open_on(disk)
     disk.crash_in(at, phase)
     with pytest.raises(Crash):
-        for _ in thinned(session):
+        for _ in shorten_retention(session):
             pass
     return disk
 
 
 @pytest.mark.fault(6)
 @pytest.mark.parametrize("phase", ["before", "inside", "after"])
-def test_a_process_that_dies_while_the_past_is_thinned_and_deleted(
-    on: Opens, kept: Path, tmp_path: Path, phase: Phase
+def test_crash_while_history_is_thinned_leaves_readable_epochs_right(
+    open_on: Opens, saved_log: Path, tmp_path: Path, phase: Phase
 ) -> None:
     log = tmp_path / "log"
-    steps, kinds = steps_of(on, kept, log)
+    steps, kinds = steps_of(open_on, saved_log, log)
     assert {"unlink segment", "rename checkpoint"} <= kinds
     deleted = [kind for kind in kinds if kind.startswith("unlink") and "segment" not in kind]
     assert deleted
     for at in range(1, steps + 1, tried(7, 1)):
-        disk = cut_short(on, kept, log, at, phase)
+        disk = crash_at(open_on, saved_log, log, at, phase)
         disk.go_on()
-        with on(HastyFiles()) as again:
-            check(again)
+        with open_on(HastyFiles()) as again:
+            check_and_finish(again)
         shutil.rmtree(log)
 
 
 @pytest.mark.fault(8)
 @pytest.mark.parametrize("phase", ["before", "after"])
-def test_power_that_fails_while_the_past_is_thinned_and_deleted(
-    on: Opens, kept: Path, tmp_path: Path, phase: Phase
+def test_power_loss_while_history_is_thinned_leaves_readable_epochs_right(
+    open_on: Opens, saved_log: Path, tmp_path: Path, phase: Phase
 ) -> None:
     log = tmp_path / "log"
-    steps, _ = steps_of(on, kept, log)
+    steps, _ = steps_of(open_on, saved_log, log)
     for at in range(1, steps + 1, tried(7, 1)):
-        disk = cut_short(on, kept, log, at, phase)
+        disk = crash_at(open_on, saved_log, log, at, phase)
         disk.lose_power(str(log))
-        with on(HastyFiles()) as again:
-            check(again)
+        with open_on(HastyFiles()) as again:
+            check_and_finish(again)
         shutil.rmtree(log)
 
 
 @pytest.mark.fault(6, 9)
-def test_a_checkpoint_that_nobody_goes_back_to_any_more_is_no_damage(
-    on: Opens, kept: Path, tmp_path: Path
+def test_superseded_checkpoint_that_reappears_is_no_damage(
+    open_on: Opens, saved_log: Path, tmp_path: Path
 ) -> None:
-    """It comes back with the power, or was left by who died: files that it names are deleted."""
+    """It reappears after a power loss or was left by a crash; files that it names are deleted."""
     log = tmp_path / "log"
-    shutil.copytree(kept, log)
-    with on(HastyFiles()) as session:
+    shutil.copytree(saved_log, log)
+    with open_on(HastyFiles()) as session:
         older = {path: path.read_bytes() for path in log.glob("checkpoint-*")}
         assert older
-        for _ in thinned(session):
+        for _ in shorten_retention(session):
             pass
         for path, data in older.items():
             assert not path.exists()
             path.write_bytes(data)
         assert session.verify().damage == ()
-    with on(HastyFiles()) as again:
+    with open_on(HastyFiles()) as again:
         assert not [path for path in older if path.exists()]
         assert len([*log.glob("checkpoint-*")]) == 2
         assert again.verify().damage == ()
-        check(again)
+        check_and_finish(again)

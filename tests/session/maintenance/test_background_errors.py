@@ -1,7 +1,7 @@
 """Errors of background work: each task with empty, one-row and large state.
 
-An error is reported once, names the task and the stage, refuses nothing, and stops only what
-depends on it. The same task is tried again later, and until it succeeds it is listed.
+An error is reported once, names the task and the stage, refuses no call, and stops only dependent
+work. The task is retried later, and is listed until it succeeds.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ ROUNDS = 3
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers of a few hundred bytes lie in files."""
+def spill_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spills layers of a few hundred bytes to files."""
     monkeypatch.setattr(store, "SPILL_BYTES", 800)
     monkeypatch.setattr(store, "SETTLED_BYTES", 200)
 
@@ -59,7 +59,7 @@ def define(session: Session) -> None:
 
 
 def feed(session: Session, count: int) -> None:
-    """Epochs after which an input has so many rows; some bring nothing, some end what was there."""
+    """Commits epochs after which the input has `count` rows; some are empty, some remove all."""
     data = session.inputs["data"]
     for _ in range(ROUNDS):
         data.insert([(k, session.now) for k in range(max(count, 1))])
@@ -71,16 +71,16 @@ def feed(session: Session, count: int) -> None:
     session.commit()
 
 
-def past(session: Session) -> dict[str, dict[int, list[Any]]]:
-    """Every collection at each epoch that can be read."""
+def past_rows(session: Session) -> dict[str, dict[int, list[Any]]]:
+    """The rows of every collection at each readable epoch."""
     return {
         name: {e: sorted(session[name].rows(e)) for each in session[name].history() for e in each}
         for name in NAMES
     }
 
 
-def scratch(rows: list[Any]) -> dict[str, list[Any]]:
-    """What every collection is if it is computed from the rows of the input."""
+def from_scratch(rows: list[Any]) -> dict[str, list[Any]]:
+    """The rows of every collection, computed from the rows of the input."""
     totals: dict[int, int] = {}
     for k, v in rows:
         totals[k] = totals.get(k, 0) + v
@@ -93,10 +93,10 @@ def scratch(rows: list[Any]) -> dict[str, list[Any]]:
     }
 
 
-def is_right(session: Session) -> None:
-    found = past(session)
+def check_past(session: Session) -> None:
+    found = past_rows(session)
     for epoch, rows in found["data"].items():
-        expected = scratch([tuple(row) for row in rows])
+        expected = from_scratch([tuple(row) for row in rows])
         for name in NAMES:
             if epoch in found[name]:
                 assert [tuple(r) for r in found[name][epoch]] == expected[name], (name, epoch)
@@ -110,14 +110,14 @@ def submit(session: Session, task: Callable[[], Any], name: str) -> None:
     services_of(session).worker.submit(object(), task, name=name)
 
 
-def merged(session: Session) -> None:
+def merge_all(session: Session) -> None:
     for number in traces_of(session):
         submit(session, lambda number=number: merge_trace(session, number), "merging")
     services_of(session).upkeep.plan_merges(traces_of(session))
 
 
-def proposed(session: Session) -> None:
-    """Merges that the keeper was asked for, of which nothing came."""
+def lose_proposals(session: Session) -> None:
+    """Requests merges from the keeper, which are lost."""
     proposals = services_of(session).replication.merges.proposals
     for number, trace in traces_of(session).items():
         for layer in trace.layers:
@@ -127,51 +127,51 @@ def proposed(session: Session) -> None:
     proposals.lose()
 
 
-def checkpointed(session: Session) -> None:
+def plan_checkpoint(session: Session) -> None:
     lose_patience(session)
     services_of(session).upkeep.plan_checkpoint()
 
 
-def summed_up(session: Session) -> None:
-    """The past of stages in memory, of which a restart would not bring back so much."""
+def shorten_memory_history(session: Session) -> None:
+    """Lowers replay_rows, so that the history of memory stages is combined."""
     session.replay_rows = 3
-    checkpointed(session)
+    plan_checkpoint(session)
 
 
-def tidied(session: Session) -> None:
-    """So many packs that sums over them are written."""
+def combine_packs(session: Session) -> None:
+    """Writes enough packs that sums over them are written."""
     for epoch in range(17):
         session.inputs["data"].insert([(1, epoch)])
         session.inputs["data"].remove([(1, epoch)])
         session.commit()
-        checkpointed(session)
+        plan_checkpoint(session)
         drain_background(session)
 
 
-def thinned(session: Session) -> None:
+def shorten_retention(session: Session) -> None:
     session.retain = 4
-    tidied(session)
+    combine_packs(session)
 
 
-def fitted(session: Session) -> None:
-    checkpointed(session)
+def reduce_budget(session: Session) -> None:
+    plan_checkpoint(session)
     drain_background(session)
     session.budget = disk_usage.minimum_bytes(services_of(session).publisher) + 1000
-    tidied(session)
+    combine_packs(session)
 
 
-def gave_back(session: Session) -> None:
+def return_memory(session: Session) -> None:
     services_of(session).upkeep.plan_giving_back()
 
 
-def rebuilt(session: Session) -> None:
-    checkpointed(session)
+def rebuild_state(session: Session) -> None:
+    plan_checkpoint(session)
     drain_background(session)
     session.rewind(to=session.now - 2)
 
 
-def scaled(session: Session) -> None:
-    """What a backlog of replicas makes of stages, and the way back."""
+def demote_and_restore(session: Session) -> None:
+    """Demotes stages as a backlog of replicas does, and restores them."""
     owners = services_of(session)
 
     def change() -> None:
@@ -184,41 +184,41 @@ def scaled(session: Session) -> None:
 
 
 TASKS = {
-    "merges": merged,
-    "merges of the keeper": proposed,
-    "checkpoint and packing": checkpointed,
-    "sums of the past in memory": summed_up,
-    "sums of packs": tidied,
-    "thinning": thinned,
-    "budget": fitted,
-    "memory": gave_back,
-    "operator state": rebuilt,
-    "scaling": scaled,
+    "merges": merge_all,
+    "merges of the keeper": lose_proposals,
+    "checkpoint and packing": plan_checkpoint,
+    "sums of the past in memory": shorten_memory_history,
+    "sums of packs": combine_packs,
+    "thinning": shorten_retention,
+    "budget": reduce_budget,
+    "memory": return_memory,
+    "operator state": rebuild_state,
+    "scaling": demote_and_restore,
 }
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("task", TASKS)
-def test_a_background_task_succeeds_whatever_there_is(task: str, size: str, tmp_path: Path) -> None:
+def test_background_task_succeeds_with_any_state(task: str, size: str, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         define(session)
         feed(session, SIZES[size])
         TASKS[task](session)
         settle_background(session)
         assert services_of(session).worker.failures.failed_tasks() == ()
-        is_right(session)
+        check_past(session)
         feed(session, SIZES[size])
-        TASKS[task](session)  # what was done is done again
+        TASKS[task](session)
         settle_background(session)
-        is_right(session)
+        check_past(session)
     with nosync_nb.open(tmp_path / "log") as session:
-        is_right(session)
+        check_past(session)
         feed(session, SIZES[size])
-        is_right(session)
+        check_past(session)
 
 
-def test_the_past_of_a_stage_in_memory_that_is_empty_is_summed_up(tmp_path: Path) -> None:
-    """The sum of no changes: those of the stage's first epochs cancel one another."""
+def test_history_of_an_empty_memory_stage_is_combined(tmp_path: Path) -> None:
+    """The changes of its first epochs cancel out."""
     with nosync_nb.open(tmp_path / "log") as session:
         session.replay_rows = 5
         data = session.input("data", "k bigint")
@@ -248,10 +248,10 @@ class Fault(NamedTuple):
     """A step that raises.
 
     Attributes:
-        step: where it is, and its name.
-        task: which background work meets it.
-        named: what the report says.
-        checkpoint: whether a checkpoint is written all the same.
+        step: owner and name of the function that raises.
+        task: the background work that calls it.
+        named: start of the report.
+        checkpoint: True if a checkpoint is written nevertheless.
     """
 
     step: tuple[Any, str]
@@ -260,48 +260,54 @@ class Fault(NamedTuple):
     checkpoint: bool | None = None
 
 
-def grown(session: Session) -> None:
-    """Epochs whose layers are due to be merged."""
+def make_layers(session: Session) -> None:
+    """Commits epochs whose layers are due to be merged."""
     feed(session, SIZES["large"])
     services_of(session).upkeep.plan_merges(traces_of(session))
 
 
-def bounded(session: Session) -> None:
+def set_budget(session: Session) -> None:
     services_of(session).retaining.bound("1 GB")
-    checkpointed(session)
+    plan_checkpoint(session)
 
 
 FAULTS = {
-    "merge": Fault((maintenance, "merge_ranges"), grown, "merging the layers of (stage|input) '"),
+    "merge": Fault(
+        (maintenance, "merge_ranges"), make_layers, "merging the layers of (stage|input) '"
+    ),
     "proposal": Fault(
-        (maintenance, "merge_ranges"), proposed, "merging the layers of (stage|input) '"
+        (maintenance, "merge_ranges"), lose_proposals, "merging the layers of (stage|input) '"
     ),
     "packing": Fault(
         (pack_plans, "sections_of"),
-        checkpointed,
+        plan_checkpoint,
         r"writing a checkpoint: .*\(while packing (stage|input) '",
         checkpoint=False,
     ),
     "settling": Fault(
         (Store, "write_layers"),
-        checkpointed,
+        plan_checkpoint,
         r"writing a checkpoint: .*\(while writing (stage|input) '.* to files\)",
         checkpoint=False,
     ),
     "checkpoint": Fault(
-        (Store, "checkpoint_payload"), checkpointed, "writing a checkpoint: ", checkpoint=False
+        (Store, "checkpoint_payload"), plan_checkpoint, "writing a checkpoint: ", checkpoint=False
     ),
     "sum": Fault(
-        (History, "shorten"), summed_up, "combining the history of stage 'kept': ", checkpoint=True
-    ),
-    "thinning": Fault((History, "tidy"), checkpointed, "downsampling history: ", checkpoint=True),
-    "budget": Fault(
-        (disk_usage, "over_budget"),
-        bounded,
-        "reducing history to the budget: ",
+        (History, "shorten"),
+        shorten_memory_history,
+        "combining the history of stage 'kept': ",
         checkpoint=True,
     ),
-    "memory": Fault((maintenance, "release_memory"), gave_back, "returning memory to the system: "),
+    "thinning": Fault(
+        (History, "tidy"), plan_checkpoint, "downsampling history: ", checkpoint=True
+    ),
+    "budget": Fault(
+        (disk_usage, "over_budget"), set_budget, "reducing history to the budget: ", checkpoint=True
+    ),
+    "memory": Fault(
+        (maintenance, "release_memory"), return_memory, "returning memory to the system: "
+    ),
 }
 ERRORS = [
     RuntimeError("a fault of ours"),
@@ -310,15 +316,15 @@ ERRORS = [
 ]
 
 
-def noted(act: Callable[[], Any]) -> list[str]:
-    """What a call warns of."""
+def warnings_of(act: Callable[[], Any]) -> list[str]:
+    """Returns the warnings of a call."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         act()
     return [str(each.message) for each in caught]
 
 
-def one_more(session: Session) -> int:
+def commit_one(session: Session) -> int:
     session.inputs["data"].insert([(1000, session.now)])
     return session.commit()
 
@@ -333,13 +339,13 @@ def one_more(session: Session) -> int:
         if SOAK or turn == number % len(ERRORS)
     ],
 )
-def test_an_error_in_the_background_is_reported_once_and_stops_what_depends_on_it_alone(
+def test_background_error_is_reported_once_and_stops_only_dependent_work(
     name: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = FAULTS[name]
     monkeypatch.setattr(maintenance, "PATIENCE_FRAMES", 8)
 
-    def fails(*_: Any, **__: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise type(error)(*error.args)
 
     with nosync_nb.open(tmp_path / "log") as session:
@@ -349,42 +355,44 @@ def test_an_error_in_the_background_is_reported_once_and_stops_what_depends_on_i
         owners.worker.settle()
         before, merges = works["checkpoints"], works["merges"]
         with monkeypatch.context() as patch:
-            patch.setattr(*fault.step, fails)
-            told = noted(lambda: fault.task(session))
+            patch.setattr(*fault.step, fail)
+            reports = warnings_of(lambda: fault.task(session))
             owners.worker.drain()
-            told += noted(lambda: one_more(session))
-            assert re.match(f"background work failed: {fault.named}", told[0]), told[0]
-            assert "\nHint: " in told[0]
+            reports += warnings_of(lambda: commit_one(session))
+            assert re.match(f"background work failed: {fault.named}", reports[0]), reports[0]
+            assert "\nHint: " in reports[0]
             if fault.checkpoint is not None:
                 assert (works["checkpoints"] > before) == fault.checkpoint
             lose_patience(session)
-            told += noted(lambda: fault.task(session))
+            reports += warnings_of(lambda: fault.task(session))
             owners.worker.drain()
-            told += noted(lambda: one_more(session))
+            reports += warnings_of(lambda: commit_one(session))
             owners.worker.drain()
-            told += [failure.warning for failure in owners.worker.failures.take_unreported()]
-            assert len(told) == len(owners.worker.failures.failed_tasks()), "each was reported once"
+            reports += [failure.warning for failure in owners.worker.failures.take_unreported()]
+            assert len(reports) == len(owners.worker.failures.failed_tasks()), (
+                "each was reported once"
+            )
             if name not in ("merge", "proposal"):
                 feed(session, 30)
-                merged(session)
+                merge_all(session)
                 owners.worker.drain()
-                assert works["merges"] > merges, "merges go on"
+                assert works["merges"] > merges, "merges continue"
         for _ in range(9):
-            one_more(session)
+            commit_one(session)
         lose_patience(session)
         fault.task(session)
         owners.worker.drain()
         feed(session, SIZES["large"])
-        merged(session)
+        merge_all(session)
         owners.worker.drain()
-        assert owners.worker.failures.failed_tasks() == (), "it was done at last"
-        is_right(session)
+        assert owners.worker.failures.failed_tasks() == (), "the task succeeded at last"
+        check_past(session)
     with nosync_nb.open(tmp_path / "log") as session:
-        is_right(session)
+        check_past(session)
 
 
 @pytest.mark.fault(16)
-def test_an_error_of_the_log_itself_stops_commits_whatever_becomes_of_background_work(
+def test_log_error_stops_commits_besides_background_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -400,40 +408,40 @@ def test_an_error_of_the_log_itself_stops_commits_whatever_becomes_of_background
             drain_background(session)
             now = session.now
             with pytest.raises(DurabilityError, match="the disk is full"):
-                one_more(session)
+                commit_one(session)
             assert session.now == now
         with pytest.warns(UserWarning, match="writing a checkpoint: the disk is full"):
             assert session.commit() == now + 1
-        is_right(session)
+        check_past(session)
 
 
-def test_a_failed_checkpoint_is_tried_again_when_the_log_has_grown(
+def test_failed_checkpoint_is_retried_after_the_log_has_grown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "PATIENCE_FRAMES", 5)
     monkeypatch.setattr("nosync_nb.store.log.checkpoint.FRAMES_MAX", 3)
-    tried: list[int] = []
+    attempts: list[int] = []
     real = Store.checkpoint_payload
 
-    def fails(*_: Any) -> Any:
-        tried.append(session.now)
+    def fail(*_: Any) -> Any:
+        attempts.append(session.now)
         raise RuntimeError("a fault of ours")
 
     with nosync_nb.open(tmp_path / "log") as session:
         define(session)
-        monkeypatch.setattr(Store, "checkpoint_payload", fails)
-        told = []
+        monkeypatch.setattr(Store, "checkpoint_payload", fail)
+        reports = []
         for _ in range(12):
-            told += noted(lambda: one_more(session))
+            reports += warnings_of(lambda: commit_one(session))
             drain_background(session)
-        assert len(told) == 1
-        assert 2 <= len(tried) <= 3
+        assert len(reports) == 1
+        assert 2 <= len(attempts) <= 3
         (failure,) = services_of(session).worker.failures.failed_tasks()
-        assert failure.times == len(tried)
+        assert failure.times == len(attempts)
         assert f"failed at {failure}".count("writing a checkpoint") == 1
         monkeypatch.setattr(Store, "checkpoint_payload", real)
         for _ in range(12):
-            one_more(session)
+            commit_one(session)
             drain_background(session)
         assert services_of(session).worker.failures.failed_tasks() == ()
         assert session.stats["checkpoints"] > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +23,14 @@ from nosync_nb.store.retention_policy import Retention
 from nosync_nb.trace.history.pack_plans import RecutPlan
 
 
-@pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Session]]:
-    """Opens a log whose segments are small, so that the past is most of it."""
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes segments small, so that history is most of a log."""
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 16 << 10)
-    sessions: list[Session] = []
-
-    def again(**options: Any) -> Session:
-        sessions.append(nosync_nb.open(tmp_path / "log", **options))
-        return sessions[-1]
-
-    yield again
-    for each in sessions:
-        each.close()
 
 
-def filled(session: Session, epochs: int, *, every: int = 100) -> Session:
-    """Each epoch brings ten rows, and takes away those of before."""
+def fill(session: Session, epochs: int, *, every: int = 100) -> Session:
+    """Commits epochs that insert ten rows and remove those of the previous epoch."""
     numbers = session.input("numbers", "x bigint, e bigint")
     for epoch in range(session.now + 1, epochs + 1):
         numbers.insert(rows_at(epoch))
@@ -60,74 +51,72 @@ def checkpoint(session: Session) -> None:
     checkpoint_now(session)
 
 
-def taken(session: Session) -> DiskUsage:
+def usage_of(session: Session) -> DiskUsage:
     drain_background(session)
     return disk_usage.measure_disk_usage(services_of(session).publisher)
 
 
-def readable(session: Session) -> list[int]:
-    """The epochs that can be read, each of which is right."""
+def readable_epochs(session: Session) -> list[int]:
+    """Returns the readable epochs, and checks their rows."""
     epochs = [e for each in session["numbers"].history() for e in each]
     for epoch in epochs:
         assert sorted(map(tuple, session["numbers"].rows(at=epoch))) == rows_at(epoch)
     return epochs
 
 
-def test_a_log_beyond_its_budget_keeps_less_of_its_past(opened: Callable[..., Session]) -> None:
-    session = filled(opened(), 1000)
+def test_log_above_its_budget_thins_its_history(opened: Callable[..., Session]) -> None:
+    session = fill(opened(), 1000)
     session.pin(123, "mine")
-    before = taken(session)
+    before = usage_of(session)
     assert before.history > 2 * (before.live + before.log)
     budget = before.live + before.log + before.history // 4
     session.budget = budget
     assert session.budget == budget
-    assert taken(session).own <= budget
-    assert len(readable(session)) < 500
-    assert {123, 1000} <= {*readable(session)}
+    assert usage_of(session).own <= budget
+    assert len(readable_epochs(session)) < 500
+    assert {123, 1000} <= {*readable_epochs(session)}
     session.close()
     again = opened()
     assert again.budget == budget
-    assert {123, 1000} <= {*readable(again)}
+    assert {123, 1000} <= {*readable_epochs(again)}
     assert again.verify().whole
 
 
-def test_what_is_let_go_is_gone_from_the_disk_after_a_few_epochs(
-    opened: Callable[..., Session],
-) -> None:
-    session = filled(opened(), 1000)
-    before = taken(session)
+def test_thinned_history_is_deleted_after_a_few_epochs(opened: Callable[..., Session]) -> None:
+    session = fill(opened(), 1000)
+    before = usage_of(session)
     session.budget = before.live + before.log + before.history // 2
     for epoch in range(1001, 1006):
-        filled(session, epoch)
+        fill(session, epoch)
         drain_background(session)
-    after = taken(session)
+    after = usage_of(session)
     assert after.garbage == 0
     assert after.total <= session.budget + after.log
 
 
-def test_the_oldest_past_gives_way_first(opened: Callable[..., Session]) -> None:
-    session = filled(opened(), 1000)
-    before = taken(session)
+def test_oldest_history_is_thinned_first(opened: Callable[..., Session]) -> None:
+    session = fill(opened(), 1000)
+    before = usage_of(session)
     session.budget = before.live + before.history * 4 // 5
-    assert taken(session).own <= session.budget
-    epochs = readable(session)
+    assert usage_of(session).own <= session.budget
+    epochs = readable_epochs(session)
     assert {*range(850, 1001)} <= {*epochs}
     assert len([epoch for epoch in epochs if epoch < 500]) < 450
 
 
-def test_a_budget_below_the_state_of_now_is_refused_and_nothing_is_let_go(
+def test_budget_below_the_current_state_is_refused_and_thins_nothing(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = filled(opened(), 300)
+    session = fill(opened(), 300)
     session.budget = "1 GB"
-    measured: list[int] = []  # merges go on meanwhile: what counts is what was measured then
+    measured: list[int] = []  # concurrent merges change the size, so record what was measured
 
-    def least(publisher: Publisher) -> int:
-        measured.append(was(publisher))
+    def measure(publisher: Publisher) -> int:
+        measured.append(real(publisher))
         return measured[-1]
 
-    was = disk_usage.minimum_bytes
-    monkeypatch.setattr(disk_usage, "minimum_bytes", least)
+    real = disk_usage.minimum_bytes
+    monkeypatch.setattr(disk_usage, "minimum_bytes", measure)
     with pytest.raises(SchemaError, match="is less than the current state") as error:
         session.budget = "2 kB"
     need = retention_policy.size_text(measured.pop())
@@ -135,13 +124,13 @@ def test_a_budget_below_the_state_of_now_is_refused_and_nothing_is_let_go(
     assert need in str(error.value)
     assert f"at least {need}" in str(error.value.hint)
     assert session.budget == 10**9
-    assert readable(session) == list(range(301))
+    assert readable_epochs(session) == list(range(301))
     session.budget = None
     assert session.budget is None
 
 
 @pytest.mark.parametrize("asked", [0, -1, 1.5, True, "", "much", "3 parrots", "0 MB", "-2 GB", []])
-def test_what_is_no_size_is_refused(opened: Callable[..., Session], asked: Any) -> None:
+def test_invalid_budget_is_refused(opened: Callable[..., Session], asked: Any) -> None:
     session = opened()
     with pytest.raises(SchemaError, match="budget=") as error:
         session.budget = asked
@@ -149,9 +138,9 @@ def test_what_is_no_size_is_refused(opened: Callable[..., Session], asked: Any) 
     assert session.budget is None
 
 
-def test_a_size_is_read_as_it_is_written() -> None:
-    for asked, size in (("2 GB", 2 * 10**9), ("1.5 MiB", 3 << 19), ("7", 7), (12, 12)):
-        assert retention_policy.parse_budget(asked) == size
+def test_sizes_are_parsed_and_formatted() -> None:
+    for text, size in (("2 GB", 2 * 10**9), ("1.5 MiB", 3 << 19), ("7", 7), (12, 12)):
+        assert retention_policy.parse_budget(text) == size
     assert [retention_policy.size_text(n) for n in (999, 1000, 1001, 10**9)] == [
         "999 B",
         "1.0 kB",
@@ -160,7 +149,7 @@ def test_a_size_is_read_as_it_is_written() -> None:
     ]
 
 
-def test_the_least_and_the_greatest_budget_are_accepted() -> None:
+def test_limits_of_a_budget() -> None:
     assert retention_policy.parse_budget(1) == retention_policy.parse_budget("1 B") == 1
     assert retention_policy.parse_budget(f"{2**20} TiB") == retention_policy.parse_budget(2**60)
     with pytest.raises(SchemaError, match="budget="):
@@ -191,7 +180,7 @@ def test_removed_limits_raise_with_a_limit_in_bytes_to_type(
     session.budget = typed[1]
 
 
-def test_a_log_that_records_removed_limits_opens_ignores_them_and_reports_it_once(
+def test_recorded_limits_of_an_older_release_are_ignored_and_reported_once(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     current = Retention.to_json
@@ -204,7 +193,7 @@ def test_a_log_that_records_removed_limits_opens_ignores_them_and_reports_it_onc
 
     with monkeypatch.context() as older_release:
         older_release.setattr(Retention, "to_json", to_json)
-        session = filled(opened(), 300, every=30)
+        session = fill(opened(), 300, every=30)
         assert "bounds" in services_of(session).publisher.catalog
         session.close()
     reader = opened(mode="r")
@@ -214,35 +203,33 @@ def test_a_log_that_records_removed_limits_opens_ignores_them_and_reports_it_onc
     assert len(notes(again)) == 1
     assert again.budget is None
     assert again.recovery.recomputed == 0
-    filled(again, 400, every=30)
-    assert readable(again) == list(range(401))  # although there are more than two files
+    fill(again, 400, every=30)
+    assert readable_epochs(again) == list(range(401))  # although there are more than two files
     again.budget = None  # the remedy of the note
     again.close()
     assert notes(opened()) == []
 
 
-def test_a_budget_is_said_when_a_log_is_opened_by_who_writes(
-    opened: Callable[..., Session],
-) -> None:
+def test_budget_can_be_set_at_opening_by_the_writer(opened: Callable[..., Session]) -> None:
     assert opened(budget="2 GB").budget == 2 * 10**9
     assert opened(budget="none").budget is None
     with pytest.raises(SchemaError, match="the session that writes"):
         opened(mode="r", budget="2 GB")
 
 
-@pytest.mark.parametrize("said", ["pin", "budget"])
-def test_what_is_said_while_the_past_gives_way_holds(
-    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, said: str
+@pytest.mark.parametrize("setting", ["pin", "budget"])
+def test_pin_or_budget_set_during_thinning_takes_effect(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    session = filled(opened(), 600)
-    before = taken(session)
+    session = fill(opened(), 600)
+    before = usage_of(session)
     real, performed = RecutPlan.perform, []
 
     def perform(self: RecutPlan, *arguments: Any) -> Any:
         made = real(self, *arguments)
         if not performed:
             performed.append(self)
-            if said == "pin":
+            if setting == "pin":
                 session.pin(20, "mine")
             else:
                 session.budget = None
@@ -251,17 +238,17 @@ def test_what_is_said_while_the_past_gives_way_holds(
     with monkeypatch.context() as patch:
         patch.setattr(RecutPlan, "perform", perform)
         session.budget = before.live + before.log + before.history // 8
-        taken(session)
-    epochs = readable(session)
+        usage_of(session)
+    epochs = readable_epochs(session)
     assert 20 in epochs
-    assert (epochs == list(range(601))) == (said == "budget")
+    assert (epochs == list(range(601))) == (setting == "budget")
 
 
-def test_a_kill_while_the_past_gives_way_leaves_all_that_is_said_to_be_there(
+def test_kill_while_a_budget_is_applied_leaves_readable_epochs_right(
     tmp_path: Path, opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = filled(opened(), 300)
-    before = taken(session)
+    session = fill(opened(), 300)
+    before = usage_of(session)
     copies: list[Path] = []
     real = Files.replace
 
@@ -275,10 +262,10 @@ def test_a_kill_while_the_past_gives_way_leaves_all_that_is_said_to_be_there(
         patch.setattr(Files, "replace", replace)
         session.budget = before.live + before.log + before.history // 4
         for epoch in (301, 302, 303):
-            filled(session, epoch)
+            fill(session, epoch)
             drain_background(session)
     assert len(copies) >= 3
     for copy in copies:
         with nosync_nb.open(copy, takeover=True) as again:
-            assert again.now in readable(again)
+            assert again.now in readable_epochs(again)
         shutil.rmtree(copy)

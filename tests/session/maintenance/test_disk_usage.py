@@ -17,12 +17,12 @@ from nosync_nb.session.maintenance.disk_usage import DiskUsage, measure_disk_usa
 from nosync_nb.session.state.worker import BackgroundWorker
 
 
-def below(folder: Path) -> dict[str, int]:
+def sizes_below(folder: Path) -> dict[str, int]:
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): path.stat().st_size for path in paths}
 
 
-def test_each_file_counts_once_for_what_it_is_for(tmp_path: Path) -> None:
+def test_each_file_counts_once_for_its_purpose(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with nosync_nb.open(log) as session:
         numbers = session.input("numbers", "x bigint")
@@ -41,7 +41,7 @@ def test_each_file_counts_once_for_what_it_is_for(tmp_path: Path) -> None:
         os.link(part, other / part.name)
         (other / "own").write_bytes(b"x" * 77)
         found = measure_disk_usage(services_of(session).publisher)
-        sizes = below(log)
+        sizes = sizes_below(log)
         assert found.branches == 77
         assert found.garbage >= 1000
         assert found.live > 100_000
@@ -51,17 +51,17 @@ def test_each_file_counts_once_for_what_it_is_for(tmp_path: Path) -> None:
         assert found.files == len(sizes) - 1
 
 
-def test_an_empty_log_takes_little(tmp_path: Path) -> None:
+def test_usage_of_an_empty_log_is_its_log_files(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         found = measure_disk_usage(services_of(session).publisher)
     assert found == DiskUsage(log=found.log, files=found.files)
     assert found.log > 0
 
 
-def test_of_the_merges_that_are_due_that_comes_first_which_saves_most_for_what_it_writes(
+def test_merge_with_the_best_gain_per_written_byte_runs_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merged: list[int] = []
+    order: list[int] = []
     waiting: list[Callable[[], None]] = []
     monkeypatch.setattr(
         BackgroundWorker, "submit", lambda _, key, task, **_later: waiting.append(task)
@@ -75,20 +75,20 @@ def test_of_the_merges_that_are_due_that_comes_first_which_saves_most_for_what_i
                 session.commit()
             numbers[name] = next(iter(graph_of(session).named[name].traces.values()))
         monkeypatch.setattr(
-            type(services_of(session).upkeep), "merge", lambda _, n: merged.append(n)
+            type(services_of(session).upkeep), "merge", lambda _, n: order.append(n)
         )
         waiting.clear()
         services_of(session).upkeep.plan_merges(numbers.values())
         assert len(waiting) == 3
         for task in waiting:
             task()
-        assert merged == [numbers[name] for name in ("small", "middle", "large")]
+        assert order == [numbers[name] for name in ("small", "middle", "large")]
 
 
-def test_what_is_due_is_merged_although_another_trace_was_due_again_meanwhile(
+def test_due_merge_is_not_starved_by_another_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merged: list[int] = []
+    order: list[int] = []
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = {}
         for name, rows in (("large", 40_000), ("small", 2000)):
@@ -101,15 +101,15 @@ def test_what_is_due_is_merged_although_another_trace_was_due_again_meanwhile(
         worker.drain()
 
         def merge(_: object, number: int) -> None:
-            merged.append(number)
-            if len(merged) == 1:  # a commit meanwhile, whose merge waits already
+            order.append(number)
+            if len(order) == 1:  # a concurrent commit, whose merge is queued already
                 upkeep.plan_merges([number])
 
         monkeypatch.setattr(type(upkeep), "merge", merge)
         monkeypatch.setattr(disk_usage, "merge_gain", lambda trace: 1 / trace.rows_count)
-        begun = threading.Event()
-        worker.submit(object(), begun.wait)
+        released = threading.Event()
+        worker.submit(object(), released.wait)
         upkeep.plan_merges(numbers.values())
-        begun.set()
+        released.set()
         worker.drain()
-        assert merged == [numbers["small"], numbers["small"], numbers["large"]]
+        assert order == [numbers["small"], numbers["small"], numbers["large"]]

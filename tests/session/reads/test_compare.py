@@ -34,44 +34,54 @@ def pairs(comparison: Any, limit: int | None = None) -> list[tuple[Any, Any]]:
     return [(a and tuple(a), b and tuple(b)) for a, b in comparison.rows(limit)]
 
 
-def test_two_stages_differ_in_whole_rows(session: Session) -> None:
+def test_stages_without_a_key_differ_in_whole_rows(session: Session) -> None:
     flights = session["flights"]
     late = session.stage("late", flights.filter("delay > 60"))
     later = session.stage("later", flights.filter("delay > 80"))
-    told = session.compare(late, later)
-    assert (told.only_a, told.only_b, told.changed, told.same) == (1, 0, 0, 1)
-    assert pairs(told) == [(("UA", "N1", 70.0), None)]
-    assert not told.equal
-    assert told.by == ()
-    assert "late at epoch 2" in str(told)
+    comparison = session.compare(late, later)
+    assert (comparison.only_a, comparison.only_b, comparison.changed, comparison.same) == (
+        1,
+        0,
+        0,
+        1,
+    )
+    assert pairs(comparison) == [(("UA", "N1", 70.0), None)]
+    assert not comparison.equal
+    assert comparison.by == ()
+    assert "late at epoch 2" in str(comparison)
     assert session.compare("late", "late").equal
 
 
-def test_rows_of_one_group_are_a_row_that_changed(session: Session) -> None:
-    told = session.compare("delays", at=(1, 2))
-    assert told.by == ("carrier",)
-    assert (told.only_a, told.only_b, told.changed, told.same) == (1, 1, 1, 0)
-    assert pairs(told) == [
+def test_rows_of_one_group_are_a_changed_row(session: Session) -> None:
+    comparison = session.compare("delays", at=(1, 2))
+    assert comparison.by == ("carrier",)
+    assert (comparison.only_a, comparison.only_b, comparison.changed, comparison.same) == (
+        1,
+        1,
+        1,
+        0,
+    )
+    assert pairs(comparison) == [
         (("AA", 10.0, 1), None),
         (None, ("DL", 5.0, 1)),
         (("UA", 60.0, 2), ("UA", 70.0, 3)),
     ]
-    assert pairs(session.compare("delays", at=(2, 1))) == [(b, a) for a, b in pairs(told)]
-    assert pairs(told, limit=2) == pairs(told)[:2]
-    assert told.to_arrow()["diff"].to_pylist().count(-1) == 2
+    assert pairs(session.compare("delays", at=(2, 1))) == [(b, a) for a, b in pairs(comparison)]
+    assert pairs(comparison, limit=2) == pairs(comparison)[:2]
+    assert comparison.to_arrow()["diff"].to_pylist().count(-1) == 2
 
 
-def test_two_versions_are_compared_by_the_key_of_both(session: Session) -> None:
+def test_versions_are_compared_by_their_common_key(session: Session) -> None:
     flights = session["flights"]
     session.stage("worst", flights.group_by("carrier").agg(delay="max(delay)"))
     session.stage("worst", flights.group_by("carrier").agg(delay="min(delay)"))
-    told = session.compare("worst@1", "worst")
-    assert told.by == ("carrier",)
-    assert pairs(told) == [(("UA", 90.0), ("UA", 50.0))]
-    assert told.same == 1
+    comparison = session.compare("worst@1", "worst")
+    assert comparison.by == ("carrier",)
+    assert pairs(comparison) == [(("UA", 90.0), ("UA", 50.0))]
+    assert comparison.same == 1
 
 
-def test_a_key_is_followed_through_what_passes_it_on(session: Session) -> None:
+def test_key_is_followed_through_operators(session: Session) -> None:
     flights, planes = session["flights"], session["planes"]
     wide = session.stage("wide", planes.filter("seats > 100").rename({"tail": "plane"}))
     assert session.compare(wide, wide).by == ("plane",)
@@ -89,38 +99,43 @@ def test_a_key_is_followed_through_what_passes_it_on(session: Session) -> None:
     assert pairs(session.compare(everything, everything, at=(1, 2))) == [((3,), (4,))]
 
 
-def test_a_comparison_keeps_its_epochs(session: Session) -> None:
+def test_comparison_keeps_its_epochs(session: Session) -> None:
     late = session.stage("late", session["flights"].filter("delay > 60"))
-    told = session.compare(late, session["flights"])
-    before = pairs(told)
+    comparison = session.compare(late, session["flights"])
+    before = pairs(comparison)
     session.inputs["flights"].insert([("UA", "N9", 99.0)])
     session.commit()
-    assert pairs(told) == before
-    assert (told.a.epoch, told.b.epoch) == (2, 2)
+    assert pairs(comparison) == before
+    assert (comparison.a.epoch, comparison.b.epoch) == (2, 2)
 
 
-def test_sessions_are_compared(session: Session, tmp_path: Path) -> None:
+def test_collections_of_two_sessions_are_compared(session: Session, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "other") as other:
-        theirs = other.input("flights", "carrier string, tail string, delay double")
-        theirs.insert([("UA", "N1", 50.0), ("UA", "N1", 70.0)])
+        other_flights = other.input("flights", "carrier string, tail string, delay double")
+        other_flights.insert([("UA", "N1", 50.0), ("UA", "N1", 70.0)])
         other.commit()
-        told = session.compare("flights", theirs, at=(1, 1))
-        assert pairs(told) == [(("AA", "N2", 10.0), None)]
-        assert told.same == 2
+        comparison = session.compare("flights", other_flights, at=(1, 1))
+        assert pairs(comparison) == [(("AA", "N2", 10.0), None)]
+        assert comparison.same == 2
 
 
-def test_changes_of_one_collection_are_read_as_changes(session: Session) -> None:
+def test_epochs_of_one_collection_are_compared_by_its_changes(session: Session) -> None:
     """Two epochs of a large collection cost what changed between them."""
     big = session.input("big", "id bigint")
     big.insert([(i,) for i in range(50_000)])
     session.commit()
     big.insert([(-1,)])
     session.commit()
-    told = session.compare("big", at=(session.now - 1, session.now))
-    assert (told.only_a, told.only_b, told.changed, told.same) == (0, 1, 0, 50_000)
+    comparison = session.compare("big", at=(session.now - 1, session.now))
+    assert (comparison.only_a, comparison.only_b, comparison.changed, comparison.same) == (
+        0,
+        1,
+        0,
+        50_000,
+    )
 
 
-def test_what_cannot_be_compared_is_told_with_a_remedy(session: Session) -> None:
+def test_invalid_comparison_is_refused_with_a_hint(session: Session) -> None:
     flights = session["flights"]
     late = session.stage("late", flights.select("carrier", "delay"))
     with pytest.raises(SchemaError, match="columns differ") as error:
@@ -149,36 +164,38 @@ ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=1
 
 @settings(max_examples=60, deadline=None)
 @given(ROWS, ROWS, st.booleans())
-def test_counts_and_rows_are_those_of_the_multisets(
+def test_counts_and_rows_equal_those_of_multisets(
     tmp_path_factory: pytest.TempPathFactory, one: Any, other: Any, keyed: bool
 ) -> None:
     with nosync_nb.open(tmp_path_factory.mktemp("log")) as session:
         for name, rows in (("one", one), ("other", other)):
             session.input(name, "k string, v bigint").insert(rows)
         session.commit()
-        told = session.compare("one", "other", by="k" if keyed else None)
+        comparison = session.compare("one", "other", by="k" if keyed else None)
     less, more = Counter(one) - Counter(other), Counter(other) - Counter(one)
-    found = pairs(told)
+    found = pairs(comparison)
     assert Counter(a for a, _ in found if a) == less
     assert Counter(b for _, b in found if b) == more
     changed = 0
     if keyed:
         for key in "abc":
-            sides = (sum(n for row, n in each.items() if row[0] == key) for each in (less, more))
-            changed += min(sides)
-    assert told.changed == changed == sum(1 for a, b in found if a and b)
+            expected_sides = (
+                sum(n for row, n in each.items() if row[0] == key) for each in (less, more)
+            )
+            changed += min(expected_sides)
+    assert comparison.changed == changed == sum(1 for a, b in found if a and b)
     assert all(a[0] == b[0] for a, b in found if a and b)
-    assert told.only_a == less.total() - changed
-    assert told.only_b == more.total() - changed
-    assert told.same == (Counter(one) & Counter(other)).total()
-    assert told.equal == (Counter(one) == Counter(other))
+    assert comparison.only_a == less.total() - changed
+    assert comparison.only_b == more.total() - changed
+    assert comparison.same == (Counter(one) & Counter(other)).total()
+    assert comparison.equal == (Counter(one) == Counter(other))
 
 
-def test_a_difference_goes_on_as_a_collection(session: Session) -> None:
+def test_difference_can_be_a_stage(session: Session) -> None:
     late = session.stage("late", session["flights"].filter("delay > 60"))
     session.stage("early", session["flights"].filter("delay < 80"))
-    told = session.compare("late", "early")
-    session.stage("changed", told.collection)
+    comparison = session.compare("late", "early")
+    session.stage("changed", comparison.collection)
     assert session["changed"].schema.names == ("carrier", "tail", "delay", "side")
     flights = session.inputs["flights"]
     for delay in (65.0, 10.0, 95.0, 95.0):
@@ -196,74 +213,76 @@ def test_a_difference_goes_on_as_a_collection(session: Session) -> None:
     assert late.count() == 4
 
 
-def test_a_version_and_some_columns_are_compared_as_a_collection(session: Session) -> None:
+def test_difference_of_versions_and_columns_can_be_a_collection(session: Session) -> None:
     flights = session["flights"]
     session.stage("some", flights.filter("delay > 60").rename({"tail": "side"}))
     session.stage("more", flights.filter("delay > 40").rename({"tail": "side"}))
-    made = session.compare("some", "more", columns=["side"]).collection
-    assert made.schema.names == ("side", "side_")
-    assert [tuple(row) for row in made.rows()] == [("N1", "b")]
+    difference = session.compare("some", "more", columns=["side"]).collection
+    assert difference.schema.names == ("side", "side_")
+    assert [tuple(row) for row in difference.rows()] == [("N1", "b")]
     session.stage("some", flights.filter("delay > 80").rename({"tail": "side"}))
     again = session.compare("some@1", "some").collection
     assert [row[-1] for row in again.rows()] == ["a"]
 
 
-def test_collection_of_two_sessions_is_refused_with_a_command(
+def test_difference_of_two_sessions_is_refused_with_a_command(
     session: Session, tmp_path: Path
 ) -> None:
     with nosync_nb.open(tmp_path / "other") as other:
-        theirs = other.input("flights", "carrier string, tail string, delay double")
-        theirs.insert([("UA", "N1", 50.0), ("UA", "N1", 70.0)])
+        other_flights = other.input("flights", "carrier string, tail string, delay double")
+        other_flights.insert([("UA", "N1", 50.0), ("UA", "N1", 70.0)])
         other.commit()
-        told = session.compare("flights", theirs)
-        assert (told.only_a, told.only_b, told.same) == (2, 0, 2)
+        comparison = session.compare("flights", other_flights)
+        assert (comparison.only_a, comparison.only_b, comparison.same) == (2, 0, 2)
         with pytest.raises(StageError, match="difference of two sessions") as error:
-            _ = told.collection
-        made = typed(error, session, session["flights"], theirs)
-        theirs.remove([("UA", "N1", 50.0)])
+            _ = comparison.collection
+        difference = run_hint(error, session, session["flights"], other_flights)
+        other_flights.remove([("UA", "N1", 50.0)])
         other.commit()
-    assert Counter(map(tuple, made.rows())) == sides(told)
+    assert Counter(map(tuple, difference.rows())) == expected_sides(comparison)
     session.inputs["flights"].remove([("DL", "N2", 5.0)])
     session.commit()
-    assert [tuple(row) for row in made.rows()] == [("UA", "N3", 90.0, "a")]
+    assert [tuple(row) for row in difference.rows()] == [("UA", "N3", 90.0, "a")]
 
 
 @pytest.mark.parametrize("at", [1, (2, 1), (None, 1)])
-def test_collection_of_an_epoch_is_refused_with_a_command(session: Session, at: Any) -> None:
+def test_difference_of_an_epoch_is_refused_with_a_command(session: Session, at: Any) -> None:
     flights = session["flights"]
-    told = session.compare(flights, flights, at=at)
+    comparison = session.compare(flights, flights, at=at)
     with pytest.raises(StageError, match="or of an epoch that was named") as error:
-        _ = told.collection
-    made = typed(error, session, flights, flights)
-    assert Counter(map(tuple, made.rows())) == sides(session.compare(flights, at=(2, 1)))
+        _ = comparison.collection
+    difference = run_hint(error, session, flights, flights)
+    assert Counter(map(tuple, difference.rows())) == expected_sides(
+        session.compare(flights, at=(2, 1))
+    )
     session.inputs["flights"].insert([("B6", "N4", 1.0)])
     session.commit()
-    assert ("B6", "N4", 1.0, "a") in set(map(tuple, made.rows()))
+    assert ("B6", "N4", 1.0, "a") in set(map(tuple, difference.rows()))
 
 
-def test_collection_belongs_to_the_session_of_both_sides(session: Session) -> None:
+def test_difference_belongs_to_the_session_of_both_sides(session: Session) -> None:
     with session.branch("other") as branch:
-        made = session.compare(branch["flights"], branch["flights"].filter("delay > 60"))
-        branch.stage("changed", made.collection)
-        assert branch["changed"].count() == made.only_a == 2
+        difference = session.compare(branch["flights"], branch["flights"].filter("delay > 60"))
+        branch.stage("changed", difference.collection)
+        assert branch["changed"].count() == difference.only_a == 2
         with pytest.raises(StageError, match="another session"):
-            session.stage("changed", made.collection)
+            session.stage("changed", difference.collection)
 
 
-def sides(comparison: Any) -> Counter[tuple[Any, ...]]:
-    """The rows that the collection of a comparison has."""
+def expected_sides(comparison: Any) -> Counter[tuple[Any, ...]]:
+    """The rows of the collection of a comparison."""
     return Counter((*a, "a") if b is None else (*b, "b") for a, b in pairs(comparison))
 
 
-def typed(error: pytest.ExceptionInfo[StageError], session: Session, a: Any, b: Any) -> Any:
-    """Types the commands of a hint, one after the other; returns the value of the last one."""
+def run_hint(error: pytest.ExceptionInfo[StageError], session: Session, a: Any, b: Any) -> Any:
+    """Runs the commands of a hint; returns the value of the last one."""
     found = re.search(r"an input, (.*), (session.commit\(\)), and use (.*)", str(error.value.hint))
     assert found is not None
     names = {"session": session, "a": a, "b": b}
     return [eval(each, names) for each in found.groups()][-1]
 
 
-def test_counts_over_epochs_are_those_of_each_epoch(session: Session) -> None:
+def test_counts_over_epochs_equal_those_of_each_epoch(session: Session) -> None:
     session.stage("late", session["flights"].group_by("tail").agg(n="count(*)"))
     session.stage(
         "early", session["flights"].filter("delay < 80").group_by("tail").agg(n="count(*)")
@@ -272,16 +291,16 @@ def test_counts_over_epochs_are_those_of_each_epoch(session: Session) -> None:
         session.inputs["flights"].insert([("B6", f"N{number % 7}", float(number + 40))])
         session.commit()
     for at, most in ((None, 48), (None, 5), (30, 100)):
-        told = session.compare("late", "early", at=at).counts(most)
-        assert len(told) <= most
-        assert told[-1].epoch == (at or session.now)
-        for epoch, *counts in told:
+        comparison = session.compare("late", "early", at=at).counts(most)
+        assert len(comparison) <= most
+        assert comparison[-1].epoch == (at or session.now)
+        for epoch, *counts in comparison:
             each = session.compare("late", "early", at=epoch)
             assert counts == [each.only_a, each.only_b, each.changed]
     assert session.compare("late", at=(3, 9)).counts() == []
 
 
-def test_the_first_changes_of_an_epoch_are_paired_by_key(session: Session) -> None:
+def test_first_changes_of_an_epoch_are_paired_by_key(session: Session) -> None:
     changes = services_of(session).comparing.changes(session["delays"], 1, 2, limit=10)
     assert changes.by == ("carrier",)
     assert [tuple(each) for each in changes.first] == [
@@ -295,13 +314,13 @@ def test_the_first_changes_of_an_epoch_are_paired_by_key(session: Session) -> No
         services_of(session).comparing.changes(session["delays"], 1, 9, limit=10)
 
 
-def test_the_first_changes_are_the_first_of_all(session: Session) -> None:
+def test_limited_changes_are_the_first_of_all(session: Session) -> None:
     choose, nan = Random(7), float("nan")
     keyed = session.input("keyed", "number int, value double", key="number")
-    held: dict[int, float] = {}
+    current: dict[int, float] = {}
     for _ in range(6):
         rows = {n: choose.choice([0.5, nan, 2.0]) for n in choose.sample(range(30), 15)}
-        keyed.remove([(n, value) for n, value in held.items() if n not in rows])
+        keyed.remove([(n, value) for n, value in current.items() if n not in rows])
         keyed.upsert(list(rows.items()))
         session.commit()
         every = session.compare(keyed, at=(session.now - 1, session.now)).rows()
@@ -316,4 +335,4 @@ def test_the_first_changes_are_the_first_of_all(session: Session) -> None:
             assert repr(changes.arrived) == repr(came[:limit])
             assert changes.came == len(came)
             assert changes.went == sum(pair.a is not None for pair in every)
-        held = rows
+        current = rows

@@ -24,18 +24,18 @@ def flights(session: Session) -> Session:
     return session
 
 
-def late(session: Session) -> Collection:
+def define_late(session: Session) -> Collection:
     pairs = session["flights"].select("*").join(session["carriers"], on={"carrier": "code"})
     slow = pairs.filter("minutes > 15")
     return session.stage("late", slow.group_by("label").agg(n="count(*)"))
 
 
-def part(text: str, title: str) -> str:
+def section_of(text: str, title: str) -> str:
     """One section of a plan."""
     return text.split(f"\n\n{title}\n")[1].split("\n\n")[0]
 
 
-def test_columns_have_their_names_and_chains_no_depth(session: Session) -> None:
+def test_explain_names_columns_and_flattens_chains(session: Session) -> None:
     one = session.input("one", "k int, v string, t double")
     two = session.input("two", "k int, w string")
     joined = one.select("k", "upper(v) as v").join(two, on="k").explain()
@@ -48,8 +48,8 @@ def test_columns_have_their_names_and_chains_no_depth(session: Session) -> None:
     assert "two  · 1 of 2 columns: k" in one.join(two, on="k", how="semi").explain()
 
 
-def test_what_was_moved_and_is_not_carried_is_told(flights: Session) -> None:
-    text = late(flights).explain()
+def test_explain_reports_pushed_filters_and_dropped_columns(flights: Session) -> None:
+    text = define_late(flights).explain()
     assert re.search(r"filter minutes > 15 .*moved below a join", text)
     assert re.search(
         r"join on carrier = code: .*not carried, because no other operator reads it: id, .*origin",
@@ -61,28 +61,29 @@ def test_what_was_moved_and_is_not_carried_is_told(flights: Session) -> None:
     assert "not carried" not in sums
 
 
-def test_what_is_kept_is_told_with_rows_bytes_and_for_whom(flights: Session) -> None:
-    stage = late(flights)
+def test_explain_lists_arrangements_with_size_and_users(flights: Session) -> None:
+    stage = define_late(flights)
     flights.stage("names", flights["flights"].join(flights["carriers"], on={"carrier": "code"}))
-    kept = part(stage.explain(), "arranged for lookups")
-    assert re.search(r"carriers by code \(2 rows\): [\d.]+ .?i?B  · for late, names", kept)
-    assert re.search(r"the state of late \(\d+ rows\): [\d.,]+ \w+  · for late", kept)
-    assert "flights by carrier" not in kept, "only what this plan looks into"
+    assert stage.explain().startswith("late  [in process")
+    arrangements = section_of(stage.explain(), "arranged for lookups")
+    assert re.search(r"carriers by code \(2 rows\): [\d.]+ .?i?B  · for late, names", arrangements)
+    assert re.search(r"the state of late \(\d+ rows\): [\d.,]+ \w+  · for late", arrangements)
+    assert "flights by carrier" not in arrangements, "only arrangements of this plan"
     flights.drop("names")
     assert "names" not in stage.explain()
 
 
-def test_what_a_change_of_an_input_looks_up_is_told(flights: Session) -> None:
-    asked = part(late(flights).explain(), "lookups of a change").splitlines()
-    by_input = {line.split(":")[0].strip(): line for line in asked}
+def test_explain_lists_the_lookups_of_a_change(flights: Session) -> None:
+    lookups = section_of(define_late(flights).explain(), "lookups of a change").splitlines()
+    by_input = {line.split(":")[0].strip(): line for line in lookups}
     assert by_input.keys() == {"flights", "carriers"}
     assert "carriers by code (2 rows), the state of late" in by_input["flights"]
     assert re.search(r"by carrier \(\d+ rows\), the state of late", by_input["carriers"])
-    passed = flights.stage("passed", flights["flights"].filter("id > 3"))
-    assert "flights: nothing" in passed.explain()
+    without_lookups = flights.stage("passed", flights["flights"].filter("id > 3"))
+    assert "flights: nothing" in without_lookups.explain()
 
 
-def test_parts_that_are_used_twice_are_told_once(session: Session) -> None:
+def test_explain_prints_shared_nodes_once(session: Session) -> None:
     one = session.input("one", "k int").select("k + 1 as k").distinct()
     lines = one.concat(one.filter("k > 1")).explain().splitlines()
     (number,) = {match[1] for line in lines if (match := re.search(r"#(\d+) distinct", line))}
@@ -93,7 +94,7 @@ def test_parts_that_are_used_twice_are_told_once(session: Session) -> None:
     assert sum("select k + 1 as k" in line for line in lines) == 1
 
 
-def test_a_tree_of_many_branches_is_as_long_as_it_has_parts(session: Session) -> None:
+def test_explain_of_a_deep_tree_grows_with_its_nodes(session: Session) -> None:
     tall = session.input("one", "k int")
     other = session.input("other", "k int")
     parts: Collection = tall
@@ -105,15 +106,15 @@ def test_a_tree_of_many_branches_is_as_long_as_it_has_parts(session: Session) ->
     assert len(text) < 300 * 400
 
 
-def test_a_stage_that_has_stopped_says_why(flights: Session) -> None:
-    stage = late(flights)
+def test_explain_reports_a_stale_stage(flights: Session) -> None:
+    stage = define_late(flights)
     assert "has stopped" not in stage.explain()
     flights.stage("chosen", flights["late"].select("label"))
     flights.stage("late", flights["flights"].select("id"))
     assert "has stopped" in flights["chosen"].explain()
 
 
-def test_html_is_text_that_opens_by_keyboard() -> None:
+def test_html_of_a_plan_is_escaped_and_opens_by_keyboard() -> None:
     plan = ExplainOutput(
         HOSTILE,
         [PlanSection("", [PlanLine(HOSTILE, HOSTILE)]), PlanSection(HOSTILE, [PlanLine("a")])],
@@ -126,7 +127,7 @@ def test_html_is_text_that_opens_by_keyboard() -> None:
     assert repr(plan) == str(plan)
 
 
-def test_a_long_part_is_closed_at_first_and_copies_are_equal() -> None:
+def test_long_section_is_closed_and_copies_are_equal() -> None:
     plan = ExplainOutput("a", [PlanSection("", [PlanLine(str(i)) for i in range(100)])])
     assert "<details><summary" in plan._repr_html_()
     for again in (copy.copy(plan), pickle.loads(pickle.dumps(plan))):

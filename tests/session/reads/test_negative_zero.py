@@ -53,7 +53,7 @@ def test_rows_with_either_zero_are_one_row(session: Session) -> None:
     assert data.count() == 0
 
 
-def test_zero_that_an_expression_computes_loses_its_sign_when_it_is_stored(
+def test_computed_negative_zero_loses_its_sign_when_stored(
     session: Session, tmp_path: Path
 ) -> None:
     """Within one expression the sign counts, as in Spark."""
@@ -61,9 +61,7 @@ def test_zero_that_an_expression_computes_loses_its_sign_when_it_is_stored(
     stage: Any = session.stage(
         "signs",
         data.select(
-            "-d AS opposite",
-            "cast(-d as string) AS within",
-            "cast(d as string) AS stored",
+            "-d AS opposite", "cast(-d as string) AS within", "cast(d as string) AS stored"
         ),
     )
     data.insert([(-0.0,)])

@@ -1,4 +1,4 @@
-"""Pages of a collection: in any order, equal to sorting all of it, during commits."""
+"""Pages of a collection: in any order, equal to sorting all rows, during commits."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def session(session: Session) -> Session:
     return session
 
 
-def look(session: Session, name: str = "rows", **options: Any) -> Any:
+def cursor_of(session: Session, name: str = "rows", **options: Any) -> Any:
     return session.cursor(session[name], **options)
 
 
-def by(order: tuple[tuple[int, bool], ...], rows: Any) -> list[Any]:
-    """Rows as Python sorts them: null first, then what is ordered by, then all columns."""
+def sort_rows(order: tuple[tuple[int, bool], ...], rows: Any) -> list[Any]:
+    """Rows as Python sorts them: null first, then by the order, then by all columns."""
     every = sorted(
         rows,
         key=lambda row: [
@@ -67,10 +67,10 @@ def by(order: tuple[tuple[int, bool], ...], rows: Any) -> list[Any]:
     near=st.sampled_from([0, 5, 4096]),
     small=st.sampled_from([0, 8192]),
 )
-def test_pages_one_after_the_other_are_all_rows_in_order(
+def test_pages_in_sequence_are_all_rows_in_order(
     epochs: list[list[Any]], order: Any, limit: int, near: int, small: int
 ) -> None:
-    """By a glance, by an order, and where one goes over into the other."""
+    """Covers the fast path, a full sort, and the change between them."""
     with (
         pytest.MonkeyPatch.context() as patched,
         tempfile.TemporaryDirectory(dir=MEMORY) as folder,
@@ -85,17 +85,17 @@ def test_pages_one_after_the_other_are_all_rows_in_order(
         taken = epochs[0][::2]
         rows.remove(taken)
         session.commit()
-        left = list((Counter(chain.from_iterable(epochs)) - Counter(taken)).elements())
-        seen = look(session)
-        pages = [seen.page(order, at, limit) for at in range(0, len(left) + limit, limit)]
-        assert by(order, left) == [tuple(row) for page in pages for row in page]
-        assert seen.count() == len(left)
-        assert seen.table(order).to_pylist() == [
-            {"name": name, "n": n} for name, n in by(order, left)
+        remaining = list((Counter(chain.from_iterable(epochs)) - Counter(taken)).elements())
+        cursor = cursor_of(session)
+        pages = [cursor.page(order, at, limit) for at in range(0, len(remaining) + limit, limit)]
+        assert sort_rows(order, remaining) == [tuple(row) for page in pages for row in page]
+        assert cursor.count() == len(remaining)
+        assert cursor.table(order).to_pylist() == [
+            {"name": name, "n": n} for name, n in sort_rows(order, remaining)
         ]
 
 
-def test_of_few_rows_the_layers_are_added_up_and_not_looked_at_one_by_one(
+def test_small_collection_is_merged_before_it_is_paged(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(20):
@@ -103,93 +103,95 @@ def test_of_few_rows_the_layers_are_added_up_and_not_looked_at_one_by_one(
         session.commit()
     monkeypatch.setattr(paging, "first_rows", None)
     monkeypatch.setattr(paging.stats, "row_count", None)
-    seen = look(session)
-    assert [tuple(row) for row in seen.page(((1, True),), 0, 3)] == [
+    cursor = cursor_of(session)
+    assert [tuple(row) for row in cursor.page(((1, True),), 0, 3)] == [
         ("a", 19),
         ("b", 19),
         ("a", 18),
     ]
-    assert seen.count() == 40
+    assert cursor.count() == 40
 
 
-def test_an_order_is_made_once_for_all_pages_far_from_its_beginning(
+def test_order_is_computed_once_for_distant_pages(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Any] = []
+    sorts: list[Any] = []
     sort = paging.ordered
     n = 20_000
 
     def counted(columns: Any, *given: Any) -> Any:
-        made.extend([given] if len(columns[0]) >= n else [])
+        sorts.extend([given] if len(columns[0]) >= n else [])
         return sort(columns, *given)
 
     monkeypatch.setattr(paging, "ordered", counted)
     session["rows"].insert(pa.table({"name": [str(i) for i in range(n)], "n": range(n)}))
     session.commit()
-    seen = look(session)
-    assert [row.n for row in seen.page(((1, True),), 100, 3)] == [n - 101, n - 102, n - 103]
-    assert made == [], "near the beginning nothing is put in order"
+    cursor = cursor_of(session)
+    assert [row.n for row in cursor.page(((1, True),), 100, 3)] == [n - 101, n - 102, n - 103]
+    assert sorts == [], "pages near the beginning need no sort"
     for at in (n // 2, n - 3, 5000):
-        assert [row.n for row in seen.page(((1, True),), at, 2)] == [n - 1 - at, n - 2 - at]
-    assert len(made) == 1
+        assert [row.n for row in cursor.page(((1, True),), at, 2)] == [n - 1 - at, n - 2 - at]
+    assert len(sorts) == 1
     session.commit()
-    assert look(session, previous=seen).page(((1, True),), n - 1, 5)[0].n == 0
-    assert len(made) == 1, "an epoch that changes nothing keeps it"
+    assert cursor_of(session, previous=cursor).page(((1, True),), n - 1, 5)[0].n == 0
+    assert len(sorts) == 1, "an epoch without changes keeps the order"
     session["rows"].insert([("x", -1)])
     session.commit()
-    again = look(session, previous=seen)
+    again = cursor_of(session, previous=cursor)
     assert again.page(((1, True),), n, 5)[0].n == -1
-    assert len(made) == 2
+    assert len(sorts) == 2
 
 
-def test_a_look_stays_what_it_was(session: Session) -> None:
+def test_cursor_is_immutable(session: Session) -> None:
     session["rows"].insert([("a", 1)])
     session.commit()
-    seen = look(session)
+    cursor = cursor_of(session)
     session["rows"].set([("b", 2)])
     session.commit()
-    assert (seen.epoch, seen.page((), 0, 9), seen.count()) == (1, [("a", 1)], 1)
-    assert seen.page((), 0, 9, where="n = 1") == [("a", 1)]
-    assert look(session).page((), 0, 9) == [("b", 2)]
-    past = look(session, at=1)
+    assert (cursor.epoch, cursor.page((), 0, 9), cursor.count()) == (1, [("a", 1)], 1)
+    assert cursor.page((), 0, 9, where="n = 1") == [("a", 1)]
+    assert cursor_of(session).page((), 0, 9) == [("b", 2)]
+    past = cursor_of(session, at=1)
     assert (past.epoch, past.page((), 0, 9)) == (1, [("a", 1)])
     with pytest.raises(TimeError):
-        look(session, at=9)
+        cursor_of(session, at=9)
 
 
-def test_a_filter_is_evaluated_once_for_a_look(
+def test_filter_is_evaluated_once_for_a_cursor(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session["rows"].insert([("a", n) for n in range(5)])
     session.commit()
-    seen, owner = look(session), services_of(session).paging
-    asked: list[str] = []
+    cursor, owner = cursor_of(session), services_of(session).paging
+    filters: list[str] = []
     filtered = owner.filtered
-    monkeypatch.setattr(owner, "filtered", lambda seen, w: (asked.append(w), filtered(seen, w))[1])
+    monkeypatch.setattr(
+        owner, "filtered", lambda cursor, w: (filters.append(w), filtered(cursor, w))[1]
+    )
     for at in (0, 1, 0):
-        seen.page(((1, True),), at, 1, where="n > 2")
-    assert seen.count("n > 2") == 2
-    assert seen.profiles("n > 2")[1].low == 3
-    assert asked == ["n > 2"]
+        cursor.page(((1, True),), at, 1, where="n > 2")
+    assert cursor.count("n > 2") == 2
+    assert cursor.profiles("n > 2")[1].low == 3
+    assert filters == ["n > 2"]
 
 
-def test_rows_that_are_there_fewer_than_0_times_are_refused(session: Session) -> None:
+def test_negative_counts_are_refused_by_each_page(session: Session) -> None:
     session.stage("less", session["rows"].negate())
     session["rows"].insert([("a", 1)])
     session.commit()
-    seen = look(session, "less")
-    for asked in (lambda: seen.page((), 0, 1), seen.count, lambda: seen.table(())):
+    cursor = cursor_of(session, "less")
+    for read in (lambda: cursor.page((), 0, 1), cursor.count, lambda: cursor.table(())):
         with pytest.raises(NegativeMultiplicityError, match="collection 'less'"):
-            asked()
+            read()
 
 
-def test_the_own_order_is_that_of_a_top_by_its_columns(session: Session) -> None:
+def test_default_order_of_a_top_is_by_its_columns(session: Session) -> None:
     rows = session["rows"]
     session.stage("top", rows.group_by("name").top(2, by="n desc"))
     session.stage("all", rows.group_by().top(2, by="n, name desc"))
     session.stage("computed", rows.group_by("name").top(2, by="abs(n), n desc"))
     session.stage("plain", rows.filter("n > 0"))
-    orders = {name: look(session, name).order for name in session.stages}
+    orders = {name: cursor_of(session, name).order for name in session.stages}
     assert orders == {
         "top": ((0, False), (1, True)),
         "all": ((1, False), (0, True)),
@@ -198,28 +200,28 @@ def test_the_own_order_is_that_of_a_top_by_its_columns(session: Session) -> None
     }
 
 
-def test_what_cannot_be_looked_at_says_why(session: Session) -> None:
+def test_cursor_of_a_dropped_stage_is_refused(session: Session) -> None:
     rows = session["rows"]
     session.stage("gone", rows)
-    gone = session["gone"]
+    dropped = session["gone"]
     session.drop("gone")
     with pytest.raises(StageError, match="no stage or input 'gone'"):
-        session.cursor(gone)
+        session.cursor(dropped)
 
 
-def test_a_reader_looks_at_what_the_owner_has_committed(session: Session) -> None:
+def test_cursor_of_a_reader_sees_committed_rows(session: Session) -> None:
     with nosync_nb.open(session.path, mode="r") as reader:
         session["rows"].insert([("a", 1)])
         session.commit()
-        seen = look(reader)
-        assert (reader.refresh(), seen.page((), 0, 9)) == (1, [("a", 1)])
+        cursor = cursor_of(reader)
+        assert (reader.refresh(), cursor.page((), 0, 9)) == (1, [("a", 1)])
 
 
-def test_an_unnamed_collection_is_looked_at_too(session: Session) -> None:
+def test_cursor_over_an_unnamed_collection(session: Session) -> None:
     session["rows"].insert([("a", 1), ("b", 2)])
     session.commit()
-    seen = session.cursor(session["rows"].filter("n > 1"))
-    assert (seen.epoch, seen.order, seen.page((), 0, 9)) == (1, (), [("b", 2)])
+    cursor = session.cursor(session["rows"].filter("n > 1"))
+    assert (cursor.epoch, cursor.order, cursor.page((), 0, 9)) == (1, (), [("b", 2)])
 
 
 # -- profiles --------------------------------------------------------------------------------------
@@ -229,10 +231,10 @@ def profile(session: Session, type_: str, *values: Any) -> Any:
     column = session.input("column", f"value {type_}")
     column.insert([(value,) for value in values])
     session.commit()
-    return look(session, "column").profiles()[0]
+    return cursor_of(session, "column").profiles()[0]
 
 
-def test_numbers_are_counted_in_equal_steps(session: Session) -> None:
+def test_numbers_are_counted_in_equal_bins(session: Session) -> None:
     found = profile(session, "int", None, 0, 0, 0, 5, 11, None)
     assert found[:4] == (2, 3, 0, 11)
     assert found.bars == (3, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1)
@@ -253,21 +255,21 @@ def test_numbers_are_counted_in_equal_steps(session: Session) -> None:
     ],
     ids=str,
 )
-def test_what_is_odd_about_numbers_and_times_is_counted_where_it_is(
+def test_unusual_numbers_and_times_are_profiled(
     session: Session, type_: str, values: list[Any], distinct: int, bars: Any
 ) -> None:
     if values and isinstance(values[0], str):
-        values = [None if v is None else _parsed(type_, v) for v in values]
+        values = [None if v is None else parse_value(type_, v) for v in values]
     found = profile(session, type_, *values)
     assert (found.distinct, found.bars) == (distinct, bars)
 
 
-def _parsed(type_: str, text: str) -> Any:
+def parse_value(type_: str, text: str) -> Any:
     kinds = {"date": pa.date32(), "timestamp_ntz": pa.timestamp("us")}
     return pa.scalar(text).cast(kinds.get(type_, pa.decimal128(38, 2))).as_py()
 
 
-def test_the_most_frequent_texts_are_named_with_their_rows(session: Session) -> None:
+def test_most_frequent_texts_are_counted(session: Session) -> None:
     found = profile(session, "string", *"aabbbcdefg", None)
     assert (found.nulls, found.distinct) == (1, 7)
     assert found.common == (("b", 3), ("a", 2), ("c", 1), ("d", 1), ("e", 1))
@@ -289,12 +291,12 @@ def test_each_type_has_a_profile(
     assert profile(session, type_, *values)[:2] == expected
 
 
-def test_a_large_column_is_counted_as_numpy_does(session: Session) -> None:
+def test_large_column_is_counted_as_numpy_does(session: Session) -> None:
     values = np.random.default_rng(3).normal(0, 1, 30_000)
     rows = session.input("column", "value double")
     rows.insert(pa.table({"value": values}))
     session.commit()
-    found = look(session, "column").profiles()[0]
+    found = cursor_of(session, "column").profiles()[0]
     assert found.distinct == len(np.unique(values))
     assert (found.low, found.high) == (values.min(), values.max())
     assert list(found.bars) == np.histogram(values, 12)[0].tolist()

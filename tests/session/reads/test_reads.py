@@ -43,9 +43,7 @@ def values(collection: Any, at: Any = None) -> list[Any]:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def test_rows_are_named_tuples_in_canonical_order_each_as_often_as_it_is_there(
-    session: Session,
-) -> None:
+def test_rows_are_named_tuples_in_canonical_order_with_copies(session: Session) -> None:
     """Null first, NaN last."""
     rows = session["delays"].rows()
     assert repr(rows[2].minutes) == "None"
@@ -58,7 +56,7 @@ def test_rows_are_named_tuples_in_canonical_order_each_as_often_as_it_is_there(
     assert session["delays"].rows(limit=0) == []
 
 
-def test_rows_of_more_copies_than_memory_holds_can_be_read_in_part(session: Session) -> None:
+def test_rows_with_more_copies_than_memory_can_be_read_in_part(session: Session) -> None:
     ones = session.input("ones", "x int")
     ones.insert([(1,), (2,)])
     session.commit()
@@ -75,7 +73,7 @@ def test_rows_of_more_copies_than_memory_holds_can_be_read_in_part(session: Sess
             read()
 
 
-def test_counting_counts_copies(session: Session) -> None:
+def test_count_includes_copies(session: Session) -> None:
     delays = session["delays"]
     assert delays.count() == len(delays) == 5
     assert delays.count(at=1) == 3
@@ -92,7 +90,7 @@ def test_head_orders_by_columns(session: Session) -> None:
     assert delays.head(0) == []
 
 
-def test_values_come_back_as_they_went_in(session: Session) -> None:
+def test_values_round_trip_through_a_commit(session: Session) -> None:
     row = (
         True, 1, 2**40, 0.5, Decimal("1.50"), "ü", b"\0", date(2013, 1, 1),
         datetime(2013, 1, 1, 5, 15, tzinfo=UTC), datetime(2013, 1, 1, 5, 15), [1, None],
@@ -119,13 +117,13 @@ def test_arrow_has_the_types_of_the_schema_and_expands_copies(session: Session) 
     assert session["delays"].to_arrow(at=0).num_rows == 0
 
 
-def test_pandas_is_given_too(session: Session) -> None:
+def test_to_pandas_reads_an_epoch(session: Session) -> None:
     frame = session["delays"].to_pandas(at="first")
     assert sorted(frame["minutes"]) == [5.0, 7.0, 9.0]
     assert list(frame.columns) == ["carrier", "minutes"]
 
 
-def test_what_is_too_large_to_collect_is_refused_with_the_remedy(session: Session) -> None:
+def test_collection_above_the_limit_is_refused_with_a_hint(session: Session) -> None:
     session.collect_rows = 4
     with pytest.raises(StageError, match="'delays' has 5 rows") as caught:
         session["delays"].to_pandas()
@@ -134,7 +132,7 @@ def test_what_is_too_large_to_collect_is_refused_with_the_remedy(session: Sessio
     assert len(session["delays"].to_pandas()) == 5
 
 
-def test_a_schema_says_names_and_types(session: Session) -> None:
+def test_schema_has_names_and_types(session: Session) -> None:
     assert session["worst"].schema.ddl == "carrier string, worst double"
     assert session["worst"].schema.names == ("carrier", "worst")
     assert repr(session["worst"]) == "<worst: carrier string, worst double>"
@@ -143,7 +141,7 @@ def test_a_schema_says_names_and_types(session: Session) -> None:
 # -- the past --------------------------------------------------------------------------------------
 
 
-def test_an_epoch_is_named_by_number_label_time_or_offset(session: Session) -> None:
+def test_epoch_can_be_a_number_label_time_or_offset(session: Session) -> None:
     worst = session["worst"]
     first = [("AA", 7.0), ("UA", 9.0)]
     times = [epoch.committed_at for epoch in session.epochs()]
@@ -174,7 +172,7 @@ def test_changes_are_net_and_half_open(session: Session) -> None:
     assert delays.changes().schema.names == ["carrier", "minutes", "diff"]
 
 
-def test_changes_of_a_column_diff_have_their_counts_in_another(session: Session) -> None:
+def test_changes_with_a_column_diff_have_counts_in_another(session: Session) -> None:
     scores = session.input("scores", "diff int, DIFF_ int")
     scores.insert([(7, 8)] * 2)
     session.commit()
@@ -184,7 +182,7 @@ def test_changes_of_a_column_diff_have_their_counts_in_another(session: Session)
     assert changed_rows(scores, 4, 5, 10) == ([(2, ["7", "8"])], 2, 0)
 
 
-def test_history_says_which_epochs_can_be_read(session: Session) -> None:
+def test_history_lists_readable_epochs(session: Session) -> None:
     assert session["delays"].history() == [range(5)]
     session.replay_rows = 0
     session.stage("late", session["delays"].filter("minutes > 6"))
@@ -198,7 +196,7 @@ def test_history_says_which_epochs_can_be_read(session: Session) -> None:
     assert session["delays"].filter("minutes > 6").history() == []
 
 
-def test_epochs_are_a_sequence_that_is_made_when_looked_at(session: Session) -> None:
+def test_epochs_are_a_lazy_sequence(session: Session) -> None:
     epochs = session.epochs()
     assert len(epochs) == 5
     assert [epoch.label for epoch in epochs] == [None, "first", None, "back", None]
@@ -211,7 +209,7 @@ def test_epochs_are_a_sequence_that_is_made_when_looked_at(session: Session) -> 
 # -- unnamed ---------------------------------------------------------------------------------------
 
 
-def test_a_collection_without_a_name_can_be_read_at_any_epoch(session: Session) -> None:
+def test_unnamed_collection_can_be_read_at_any_epoch(session: Session) -> None:
     slow = session["delays"].filter("minutes >= 7").group_by("carrier").agg(n="count(*)")
     assert slow.name is None
     assert values(slow) == [("AA", 2), ("DL", 1)]  # NaN is greatest
@@ -224,13 +222,13 @@ def test_a_collection_without_a_name_can_be_read_at_any_epoch(session: Session) 
         slow.changes()
 
 
-def test_reading_what_depends_on_pending_changes_is_refused(session: Session) -> None:
+def test_read_that_depends_on_pending_changes_is_refused(session: Session) -> None:
     delays, worst = session.inputs["delays"], session["worst"]
     planes = session.input("planes", "tail string")
     delays.insert([("UA", 90.0)])
-    said = r"'delays'(, which)? has a change that is not"
+    expected = r"'delays'(, which)? has a change that is not"
     for read in (delays.rows, worst.rows, worst.count, worst.filter("worst > 1").to_arrow):
-        with pytest.raises(StageError, match=said) as caught:
+        with pytest.raises(StageError, match=expected) as caught:
             read()
         assert "session.commit()" in (caught.value.hint or "")
     assert planes.rows() == []
@@ -239,15 +237,7 @@ def test_reading_what_depends_on_pending_changes_is_refused(session: Session) ->
     assert len(worst.rows()) == 3
 
 
-def test_explain_tells_operators_and_where_they_ran(session: Session) -> None:
-    text = session["worst"].explain()
-    assert text.splitlines()[0].startswith("worst  [in process")
-    assert "aggregate by" in text
-    assert text.splitlines()[-1].strip().startswith("delays: ")
-    assert "filter" in session["delays"].filter("minutes > 6").explain()
-
-
-# -- behind the owner ------------------------------------------------------------------------------
+# -- readers beside the owner ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -256,12 +246,12 @@ def reader(session: Session) -> Iterator[Session]:
         yield opened
 
 
-def once(patch: pytest.MonkeyPatch, place: Any, name: str, error: BaseException) -> None:
-    """Has the first call of a function raise when it has done what it does."""
-    does, errors = getattr(place, name), [error]
+def raise_once(patch: pytest.MonkeyPatch, place: Any, name: str, error: BaseException) -> None:
+    """Makes the first call of a function raise after its work."""
+    call, errors = getattr(place, name), [error]
 
     def raising(*given: Any) -> Any:
-        done = does(*given)
+        done = call(*given)
         if errors:
             raise errors.pop()
         return done
@@ -269,18 +259,18 @@ def once(patch: pytest.MonkeyPatch, place: Any, name: str, error: BaseException)
     patch.setattr(place, name, raising)
 
 
-def define(session: Session) -> None:
+def define_fast(session: Session) -> None:
     session.stage("fast", session["delays"].filter("minutes < 6"))
 
 
-def commit(session: Session) -> None:
+def commit_one(session: Session) -> None:
     session.inputs["delays"].insert([("UA", 1.0)])
     session.commit()
 
 
-@pytest.mark.parametrize("missed", [define, commit])
+@pytest.mark.parametrize("missed", [define_fast, commit_one])
 @pytest.mark.parametrize(("place", "name"), [(Log, "refresh"), (log_reader, "follow_frames")])
-def test_a_reader_that_was_interrupted_misses_nothing(
+def test_interrupted_reader_misses_nothing(
     session: Session,
     reader: Session,
     monkeypatch: pytest.MonkeyPatch,
@@ -289,10 +279,10 @@ def test_a_reader_that_was_interrupted_misses_nothing(
     name: str,
 ) -> None:
     missed(session)
-    once(monkeypatch, place, name, KeyboardInterrupt())
+    raise_once(monkeypatch, place, name, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         reader.refresh()
-    for change in (lambda _: None, commit, define, commit):
+    for change in (lambda _: None, commit_one, define_fast, commit_one):
         change(session)
         assert reader.refresh() == session.now
         assert reader.stages.keys() == session.stages.keys()
@@ -300,36 +290,36 @@ def test_a_reader_that_was_interrupted_misses_nothing(
             assert repr(values(reader[stage])) == repr(values(session[stage]))
 
 
-def test_a_reader_that_cannot_make_sense_of_frames_begins_again(
+def test_reader_with_inconsistent_frames_starts_over(
     session: Session, reader: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit(session)
-    once(monkeypatch, log_reader, "follow_frames", CorruptLogError("as if frames were lost"))
+    commit_one(session)
+    raise_once(monkeypatch, log_reader, "follow_frames", CorruptLogError("as if frames were lost"))
     assert reader.refresh() == session.now == 5
     assert reader["delays"].count() == 6
 
 
 @pytest.mark.parametrize("place", [Log, log_reader])
-def test_closing_waits_for_a_refresh(
+def test_close_waits_for_a_refresh(
     session: Session, reader: Session, monkeypatch: pytest.MonkeyPatch, place: Any
 ) -> None:
-    """Nothing that it reads is taken from under it, and it tells of no damage."""
+    """No file is closed while the refresh reads it, so it reports no damage."""
     name = "refresh" if place is Log else "follow_frames"
-    does, close = getattr(place, name), Log.close
+    call, close = getattr(place, name), Log.close
     inside, ended = threading.Event(), threading.Event()
 
     def slow(*given: Any) -> Any:
         inside.set()
-        ended.wait(0.2)  # in vain, if closing waits
-        return does(*given)
+        ended.wait(0.2)  # times out if closing waits
+        return call(*given)
 
-    def closed(log: Log) -> None:
+    def close_and_record(log: Log) -> None:
         close(log)
         ended.set()
 
-    commit(session)
+    commit_one(session)
     monkeypatch.setattr(place, name, slow)
-    monkeypatch.setattr(Log, "close", closed)
+    monkeypatch.setattr(Log, "close", close_and_record)
     with ThreadPoolExecutor(1) as pool:
         refreshed = pool.submit(reader.refresh)
         assert inside.wait(60)
@@ -337,17 +327,5 @@ def test_closing_waits_for_a_refresh(
         assert refreshed.result(60) == 5
     assert reader.closed
     assert ended.is_set()
-    commit(session)
+    commit_one(session)
     assert reader.refresh() == 5
-
-
-def test_the_first_rows_of_the_past_are_those_of_all(session: Session) -> None:
-    many = session.input("many", "number int, name string")
-    for epoch in range(20):
-        many.insert([(number, f"n{epoch}") for number in range(epoch, 3000, 7)])
-        many.remove([(number, f"n{epoch - 1}") for number in range(epoch - 1, 40, 7)] * (epoch > 0))
-        session.commit()
-    for at in range(session.now - 19, session.now + 1):
-        assert many.rows(at=at, limit=30) == many.rows(at=at)[:30]
-    with pytest.raises(TimeError):
-        many.rows(at=session.now + 1, limit=3)

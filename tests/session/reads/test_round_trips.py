@@ -1,4 +1,4 @@
-"""Tables that other libraries exported: loaded again as they were, or refused with a hint."""
+"""Tables exported to other libraries: loaded again unchanged, or refused with a hint."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reuse of statistics: they follow rows to branches, rewinds, merges and restarts.
 
-Work is told in rows that are looked up to see that none is below 0, and in files that are compared
-with their checksums.
+Work is counted in rows that are looked up because of negative counts, and in files whose checksums
+are verified.
 """
 
 from __future__ import annotations
@@ -25,21 +25,19 @@ ROWS, EPOCHS, TAKEN = 3000, 60, 10
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows were looked up, each time; small layers are files, and merged."""
+def lookups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of rows of each lookup; small layers are spilled and merged."""
     numbers: list[int] = []
     on_enough(monkeypatch, numbers.append)
     for place in (store, maintenance):
         monkeypatch.setattr(place, "SPILL_ROWS", 64)
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 32)
-    monkeypatch.setattr(
-        BackgroundWorker, "submit", lambda *_, **__: False
-    )  # the test merges and checkpoints
+    monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
     return numbers
 
 
-def made(path: Path) -> Session:
-    """A log of which each epoch takes away ten rows, and adds ten."""
+def prepare_log(path: Path) -> Session:
+    """Makes a log in which each epoch removes ten rows and inserts ten."""
     session = nosync_nb.open(path)
     data = session.input("data", "id bigint, n bigint")
     data.insert([(i, 0) for i in range(ROWS)])
@@ -52,101 +50,99 @@ def made(path: Path) -> Session:
     return session
 
 
-def shown(session: Any, epoch: int) -> None:
-    """Reads what was shown at an epoch."""
+def check_epoch(session: Any, epoch: int) -> None:
+    """Reads and checks the rows of an epoch."""
     data = session["data"]
     taken = (epoch - 1) * TAKEN
     assert data.count() == ROWS
     assert data.head(20) == [(i, int(i < taken)) for i in range(20)]
 
 
-def merged(session: Session) -> None:
-    """Does what the worker would do."""
+def merge_data(session: Session) -> None:
+    """Merges the layers of the input, as the background worker does."""
     trace = next(iter(graph_of(session).named["data"].traces.values()))
     merge_trace(session, trace)
 
 
-def test_a_branch_is_read_by_what_was_changed_since_its_parent_was(
-    tmp_path: Path, looked: list[int]
+def test_branch_looks_up_only_changes_since_its_parent_was_read(
+    tmp_path: Path, lookups: list[int]
 ) -> None:
-    with made(tmp_path / "log") as session:
-        shown(session, EPOCHS + 1)
-        assert sum(looked) >= EPOCHS * TAKEN
+    with prepare_log(tmp_path / "log") as session:
+        check_epoch(session, EPOCHS + 1)
+        assert sum(lookups) >= EPOCHS * TAKEN
         for at in (EPOCHS + 1, EPOCHS - 1, EPOCHS // 2, 1):
-            looked.clear()
+            lookups.clear()
             with session.branch(f"b{at}", at=at) as branch:
-                assert sum(looked) == 0, "to make it costs nothing of this"
-                shown(branch, at)
-            assert sum(looked) <= (EPOCHS + 1 - at) * TAKEN
+                assert sum(lookups) == 0, "creating a branch looks up nothing"
+                check_epoch(branch, at)
+            assert sum(lookups) <= (EPOCHS + 1 - at) * TAKEN
             with nosync_nb.open(branch.path) as again:
-                shown(again, at)
+                check_epoch(again, at)
 
 
-def test_after_a_rewind_what_was_changed_since_is_looked_at_alone(
-    tmp_path: Path, looked: list[int]
-) -> None:
-    with made(tmp_path / "log") as session:
-        shown(session, EPOCHS + 1)
+def test_rewound_session_looks_up_only_undone_changes(tmp_path: Path, lookups: list[int]) -> None:
+    with prepare_log(tmp_path / "log") as session:
+        check_epoch(session, EPOCHS + 1)
         for back in (3, 20):
-            looked.clear()
+            lookups.clear()
             to = session.now - back
             session.rewind(to=to)
-            shown(session, to)
-            assert sum(looked) <= back * TAKEN
+            check_epoch(session, to)
+            assert sum(lookups) <= back * TAKEN
 
 
-def test_a_checkpoint_says_what_is_known_of_layers(tmp_path: Path, looked: list[int]) -> None:
-    with made(tmp_path / "log") as session:
-        shown(session, EPOCHS + 1)
+def test_checkpoint_stores_statistics_of_layers(tmp_path: Path, lookups: list[int]) -> None:
+    with prepare_log(tmp_path / "log") as session:
+        check_epoch(session, EPOCHS + 1)
         checkpoint_now(session)
-    looked.clear()
+    lookups.clear()
     with nosync_nb.open(tmp_path / "log") as session:
-        shown(session, EPOCHS + 1)
-    assert sum(looked) == 0
+        check_epoch(session, EPOCHS + 1)
+    assert sum(lookups) == 0
 
 
-def test_what_a_stranger_says_of_his_layers_is_not_believed(
-    tmp_path: Path, looked: list[int], monkeypatch: pytest.MonkeyPatch
+def test_statistics_of_an_untrusted_log_are_ignored(
+    tmp_path: Path, lookups: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with made(tmp_path / "log") as session:
-        shown(session, EPOCHS + 1)
+    with prepare_log(tmp_path / "log") as session:
+        check_epoch(session, EPOCHS + 1)
         checkpoint_now(session)
-    looked.clear()
+    lookups.clear()
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "strangers"))
     with nosync_nb.open(tmp_path / "log", mode="r") as session:
-        shown(session, EPOCHS + 1)
-    assert sum(looked) >= EPOCHS * TAKEN
+        check_epoch(session, EPOCHS + 1)
+    assert sum(lookups) >= EPOCHS * TAKEN
 
 
-def test_a_merge_keeps_what_is_known_of_layers(tmp_path: Path, looked: list[int]) -> None:
-    with made(tmp_path / "log") as session:
-        checkpoint_now(session)  # of rows that only add nothing has to be looked up
-        assert sum(looked) == 0
-        merged(session)
-        assert 0 < sum(looked) <= EPOCHS * TAKEN, "each row once"
-        looked.clear()
-        shown(session, EPOCHS + 1)
+def test_merge_keeps_statistics_of_layers(tmp_path: Path, lookups: list[int]) -> None:
+    with prepare_log(tmp_path / "log") as session:
+        checkpoint_now(session)  # layers of inserts need no lookups
+        assert sum(lookups) == 0
+        merge_data(session)
+        assert 0 < sum(lookups) <= EPOCHS * TAKEN, "each row once"
+        lookups.clear()
+        check_epoch(session, EPOCHS + 1)
         newest = snapshot_of(session).contents("data").layers[-1]
-        assert sum(looked) <= newest.rows_count
+        assert sum(lookups) <= newest.rows_count
 
 
-def test_a_merge_that_looks_at_more_than_it_merges_leaves_it_to_readers(
-    tmp_path: Path, looked: list[int], monkeypatch: pytest.MonkeyPatch
+def test_merge_with_too_many_lookups_leaves_them_to_readers(
+    tmp_path: Path, lookups: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "LOOKED_UP", 0)
-    with made(tmp_path / "log") as session:
+    with prepare_log(tmp_path / "log") as session:
         checkpoint_now(session)
-        merged(session)
-        assert sum(looked) == 0
-        shown(session, EPOCHS + 1)
+        merge_data(session)
+        assert sum(lookups) == 0
+        check_epoch(session, EPOCHS + 1)
 
 
 @pytest.mark.parametrize("read", ["parent", "nobody"])
-def test_a_row_that_was_below_zero_for_some_epochs_is_so_on_their_branches_alone(
-    tmp_path: Path, looked: list[int], read: str, monkeypatch: pytest.MonkeyPatch
+def test_negative_count_is_reported_only_at_its_epochs_and_their_branches(
+    tmp_path: Path, lookups: list[int], read: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stats, "_LOOKUP_COST", 0)
-    with made(tmp_path / "log") as session:
+    with prepare_log(tmp_path / "log") as session:
         data, sound = session.inputs["data"], session.now
         data.remove([(0, 0)])
         session.commit()
@@ -173,14 +169,14 @@ def test_a_row_that_was_below_zero_for_some_epochs_is_so_on_their_branches_alone
             session["data"].head(20)
 
 
-def test_files_that_the_parent_has_mapped_are_compared_once_until_one_is_changed(
-    tmp_path: Path, looked: list[int], monkeypatch: pytest.MonkeyPatch
+def test_mapped_files_are_verified_once_until_one_changes(
+    tmp_path: Path, lookups: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[str] = []
     on_compared(monkeypatch, compared.append)
-    made(tmp_path / "log").close()
+    prepare_log(tmp_path / "log").close()
     with nosync_nb.open(tmp_path / "log") as session:
-        shown(session, EPOCHS + 1)
+        check_epoch(session, EPOCHS + 1)
         assert compared
         compared.clear()
         with session.branch("one") as branch:
@@ -188,11 +184,11 @@ def test_files_that_the_parent_has_mapped_are_compared_once_until_one_is_changed
             assert compared == []
         session.branch("other").close()
         for file in (tmp_path / "log" / "layers").iterdir():
-            held = bytearray(file.read_bytes())
-            held[len(held) // 2] ^= 1
+            damaged = bytearray(file.read_bytes())
+            damaged[len(damaged) // 2] ^= 1
             with file.open("r+b") as opened:
-                opened.write(held)
-            os.utime(file, (0, 0))  # another moment, however coarse the clock of the disk is
+                opened.write(damaged)
+            os.utime(file, (0, 0))  # another time, however coarse the clock of the disk is
         with session.branch("late") as branch, pytest.raises(CorruptLogError, match="damaged"):
             branch["data"].rows()
     with (

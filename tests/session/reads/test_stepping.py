@@ -31,45 +31,45 @@ N = 90_000
 EPOCHS = 24
 CHANGED = 10
 SPARE = 2_000
-"""Rows of pages and changes that a step may sort, of a stage that has fifty times as many."""
+"""The rows that a step may sort; the stage has fifty times as many."""
 
 
 @contextmanager
-def seen_rows() -> Iterator[Callable[[], tuple[int, int]]]:
-    """Counts the rows that are sorted, and those that first rows are looked for among."""
-    looked = [0]
+def count_rows() -> Iterator[Callable[[], tuple[int, int]]]:
+    """Counts the rows that are sorted, and those that are scanned for the first rows."""
+    scanned = [0]
 
     def count(rows: int) -> None:
-        looked[0] += rows
+        scanned[0] += rows
 
     with sorted_rows() as ordered, pytest.MonkeyPatch.context() as patch:
         on_first(patch, count)
-        yield lambda: (ordered[0], looked[0])
+        yield lambda: (ordered[0], scanned[0])
 
 
-def work(act: Callable[[], Any]) -> tuple[int, int]:
-    """The rows that were sorted, and looked at, for something."""
-    with seen_rows() as counted:
+def work_of(act: Callable[[], Any]) -> tuple[int, int]:
+    """The numbers of rows that an act sorts and scans."""
+    with count_rows() as counted:
         act()
         return counted()
 
 
-def table(first: int, count: int) -> pa.Table:
+def rows_table(first: int, count: int) -> pa.Table:
     ids = np.arange(first, first + count)
     return pa.table({"id": ids, "x": (ids * 7919) % 1_000_003})
 
 
 @pytest.fixture
-def large(session: Session) -> Session:
-    """A stage of a large load and of small changes, some of them in a pack."""
+def large_session(session: Session) -> Session:
+    """Stages over a large load and small changes, some of them in a pack."""
     rows = session.input("rows", "id bigint, x bigint")
-    session.stage("known", rows.filter("x >= 0"))
+    session.stage("valid", rows.filter("x >= 0"))
     session.stage("best", rows.group_by("id").top(1, by="x desc"))
-    rows.insert(table(0, N))
+    rows.insert(rows_table(0, N))
     session.commit()
     for epoch in range(EPOCHS):
-        rows.remove(table(epoch * CHANGED, CHANGED))
-        rows.insert(table(N + epoch * CHANGED, CHANGED))
+        rows.remove(rows_table(epoch * CHANGED, CHANGED))
+        rows.insert(rows_table(N + epoch * CHANGED, CHANGED))
         session.commit()
         if epoch == EPOCHS // 2:
             checkpoint_now(session)
@@ -79,67 +79,65 @@ def large(session: Session) -> Session:
 
 def first_rows(epoch: int, count: int) -> list[tuple[int, int]]:
     """The first rows of the large stage at an epoch."""
-    gone = (epoch - 1) * CHANGED
-    return [(i, (i * 7919) % 1_000_003) for i in range(gone, gone + count)]
+    removed = (epoch - 1) * CHANGED
+    return [(i, (i * 7919) % 1_000_003) for i in range(removed, removed + count)]
 
 
-@pytest.mark.parametrize("stage", ["known", "best"])
-def test_a_step_of_the_slider_costs_what_changed_and_not_the_stage(
-    large: Session, stage: str
-) -> None:
-    view = TravelView(large, stage)
+@pytest.mark.parametrize("stage", ["valid", "best"])
+def test_slider_step_costs_the_change_and_not_the_stage(large_session: Session, stage: str) -> None:
+    view = TravelView(large_session, stage)
     view.travel(EPOCHS)
     for epoch in (EPOCHS - 1, EPOCHS - 2, 3, 4, 2, 20, 19, 5):
-        ordered, looked = work(lambda epoch=epoch: view.travel(epoch))
+        ordered, scanned = work_of(lambda epoch=epoch: view.travel(epoch))
         assert ordered <= SPARE
-        assert looked <= SPARE
+        assert scanned <= SPARE
         assert view.page["rows"][0][0] == str((epoch - 1) * CHANGED)
         assert (view.page["added"], view.page["removed"]) == (CHANGED, CHANGED)
     view.close()
 
 
-def test_several_stages_under_one_slider_cost_what_changed(large: Session) -> None:
-    view = TravelView(large, "known", beside=["best", "rows"])
+def test_slider_over_several_stages_costs_the_changes(large_session: Session) -> None:
+    view = TravelView(large_session, "valid", beside=["best", "rows"])
     view.travel(EPOCHS)
     for epoch in (EPOCHS - 1, 3, 4, 20):
-        ordered, looked = work(lambda epoch=epoch: view.travel(epoch))
-        assert max(ordered, looked) <= 3 * SPARE
+        ordered, scanned = work_of(lambda epoch=epoch: view.travel(epoch))
+        assert max(ordered, scanned) <= 3 * SPARE
         assert [page["rows"][0] for page in view.page["beside"]] == [view.page["rows"][0]] * 2
     view.close()
 
 
-def test_reads_of_the_past_leave_a_large_stage_as_it_lies(large: Session) -> None:
-    known = large["known"]
+def test_past_reads_sort_no_large_stage(large_session: Session) -> None:
+    known = large_session["valid"]
     for at in (EPOCHS, 3, 14, 2, 1):
         found: list[Any] = []
-        ordered, _ = work(lambda at=at, found=found: found.append(known.rows(at=at, limit=5)))
+        ordered, _ = work_of(lambda at=at, found=found: found.append(known.rows(at=at, limit=5)))
         assert [tuple(row) for row in found[0]] == first_rows(at, 5)
         assert ordered <= SPARE
-        ordered, looked = work(lambda at=at, found=found: found.append(known.count(at=at)))
+        ordered, scanned = work_of(lambda at=at, found=found: found.append(known.count(at=at)))
         assert found[1] == N
         assert ordered <= SPARE
-        assert looked == 0
+        assert scanned == 0
 
 
-def test_a_step_back_over_a_large_load_leaves_it_out(large: Session) -> None:
-    large["rows"].insert(table(10**6, 70_000))
-    large.commit()
-    large["rows"].insert([(-1, 0)])
-    large.commit()
-    settle_background(large)
-    view = TravelView(large, "known")
-    for epoch in (EPOCHS, large.now, EPOCHS, 5):
-        ordered, _ = work(lambda epoch=epoch: view.travel(epoch))
+def test_step_back_over_a_large_load_skips_it(large_session: Session) -> None:
+    large_session["rows"].insert(rows_table(10**6, 70_000))
+    large_session.commit()
+    large_session["rows"].insert([(-1, 0)])
+    large_session.commit()
+    settle_background(large_session)
+    view = TravelView(large_session, "valid")
+    for epoch in (EPOCHS, large_session.now, EPOCHS, 5):
+        ordered, _ = work_of(lambda epoch=epoch: view.travel(epoch))
         assert ordered <= SPARE
-    assert large["known"].count(at=EPOCHS + 1) == N
+    assert large_session["valid"].count(at=EPOCHS + 1) == N
     view.close()
 
 
-def test_a_stage_of_many_small_loads_is_put_in_order_once(session: Session) -> None:
-    """An epoch in the middle is far from nothing and from now; those beside it are near to it."""
+def test_stage_of_many_small_loads_is_sorted_once(session: Session) -> None:
+    """A middle epoch is far from both ends; its neighbours are read from it."""
     rows = session.input("rows", "id bigint, x bigint")
     for epoch in range(60):
-        rows.insert(table(epoch * 1000, 1000))
+        rows.insert(rows_table(epoch * 1000, 1000))
         session.commit()
         if epoch % 25 == 24:
             checkpoint_now(session)
@@ -152,54 +150,52 @@ def test_a_stage_of_many_small_loads_is_put_in_order_once(session: Session) -> N
     view = TravelView(session, "rows")
     view.travel(30)
     for epoch in (31, 32, 31, 30, 29, 28, 31):
-        ordered, _ = work(lambda epoch=epoch: view.travel(epoch))
-        assert ordered <= 8 * 1000  # three steps, the change that is shown, and joining them
+        ordered, _ = work_of(lambda epoch=epoch: view.travel(epoch))
+        assert ordered <= 8 * 1000  # three steps, the displayed change, and their merge
     assert rows.count(at=31) == 31_000
     view.close()
 
 
-def test_a_step_from_a_session_that_was_opened_again_is_as_cheap(large: Session) -> None:
-    path = store_of(large).path
-    large.close()
+def test_steps_in_a_reopened_session_are_as_cheap(large_session: Session) -> None:
+    path = store_of(large_session).path
+    large_session.close()
     with nosync_nb.open(path) as session, nosync_nb.open(path, mode="r") as reader:
         for each in (session, reader):
-            view = TravelView(each, "known")
+            view = TravelView(each, "valid")
             view.travel(EPOCHS)
             for epoch in (3, 4, 20):
-                ordered, looked = work(lambda view=view, epoch=epoch: view.travel(epoch))
-                assert max(ordered, looked) <= SPARE
+                ordered, scanned = work_of(lambda view=view, epoch=epoch: view.travel(epoch))
+                assert max(ordered, scanned) <= SPARE
                 assert view.page["rows"][0][0] == str((epoch - 1) * CHANGED)
             view.close()
 
 
-def test_what_was_seen_before_a_rewind_is_not_what_an_epoch_of_its_number_is(
-    large: Session,
-) -> None:
-    view = TravelView(large, "known")
+def test_cursor_from_before_a_rewind_is_not_reused(large_session: Session) -> None:
+    view = TravelView(large_session, "valid")
     view.travel(EPOCHS)
-    large.rewind(to=5)
+    large_session.rewind(to=5)
     for _ in range(EPOCHS):
-        large["rows"].insert([(-1, 0)])
-        large.commit()
+        large_session["rows"].insert([(-1, 0)])
+        large_session.commit()
     view.travel(EPOCHS)
     assert view.page["rows"][0] == ["-1", "0"]
-    assert large["known"].count(at=EPOCHS) == N + EPOCHS - 5
+    assert large_session["valid"].count(at=EPOCHS) == N + EPOCHS - 5
     view.close()
 
 
-def test_what_was_seen_in_a_branch_is_not_what_its_parent_has(large: Session) -> None:
-    branch = large.branch("other", at=5)
+def test_cursor_of_a_branch_is_not_reused_in_its_parent(large_session: Session) -> None:
+    branch = large_session.branch("other", at=5)
     for _ in range(10):
         branch["rows"].insert([(-1, 0)])
         branch.commit()
-    seen = large.cursor(large["known"], 12)
-    assert branch.cursor(branch["known"], 11, seen).count() == N + 6
-    view = TravelView(large, "known")
+    cursor = large_session.cursor(large_session["valid"], 12)
+    assert branch.cursor(branch["valid"], 11, cursor).count() == N + 6
+    view = TravelView(large_session, "valid")
     view.travel(12)
     view.move(branch, "other")
     view.travel(11)
     assert view.page["rows"][0] == ["-1", "0"]
-    view.move(large, None)
+    view.move(large_session, None)
     view.travel(11)
     assert view.page["rows"][0][0] == str(10 * CHANGED)
     view.close()
@@ -219,10 +215,10 @@ ROW = st.tuples(st.integers(0, 9), st.sampled_from(["a", "b"]))
     seed=st.integers(0, 2**16),
     small=st.sampled_from([0, 8192]),
 )
-def test_any_way_over_the_epochs_shows_what_each_one_was(
+def test_any_order_of_epochs_shows_each_as_it_was(
     epochs: list[list[Any]], packs: set[int], seed: int, small: int
 ) -> None:
-    """With loads in files and out of them, and rows that cancel or were never there."""
+    """Loads are in files or not, and rows cancel out or have negative counts."""
     with (
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory(dir=MEMORY) as folder,
@@ -250,31 +246,31 @@ def test_any_way_over_the_epochs_shows_what_each_one_was(
 
 
 def walk_over(session: Session, states: list[Counter[Any]], random: Random) -> None:
-    """Looks at epochs one after the other, each out of the look before."""
-    seen: dict[str, Any] = {"rows": None, "all": None}
+    """Reads random epochs, each with a cursor derived from the previous one."""
+    cursors: dict[str, Any] = {"rows": None, "all": None}
     for at in random.choices(range(len(states)), k=12):
-        for name, before in seen.items():
+        for name, before in cursors.items():
             state, collection = states[at], session[name]
-            look = session.cursor(collection, at, before)
-            seen[name] = look
+            cursor = session.cursor(collection, at, before)
+            cursors[name] = cursor
             if min(state.values(), default=0) < 0:
-                for read in (look.count, lambda c=collection, e=at: c.rows(at=e, limit=3)):
+                for read in (cursor.count, lambda c=collection, e=at: c.rows(at=e, limit=3)):
                     with pytest.raises(NegativeMultiplicityError):
                         read()
                 with pytest.raises(NegativeMultiplicityError):
-                    look.page(((0, True),), 0, 3)
+                    cursor.page(((0, True),), 0, 3)
                 continue
             every = sorted(state.elements())
-            assert look.count() == collection.count(at=at) == len(every)
-            assert [tuple(row) for row in look.page((), 0, 5)] == every[:5]
+            assert cursor.count() == collection.count(at=at) == len(every)
+            assert [tuple(row) for row in cursor.page((), 0, 5)] == every[:5]
             downwards = sorted(every, key=lambda row: -row[0])
-            assert [tuple(row) for row in look.page(((0, True),), 0, 5)] == downwards[:5]
+            assert [tuple(row) for row in cursor.page(((0, True),), 0, 5)] == downwards[:5]
             assert [tuple(row) for row in collection.rows(at=at, limit=4)] == every[:4]
 
 
-def test_what_is_coarse_by_now_is_read_where_it_can_be(session: Session) -> None:
+def test_slider_reads_thinned_epochs_where_they_are_readable(session: Session) -> None:
     rows = session.input("rows", "id bigint, x bigint")
-    rows.insert(table(0, 3000))
+    rows.insert(rows_table(0, 3000))
     for _ in range(300):
         session.commit()
         rows.insert([(-1, 0)])
@@ -284,14 +280,14 @@ def test_what_is_coarse_by_now_is_read_where_it_can_be(session: Session) -> None
     session.retain = 20
     checkpoint_now(session)
     settle_background(session)
-    known = rows.history()
-    assert known[0].step > 1, "old epochs cannot be told apart"
-    for at in (known[0][3], known[0][7], known[-1][-3], known[0][1]):
+    readable = rows.history()
+    assert readable[0].step > 1, "old epochs cannot be told apart"
+    for at in (readable[0][3], readable[0][7], readable[-1][-3], readable[0][1]):
         assert rows.count(at=at) == 3000 + at - 1
         view.travel(at)
         assert view.epoch == at
         assert view.page["rows"][: min(at - 1, 5)] == [["-1", "0"]] * min(at - 1, 5)
-    apart = next(at for at in range(known[0][0] + 1, known[0][-1]) if at not in known[0])
+    apart = next(at for at in range(readable[0][0] + 1, readable[0][-1]) if at not in readable[0])
     with pytest.raises(TimeError):
         rows.rows(at=apart, limit=3)
     view.close()

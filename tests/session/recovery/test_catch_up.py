@@ -27,22 +27,22 @@ def urls(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def session(tmp_path: Path, urls: list[str]) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log", replicas=urls, quorum=2) as made:
-        rows = made.input("rows", "k long, v long")
-        made.stage("sums", rows.group_by("k").agg(n="count(*)", most="max(v)"))
+    with nosync_nb.open(tmp_path / "log", replicas=urls, quorum=2) as opened_session:
+        rows = opened_session.input("rows", "k long, v long")
+        opened_session.stage("sums", rows.group_by("k").agg(n="count(*)", most="max(v)"))
         rows.insert([(1, 2), (1, 3), (2, 2)])
-        made.commit(wait="replicas", timeout=WAIT_S)
-        yield made
+        opened_session.commit(wait="replicas", timeout=WAIT_S)
+        yield opened_session
 
 
-def put_back(tmp_path: Path) -> None:
-    """The folder is what it was when it was copied."""
+def restore_image(tmp_path: Path) -> None:
+    """Replaces the folder by the copy that was made earlier."""
     shutil.rmtree(tmp_path / "log")
     (tmp_path / "image").rename(tmp_path / "log")
 
 
 @pytest.mark.fault(32)
-def test_a_copy_that_was_put_back_has_what_was_committed_since(
+def test_restored_folder_gets_later_epochs_from_replicas(
     session: Session, tmp_path: Path, urls: list[str]
 ) -> None:
     shutil.copytree(session.path, tmp_path / "image")
@@ -53,15 +53,15 @@ def test_a_copy_that_was_put_back_has_what_was_committed_since(
     session.stage("late", session.inputs["rows"].filter("k = 9"))
     session.inputs["rows"].insert([(9, 10)])
     session.commit(wait="replicas", timeout=WAIT_S)
-    held = sorted(session["sums"].rows())
+    expected = sorted(session["sums"].rows())
     session.close()
-    put_back(tmp_path)
+    restore_image(tmp_path)
     with nosync_nb.open(tmp_path / "log", replicas=urls, quorum=2) as again:
         assert again.now == 4
         (note,) = (text for text in again.recovery.notes if "had lost" in text)
         assert note.startswith("this disk had lost epochs 2 to 4; restored from file://")
         assert again.recovery.lost == []
-        assert sorted(again["sums"].rows()) == held
+        assert sorted(again["sums"].rows()) == expected
         assert [tuple(row) for row in again["late"].rows()] == [(9, 9), (9, 10)]
         assert len(list(again["sums"].rows(at=2))) == 3
         again.inputs["rows"].insert([(9, 11)])
@@ -72,14 +72,14 @@ def test_a_copy_that_was_put_back_has_what_was_committed_since(
 
 
 @pytest.mark.fault(32)
-def test_without_any_replica_it_opens_with_what_it_has(
+def test_restored_folder_opens_without_reachable_replicas(
     session: Session, tmp_path: Path, urls: list[str]
 ) -> None:
     shutil.copytree(session.path, tmp_path / "image")
     session.inputs["rows"].insert([(9, 9)])
     session.commit(wait="replicas", timeout=WAIT_S)
     session.close()
-    put_back(tmp_path)
+    restore_image(tmp_path)
     for name in ("one", "two"):
         (tmp_path / name).rename(tmp_path / f"{name}-away")
     with nosync_nb.open(tmp_path / "log", replicas=urls, quorum=2) as again:

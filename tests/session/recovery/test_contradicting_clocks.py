@@ -29,17 +29,17 @@ from nosync_nb.store.verification.verify import verify
 Change = Callable[[list[PayloadEntry], bytearray], None]
 
 
-def drawn(row: Any) -> tuple[int]:
+def source_of(row: Any) -> tuple[int]:
     return (row.src,)
 
 
-def narrow(row: Any) -> tuple[int]:
+def source_of_narrow(row: Any) -> tuple[int]:
     if row.src > 50:
         raise ValueError("too wide")
     return (row.src,)
 
 
-def opened(path: Path) -> Session:
+def prepare_log(path: Path) -> Session:
     session = nosync_nb.open(path)
     edges = session.input("edges", "src int, dst int")
     nodes = session.input("nodes", "node int, label int")
@@ -52,8 +52,8 @@ def opened(path: Path) -> Session:
         }
     )
     session.define({"large": session["labels"].filter("n > 1")})
-    session.stage("drawn", edges.map(drawn, "src int"), nondeterministic=True)
-    session.stage("narrow", edges.map(narrow, "src int"))
+    session.stage("drawn", edges.map(source_of, "src int"), nondeterministic=True)
+    session.stage("narrow", edges.map(source_of_narrow, "src int"))
     session.define({"few": session["narrow"].filter("src > 1")})
     nodes.insert([(1, 7), (2, 8), (3, 7)])
     for epoch in range(1, 7):
@@ -63,8 +63,8 @@ def opened(path: Path) -> Session:
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Session]]:
-    """A log whose epoch 4 was changed as a test wants it, opened again after a kill."""
+def write_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Session]]:
+    """Writes a log whose epoch 4 is changed by a function, and opens it again."""
     sessions: list[Session] = []
 
     def write(change: Change) -> Session:
@@ -82,7 +82,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
         with monkeypatch.context() as patch:
             patch.setattr(ClockWriter, "stamped", stamped)
-            session = opened(tmp_path / "log")
+            session = prepare_log(tmp_path / "log")
             session.close()
         again = nosync_nb.open(tmp_path / "log")
         sessions.append(again)
@@ -93,11 +93,11 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         session.close()
 
 
-def flipped(stage_inputs: int, place: int) -> Change:
-    """Changes one digest in the clock of the first stage that is made from so many inputs.
+def flip_digest(stage_inputs: int, place: int) -> Change:
+    """Changes one digest in the clock of the first stage with so many inputs.
 
     Args:
-        place: of the label: 0 is that of the batch itself.
+        place: index of the label; 0 is the label of the batch itself.
     """
 
     def change(_entries: list[PayloadEntry], data: bytearray) -> None:
@@ -113,8 +113,8 @@ def flipped(stage_inputs: int, place: int) -> Change:
     return change
 
 
-def other_rows(entries: list[PayloadEntry], data: bytearray) -> None:
-    """Has the log hold other rows of the input than the stages were given."""
+def change_rows(entries: list[PayloadEntry], data: bytearray) -> None:
+    """Replaces the rows of the input in the log after the stages have read them."""
     first = LABEL.unpack_from(data)[0]  # inputs come first
     (at,) = [i for i, entry in enumerate(entries) if entry.number == first]
     columns, diff = batch_codec.decode_batch(entries[at].data, ["int", "int"])
@@ -125,8 +125,8 @@ def other_rows(entries: list[PayloadEntry], data: bytearray) -> None:
     )
 
 
-def from_scratch(session: Session) -> None:
-    """Asserts that every stage is what its inputs give, at each epoch."""
+def check_from_scratch(session: Session) -> None:
+    """Asserts that every stage equals an evaluation from scratch at each epoch."""
     labels = dict(session["nodes"].rows(at=session.now))
     for at in range(1, session.now + 1):
         edges = session["edges"].rows(at=at)
@@ -144,10 +144,10 @@ def logs(session: Session) -> dict[str, int]:
     return {name: log for log, name in services_of(session).publisher.logs.items()}
 
 
-def test_a_stage_whose_clock_names_another_batch_is_run_again_from_there(
-    written: Callable[..., Session],
+def test_stage_with_a_contradicting_clock_is_recomputed_from_there(
+    write_log: Callable[..., Session],
 ) -> None:
-    session = written(flipped(2, 1))
+    session = write_log(flip_digest(2, 1))
     stages, reasons = session.recovery.stages, session.recovery.reasons
     assert {name for name, how in stages.items() if how == "extend"} == {"labels", "large"}
     assert {name for name, how in stages.items() if how == "read"} == {
@@ -160,42 +160,40 @@ def test_a_stage_whose_clock_names_another_batch_is_run_again_from_there(
     assert "at epoch 4 its clock names other rows of 'edges' than the log has" in reasons["labels"]
     assert "reads 'labels', which is recomputed" in reasons["large"]
     assert session.recovery.recomputed > 0
-    from_scratch(session)
+    check_from_scratch(session)
     session.inputs["edges"].insert([(9, 3)])
     session.commit()
-    from_scratch(session)
+    check_from_scratch(session)
 
 
-def test_what_the_others_have_stays_and_nothing_is_done_twice(
-    written: Callable[..., Session], tmp_path: Path
+def test_recomputed_stage_leaves_others_and_is_recomputed_once(
+    write_log: Callable[..., Session], tmp_path: Path
 ) -> None:
-    session = written(flipped(2, 0))
+    session = write_log(flip_digest(2, 0))
     assert session.recovery.stages["labels"] == "extend"
     assert "other rows of itself" in session.recovery.reasons["labels"]
-    kept = logs(session)
+    numbers = logs(session)
     settle_background(session)
     session.close()
     with nosync_nb.open(tmp_path / "log") as again:
-        assert logs(again) == kept
+        assert logs(again) == numbers
         assert set(again.recovery.stages.values()) == {"read"}
-        from_scratch(again)
+        check_from_scratch(again)
 
 
-def test_stages_that_were_made_from_rows_that_are_not_there_are_made_from_those_that_are(
-    written: Callable[..., Session],
-) -> None:
-    session = written(other_rows)
+def test_stages_computed_from_other_rows_are_recomputed(write_log: Callable[..., Session]) -> None:
+    session = write_log(change_rows)
     assert any(row.src > 50 for row in session["edges"].rows())
     stages = session.recovery.stages
     assert stages["labels"] == stages["sources"] == stages["large"] == "extend"
     assert stages["names"] == "read"
-    from_scratch(session)
+    check_from_scratch(session)
 
 
-def test_a_stage_that_cannot_be_run_again_is_refused_until_it_is_defined_again(
-    written: Callable[..., Session], tmp_path: Path
+def test_nondeterministic_stage_with_other_rows_is_stale_until_redefined(
+    write_log: Callable[..., Session], tmp_path: Path
 ) -> None:
-    session = written(other_rows)
+    session = write_log(change_rows)
     why = "other rows of 'edges' than the log has; its memoised results cannot be recomputed"
     assert why in session.stale["drawn"]
     session.inputs["edges"].insert([(8, 8)])
@@ -206,17 +204,17 @@ def test_a_stage_that_cannot_be_run_again_is_refused_until_it_is_defined_again(
         assert "drawn" in again.stale
         assert set(again.recovery.stages.values()) == {"read", "stale"}
         edges = again["edges"]
-        again.define({"drawn": edges.map(drawn, "src int")}, nondeterministic=True)
+        again.define({"drawn": edges.map(source_of, "src int")}, nondeterministic=True)
         assert [row.src for row in again["drawn"].rows()] == sorted(row.src for row in edges.rows())
         checkpoint_now(again)
     with nosync_nb.open(tmp_path / "log") as last:
         assert "drawn" not in last.stale
 
 
-def test_a_refused_stage_stays_refused_however_often_the_log_is_opened(
-    written: Callable[..., Session], tmp_path: Path
+def test_refused_stage_stays_stale_over_several_openings(
+    write_log: Callable[..., Session], tmp_path: Path
 ) -> None:
-    session = written(other_rows)
+    session = write_log(change_rows)
     assert "too wide" in session.stale["narrow"]
     session.close()
     for turn in range(3):
@@ -230,16 +228,16 @@ def test_a_refused_stage_stays_refused_however_often_the_log_is_opened(
             checkpoint_now(again)
     with nosync_nb.open(tmp_path / "log") as again:
         edges = again["edges"]
-        again.stage("narrow", edges.map(drawn, "src int"))
+        again.stage("narrow", edges.map(source_of, "src int"))
         sources = sorted(row.src for row in edges.rows())
         assert [row.src for row in again["narrow"].rows()] == sources
         assert [row.src for row in again["few"].rows()] == [s for s in sources if s > 1]
 
 
-def test_a_stage_that_had_stopped_never_goes_on_from_rows_that_are_not_believed(
-    written: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_stopped_stage_never_continues_from_contradicting_rows(
+    write_log: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its function is not restored at the opening that finds it out, and is at the next."""
+    """Its function cannot be loaded by the opening that finds the damage, but by the next one."""
     restore = signing.load_signed_function
 
     def unseal(sealed: bytes, **which: Any) -> Any:
@@ -250,7 +248,7 @@ def test_a_stage_that_had_stopped_never_goes_on_from_rows_that_are_not_believed(
 
     with monkeypatch.context() as patch:
         patch.setattr(signing, "load_signed_function", unseal)
-        session = written(other_rows)
+        session = write_log(change_rows)
         assert "other rows of 'edges' than the log has" in session.stale["narrow"]
         session.inputs["edges"].insert([(20, 1)])
         session.commit()
@@ -259,36 +257,36 @@ def test_a_stage_that_had_stopped_never_goes_on_from_rows_that_are_not_believed(
         assert again.stale["narrow"] == session.stale["narrow"]
 
 
-def test_what_read_a_stage_that_was_made_anew_is_not_believed_after_a_crash(
-    written: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_readers_of_a_recomputed_stage_are_recomputed_after_a_crash(
+    write_log: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The crash comes when `labels` is made anew, and `large` that reads it is not yet."""
+    """The crash comes after `labels` is recomputed and before its reader `large` is."""
     install = BackfillExecutor.install
     installed: list[str] = []
 
     def stopped(
-        own: BackfillExecutor, decision: Any, plan: BackfillPlan = CURRENT, **options: Any
+        executor: BackfillExecutor, decision: Any, plan: BackfillPlan = CURRENT, **options: Any
     ) -> Any:
         if "large" in plan.names:
             raise KeyboardInterrupt
         installed.extend(plan.names)
-        return install(own, decision, plan, **options)
+        return install(executor, decision, plan, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(BackfillExecutor, "install", stopped)
         with pytest.raises(KeyboardInterrupt):
-            written(flipped(2, 1))
+            write_log(flip_digest(2, 1))
     assert "labels" in installed
     with nosync_nb.open(tmp_path / "log") as again:
         assert again.recovery.stages["large"] == "extend"
         assert "it reads 'labels', which is recomputed" in again.recovery.reasons["large"]
-        from_scratch(again)
+        check_from_scratch(again)
     with nosync_nb.open(tmp_path / "log") as again:
         assert set(again.recovery.stages.values()) == {"read"}
 
 
-def test_verification_names_the_stage_until_it_is_computed_again(
-    written: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_verify_names_the_stage_until_it_is_recomputed(
+    write_log: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[tuple[str | None, range | None, str]] = []
     reopen = nosync_nb.open
@@ -299,7 +297,7 @@ def test_verification_names_the_stage_until_it_is_computed_again(
         return reopen(path)
 
     monkeypatch.setattr(nosync_nb, "open", verified)
-    session = written(flipped(2, 1))
+    session = write_log(flip_digest(2, 1))
     ((stage, epochs, what),) = found
     assert (stage, epochs) == ("labels", range(4, 5))
     assert "its clock names other rows of 'edges' than the log has" in what

@@ -1,7 +1,7 @@
 """Interrupts of calls that change several places: all of them, or none.
 
-Struck is every opcode near one at which what an owner says changes, and every k-th of the others.
-What the next entrance brings to an end may be half done; it is entered before anything is asked.
+An interrupt is raised at every opcode near one that changes the reported state, and at every k-th
+of the others. The next call may have to complete an interrupted change, so it runs before a check.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ pytestmark = [
 ]
 
 
-def struck(
+def strike_each(
     fresh: Callable[[], tuple[Callable[[], Any], Callable[[], Any]]], name: str
 ) -> Iterator[tuple[Any, Any, Any]]:
-    """Strikes an act; yields what is said before, after, and after each of the strikes.
+    """Interrupts an act; yields the state before, after, and after each of the interrupts.
 
     Args:
-        fresh: makes something new; gives what is struck, and what says how it is then.
+        fresh: makes new objects; returns the act, and a function that reports the state.
     """
-    for _ in range(2):  # what was done once is done with fewer opcodes
+    for _ in range(2):  # a second call runs fewer opcodes
         act, says = fresh()
         before = says()
         opcodes, changed = count(act, says)
@@ -58,8 +58,8 @@ def struck(
         yield before, after, says()
 
 
-class Keeper:
-    """Passes for a keeper's process, and says which replicas have how many frames."""
+class FakeKeeper:
+    """Replaces a keeper process, and reports how many frames each replica has."""
 
     stdin = None
 
@@ -67,8 +67,13 @@ class Keeper:
         reading, self._writing = os.pipe()
         self.stdout = os.fdopen(reading, "rb")
         for number, seq in frames.items():
-            said = {"replica": number, "condition": "level", "seq": seq, "incarnation": str(number)}
-            os.write(self._writing, json.dumps(said).encode() + b"\n")
+            state = {
+                "replica": number,
+                "condition": "level",
+                "seq": seq,
+                "incarnation": str(number),
+            }
+            os.write(self._writing, json.dumps(state).encode() + b"\n")
         self.killed = False
 
     def kill(self) -> None:
@@ -81,13 +86,13 @@ class Keeper:
 
 
 @pytest.fixture
-def keepers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Keeper]]:
-    """What passed for keepers, in the order in which they were started."""
-    started: list[Keeper] = []
+def keepers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeKeeper]]:
+    """The fake keepers in the order in which they were started."""
+    started: list[FakeKeeper] = []
 
     def start(folder: str, _generation: int) -> subprocess.Popen[bytes]:
         settings = json.loads((Path(folder) / "replicas").read_bytes().splitlines()[0])
-        started.append(Keeper({n: 5 - n for n, _ in enumerate(settings["replicas"])}))
+        started.append(FakeKeeper({n: 5 - n for n, _ in enumerate(settings["replicas"])}))
         return started[-1]  # type: ignore[return-value]
 
     monkeypatch.setattr(module, "start_keeper", start)
@@ -99,63 +104,63 @@ def keepers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Keeper]]:
 
 
 @pytest.mark.fault(48)
-def test_other_replicas_are_those_that_are_written_wherever_a_change_is_interrupted(
-    session: Session, tmp_path: Path, keepers: list[Keeper]
+def test_interrupted_change_of_replicas_is_the_old_or_the_new_setting(
+    session: Session, tmp_path: Path, keepers: list[FakeKeeper]
 ) -> None:
-    """Half a change would take the frames of one replica for those of another."""
+    """Half a change would count the frames of one replica for another."""
     store = store_of(session)
     first = checked_config([f"file://{tmp_path}/r{i}" for i in range(3)], 2, log=session.path)
     second = checked_config([f"file://{tmp_path}/r{i}" for i in (2, 3)], 1, log=session.path)
     current: list[ReplicationService] = []
 
-    def written() -> list[str]:
-        said: ReplicaConfig = config.read_config(store.files, store.path, store.log.id)
-        return [each.url for each in said.replicas]
+    def written_urls() -> list[str]:
+        state: ReplicaConfig = config.read_config(store.files, store.path, store.log.id)
+        return [each.url for each in state.replicas]
 
-    def heard(replication: ReplicationService, seqs: list[int]) -> bool:
-        with replication.heard:
-            return replication.heard.wait_for(
-                lambda: [each.frame for each in replication.status()] == seqs, 60
+    def heard(service: ReplicationService, seqs: list[int]) -> bool:
+        with service.heard:
+            return service.heard.wait_for(
+                lambda: [each.frame for each in service.status()] == seqs, 60
             )
 
     def fresh() -> tuple[Callable[[], Any], Callable[[], Any]]:
         for each in current:
             each.close()
             keepers[-1].kill()
-        replication = ReplicationService(
+        service = ReplicationService(
             services_of(session).publisher,
             ReplicaConfig(),
             lambda _: None,
             lambda: None,
             lambda: None,
         )
-        current[:] = [replication]
-        replication.change(first)
-        assert heard(replication, [5, 4, 3])
+        current[:] = [service]
+        service.change(first)
+        assert heard(service, [5, 4, 3])
 
         def says() -> Any:
-            urls = [each.url for each in replication.settings.replicas]
-            assert [each.url for each in replication.status()] == urls
+            urls = [each.url for each in service.settings.replicas]
+            assert [each.url for each in service.status()] == urls
             return urls
 
-        return lambda: replication.change(second), says
+        return lambda: service.change(second), says
 
-    for before, after, found in struck(fresh, "replicas"):
+    for before, after, found in strike_each(fresh, "replicas"):
         assert found in (before, after)
-        assert found == written()
-        replication = current[0]
-        assert heard(replication, [5, 4, 3] if found == before else [5, 4])
-        replication.change(second)
-        assert heard(replication, [5, 4])
+        assert found == written_urls()
+        service = current[0]
+        assert heard(service, [5, 4, 3] if found == before else [5, 4])
+        service.change(second)
+        assert heard(service, [5, 4])
         assert not keepers[-1].killed
-        assert replication.settings.without_former == second
+        assert service.settings.without_former == second
     for each in current:
         each.close()
 
 
 @pytest.mark.fault(48)
-def test_an_inspector_that_replaces_another_is_the_one_or_the_other(session: Session) -> None:
-    """Not nobody: the one before was asked for, and nobody took it away."""
+def test_interrupted_replacement_of_an_inspector_leaves_one(session: Session) -> None:
+    """The first inspector was not removed, so one of the two must remain."""
     unnamed = session.input("numbers", "n int").filter("n > 1")
     listeners = services_of(session).listeners
 
@@ -169,14 +174,12 @@ def test_an_inspector_that_replaces_another_is_the_one_or_the_other(session: Ses
 
         return act, lambda: (listeners.unnamed_inspectors, len(done))
 
-    for _, _, (waiting, _) in struck(fresh, "inspect"):
+    for _, _, (waiting, _) in strike_each(fresh, "inspect"):
         assert waiting == 1
 
 
 @pytest.mark.fault(48)
-def test_a_file_that_is_an_epoch_is_told_as_loaded_wherever_its_watch_is_interrupted(
-    tmp_path: Path,
-) -> None:
+def test_interrupted_watch_reports_committed_files_as_loaded(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     watched = []
@@ -198,7 +201,7 @@ def test_a_file_that_is_an_epoch_is_told_as_loaded_wherever_its_watch_is_interru
         watched[:] = [(session, watch)]
         return watch.look, lambda: (session.now, len(watch.loaded), "not loaded" in repr(watch))
 
-    for before, after, found in struck(fresh, "watch"):
+    for before, after, found in strike_each(fresh, "watch"):
         assert found in (before, (1, 1, True), after)
         ((session, watch),) = watched
         watch.look()

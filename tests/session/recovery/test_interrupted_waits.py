@@ -1,7 +1,6 @@
 """Interrupts just before a wait: they end it.
 
-Its flag is set, and no call of the system is interrupted, as none has begun: what is waited for may
-never come.
+The flag of the interrupt is set before the system call begins, so it interrupts no system call.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from nosync_nb.store import threads
 WAIT_S = 60.0
 
 
-def interrupted(wait: Callable[[], object]) -> None:
-    """Sets the flag of an interrupt while the main thread waits, and has it end that soon."""
+def interrupt_wait(wait: Callable[[], object]) -> None:
+    """Interrupts the main thread just before it waits, and checks that the wait ends soon."""
     begins, ended = threading.Event(), threading.Event()
 
     def interrupt() -> None:
@@ -52,47 +51,47 @@ def _begun(begins: threading.Event, wait: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def over() -> Iterator[threading.Event]:
-    """Set when what hangs may go on, at the latest when a test ends or has waited for long."""
-    over = threading.Event()
-    late = threading.Timer(WAIT_S, over.set)
+def released() -> Iterator[threading.Event]:
+    """Releases hanging calls, at the latest when a test ends or after a timeout."""
+    released = threading.Event()
+    late = threading.Timer(WAIT_S, released.set)
     late.start()
-    yield over
-    over.set()
+    yield released
+    released.set()
     late.cancel()
 
 
 @pytest.fixture
-def worker(over: threading.Event) -> Iterator[BackgroundWorker]:
-    """A worker whose task ends when it may."""
+def worker(released: threading.Event) -> Iterator[BackgroundWorker]:
+    """A worker whose task ends when it is released."""
     worker = BackgroundWorker()
-    worker.submit(object(), over.wait)
+    worker.submit(object(), released.wait)
     yield worker
-    over.set()
+    released.set()
     worker.close()
 
 
-def test_who_waits_for_a_disk_that_hangs(
-    session: Session, over: threading.Event, monkeypatch: pytest.MonkeyPatch
+def test_interrupt_ends_a_wait_for_a_hanging_disk(
+    session: Session, released: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = session.input("numbers", "n bigint")
     session.sync("disk")
     sync = File.sync
 
     def hang(file: File) -> None:
-        over.wait()
+        released.wait()
         sync(file)
 
     monkeypatch.setattr(File, "sync", hang)
     numbers.insert([(1,)])
     session.commit()
-    interrupted(lambda: session.sync("disk"))
-    over.set()
+    interrupt_wait(lambda: session.sync("disk"))
+    released.set()
     session.sync("disk")
     assert numbers.rows() == [(1,)]
 
 
-def test_who_waits_for_replicas_that_are_away(tmp_path: Path) -> None:
+def test_interrupt_ends_a_wait_for_unreachable_replicas(tmp_path: Path) -> None:
     replica = tmp_path / "replica"
     with nosync_nb.open(tmp_path / "log", replicas=[replica.as_uri()]) as session:
         numbers = session.input("numbers", "n bigint")
@@ -101,31 +100,33 @@ def test_who_waits_for_replicas_that_are_away(tmp_path: Path) -> None:
         replica.touch()  # nothing can be made there
         numbers.insert([(1,)])
         session.commit()
-        interrupted(lambda: session.sync("replicas", timeout=WAIT_S))
+        interrupt_wait(lambda: session.sync("replicas", timeout=WAIT_S))
         assert numbers.rows() == [(1,)]
 
 
-def test_who_waits_for_the_worker(worker: BackgroundWorker, over: threading.Event) -> None:
-    interrupted(worker.settle)
-    interrupted(worker.close)
-    over.set()
+def test_interrupt_ends_a_wait_for_the_background_worker(
+    worker: BackgroundWorker, released: threading.Event
+) -> None:
+    interrupt_wait(worker.settle)
+    interrupt_wait(worker.close)
+    released.set()
     worker.close()
 
 
-def test_who_waits_is_told_whether_it_came() -> None:
-    news = threading.Condition()
-    came: list[int] = []
+def test_wait_until_returns_whether_the_condition_holds() -> None:
+    condition = threading.Condition()
+    arrived: list[int] = []
 
-    def come() -> None:
-        with news:
-            came.append(1)
-            news.notify_all()
+    def arrive() -> None:
+        with condition:
+            arrived.append(1)
+            condition.notify_all()
 
-    with news:
-        assert not threads.wait_until(news, lambda: bool(came), 0.01)
-        thread = threading.Thread(target=come)
+    with condition:
+        assert not threads.wait_until(condition, lambda: bool(arrived), 0.01)
+        thread = threading.Thread(target=arrive)
         thread.start()
-        assert threads.wait_until(news, lambda: bool(came), WAIT_S)
-        assert threads.wait_until(news, lambda: bool(came), 0.0)
+        assert threads.wait_until(condition, lambda: bool(arrived), WAIT_S)
+        assert threads.wait_until(condition, lambda: bool(arrived), 0.0)
     threads.join_thread(thread)
     assert not thread.is_alive()

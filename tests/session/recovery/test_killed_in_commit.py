@@ -21,7 +21,7 @@ MOMENTS_MAX = 100
 
 
 class Lives:
-    """The lives of one log, and what each epoch has shown."""
+    """The lives of one log, and the rows that each epoch has shown."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,7 +35,7 @@ class Lives:
         )
 
     def live(self, kind: str, number: int) -> tuple[bool, int]:
-        """Lets one live; returns whether it was killed, and how many epochs it found too many."""
+        """Runs one life; returns whether it was killed, and how many unknown epochs it found."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin
         assert stdout
@@ -43,17 +43,17 @@ class Lives:
         stdin.flush()
         more = 0
         for line in stdout:
-            ((what, said),) = json.loads(line).items()
-            if what == "ended":
-                assert said == 0 or os.WTERMSIG(said) == signal.SIGKILL
-                return said != 0, more
-            assert what != "failed", said
-            if what == "found":
-                more = max(map(int, said), default=0) - max(map(int, self.shown), default=0)
-                assert more >= 0, "an epoch that was shown is gone"
-            for epoch, rows in said.items():
-                check(int(epoch), rows)
-                assert self.shown.setdefault(epoch, rows) == rows, "an epoch has two answers"
+            ((word, value),) = json.loads(line).items()
+            if word == "ended":
+                assert value == 0 or os.WTERMSIG(value) == signal.SIGKILL
+                return value != 0, more
+            assert word != "failed", value
+            if word == "found":
+                more = max(map(int, value), default=0) - max(map(int, self.shown), default=0)
+                assert more >= 0, "an epoch that was shown is lost"
+            for epoch, rows in value.items():
+                check_epoch(int(epoch), rows)
+                assert self.shown.setdefault(epoch, rows) == rows, "an epoch has other rows"
         pytest.fail("the program ended")
 
     def close(self) -> None:
@@ -64,8 +64,8 @@ class Lives:
         self._process.wait()
 
 
-def check(epoch: int, rows: dict[str, list[list[int]]]) -> None:
-    """All of an epoch is there, and belongs together."""
+def check_epoch(epoch: int, rows: dict[str, list[list[int]]]) -> None:
+    """Asserts that an epoch is complete and consistent."""
     edges = [[number, number + 1] for number in range(EDGES * epoch)]
     assert [row[:2] for row in rows["tags"]] == edges
     assert rows["most"] == [[src, tag] for src, _, tag in rows["tags"]]
@@ -74,16 +74,16 @@ def check(epoch: int, rows: dict[str, list[list[int]]]) -> None:
 
 @pytest.fixture
 def lives(tmp_path: Path) -> Iterator[Lives]:
-    made = Lives(tmp_path / "log")
-    yield made
-    made.close()
+    program = Lives(tmp_path / "log")
+    yield program
+    program.close()
 
 
-def killed(lives: Lives, kind: str) -> list[int]:
-    """Kills a life at each moment of a kind, as many as there are; returns what is left of each.
+def kill_at_each_moment(lives: Lives, kind: str) -> list[int]:
+    """Kills a life at each moment of a kind; returns the number of unknown epochs after each.
 
-    Each is followed by one that tells how many epochs it found beyond those that were shown, and
-    dies before it shows its own.
+    After each, another life reports how many epochs it found beyond those that were shown, and is
+    killed before it shows its own.
     """
     assert not lives.live("", 0)[0]
     left = []
@@ -98,17 +98,19 @@ def killed(lives: Lives, kind: str) -> list[int]:
 
 
 @pytest.mark.fault(1, 36)
-def test_a_stage_that_is_killed_while_it_answers_gives_one_answer_for_good(lives: Lives) -> None:
-    assert killed(lives, "answered") == [0] * 2 * EDGES  # a call and a return for each row
+def test_killed_nondeterministic_stage_has_one_result_per_row(lives: Lives) -> None:
+    assert (
+        kill_at_each_moment(lives, "answered") == [0] * 2 * EDGES
+    )  # a call and a return for each row
 
 
 @pytest.mark.fault(1, 39)
-def test_a_loop_that_is_killed_in_a_round_leaves_its_epoch_out(lives: Lives) -> None:
-    assert killed(lives, "further") == [0] * 2 * EDGES  # a call and a return for each round
+def test_loop_killed_in_a_round_leaves_its_epoch_out(lives: Lives) -> None:
+    assert (
+        kill_at_each_moment(lives, "further") == [0] * 2 * EDGES
+    )  # a call and a return for each round
 
 
 @pytest.mark.fault(1, 36, 39)
-def test_a_kill_beside_any_write_of_a_commit_leaves_all_of_an_epoch_or_nothing(
-    lives: Lives,
-) -> None:
-    assert set(killed(lives, "disk")) == {0, 1}, "a kill before the write, and one behind it"
+def test_kill_at_any_write_of_a_commit_leaves_all_or_nothing(lives: Lives) -> None:
+    assert set(kill_at_each_moment(lives, "disk")) == {0, 1}, "kills before and after the write"

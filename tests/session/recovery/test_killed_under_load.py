@@ -1,8 +1,6 @@
 """Kills under load: nothing that returned is lost.
 
-The model-based program is `crash/workload.py`: it checks by itself what came back, against
-`model.py`. A crash within a test is an opening with `takeover`: the owner before is left as it is,
-nothing of it is closed, and what it wrote is all that the next one has.
+The model-based program is `crash/workload.py`: it checks the recovered contents against `model.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ LIVES = tried(8, soak=50)
 
 
 class Program:
-    """The program under load: one server, many lives, all in one folder."""
+    """The program under load: one server with many lives in one folder."""
 
     def __init__(self, folder: Path, seed: int, environment: dict[str, str]) -> None:
         self.folder, self.seed = folder, seed
@@ -48,20 +46,20 @@ class Program:
         return self.process.stdin, self.process.stdout
 
     def live(self, mode: str) -> None:
-        """Runs one life, which dies of its fuse if told `load`; holds it to what it returned."""
+        """Runs one life, which its fuse kills in mode `load`; checks its returned epochs."""
         stdin, stdout = self._pipes
         seen = self.pick.sample(sorted(self.exposed), min(5, len(self.exposed)))
         shown = {e: self.exposed[e] for e in seen}
         # beside a step on the disk within the next epochs, of a checkpoint, or of a merge
         fuse = self.pick.randrange(1, 40), self.pick.randrange(1, 80)
-        told = [str(self.folder), self.seed, mode, shown, *fuse]
-        stdin.write(json.dumps(told) + "\n")
+        order = [str(self.folder), self.seed, mode, shown, *fuse]
+        stdin.write(json.dumps(order) + "\n")
         stdin.flush()
         for line in stdout:
             word, *rest = line.split(maxsplit=1)
             text = rest[0] if rest else ""
             if word == "verified":
-                assert int(text) >= self.last, "an epoch that had returned is gone"
+                assert int(text) >= self.last, "an epoch that had returned is lost"
             elif word == "failed":
                 pytest.fail(json.loads(text))
             elif word == "ended":
@@ -76,7 +74,7 @@ class Program:
         pytest.fail("the program ended")
 
     def close(self) -> None:
-        """Ends the server; a life dies of its own, as its pipe is gone."""
+        """Ends the server; its life ends because its pipe is closed."""
         for pipe in self._pipes:
             pipe.close()
         self.process.wait()
@@ -85,15 +83,15 @@ class Program:
 @pytest.fixture
 def program(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Program]:
     environment = {**os.environ, "NOSYNC_KEY_FILE": str(tmp_path / "key")}
-    made = Program(tmp_path / "log", request.param, environment)
-    yield made
-    made.close()
+    program_ = Program(tmp_path / "log", request.param, environment)
+    yield program_
+    program_.close()
 
 
 @pytest.mark.fault(1, 6, 39)
 @pytest.mark.parametrize("program", [1, 2], indirect=True)
-def test_a_killed_process_loses_nothing_that_returned_and_goes_on_right(program: Program) -> None:
-    """Every stage equals its model: now, at old epochs, and after the next updates."""
+def test_killed_process_loses_no_returned_epoch_and_continues(program: Program) -> None:
+    """Every stage equals its model: currently, at old epochs, and after the next updates."""
     modes = ["again", "stop"] * 2
     for life in range(LIVES):
         program.live("load" if life % 3 or not modes else modes.pop())

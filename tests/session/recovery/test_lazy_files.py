@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from checks.sessions import wait_until_level
 from internals import checkpoint_now, services_of
 
 import nosync_nb
-from nosync_nb import Session
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.store.records.file_references import FileReference
@@ -28,14 +28,12 @@ WAIT_S = 120.0
 ROWS = 70_000
 
 
-@pytest.fixture(autouse=True)
-def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 @pytest.fixture
-def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is brought that nobody reads."""
+def no_background_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetches files only when they are read."""
     monkeypatch.setattr(lazy_fetch.LazyFetcher, "start", lambda self: None)
 
 
@@ -44,8 +42,8 @@ def urls(tmp_path: Path) -> list[str]:
     return [f"file://{tmp_path}/replica-{i}" for i in range(3)]
 
 
-def lost(path: Path, urls: list[str], *, packed: bool = False) -> list[Any]:
-    """A log with a large input and a small stage on all replicas, whose folder is gone."""
+def lose_log(path: Path, urls: list[str], *, packed: bool = False) -> list[Any]:
+    """Makes a log with a large input and a small stage on all replicas, and deletes its folder."""
     with nosync_nb.open(path, replicas=urls) as session:
         edges = session.input("edges", "src int, dst int")
         session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
@@ -56,44 +54,35 @@ def lost(path: Path, urls: list[str], *, packed: bool = False) -> list[Any]:
             session.commit()
             checkpoint_now(session)
         session.sync("replicas")
-        level(session)
+        wait_until_level(session)
         rows = session["degrees"].rows()
     shutil.rmtree(path)
     return rows
-
-
-def level(session: Session) -> None:
-    """Waits until all replicas have all."""
-    replication = services_of(session).replication
-    with replication.heard:
-        assert replication.heard.wait_for(
-            lambda: all(each.state == "level" for each in replication.status()), WAIT_S
-        ), replication.status()
 
 
 def files_in(path: Path) -> list[str]:
     return sorted(p.name for inner in ("layers", "history") for p in (path / inner).iterdir())
 
 
-def held(tmp_path: Path, number: int) -> list[Path]:
-    """The files of rows of a replica."""
+def replica_files(tmp_path: Path, number: int) -> list[Path]:
+    """The row files of a replica."""
     return [
         p for p in (tmp_path / f"replica-{number}").rglob("*") if p.suffix in (".arrow", ".pack")
     ]
 
 
 @pytest.mark.fault(33)
-@pytest.mark.usefixtures("at_rest")
+@pytest.mark.usefixtures("no_background_fetch")
 @pytest.mark.parametrize("packed", [False, True])
-def test_after_a_lost_disk_only_what_is_read_is_brought(
+def test_lost_disk_fetches_only_files_that_are_read(
     tmp_path: Path, urls: list[str], packed: bool
 ) -> None:
     path = tmp_path / "x.nosync"
-    rows = lost(path, urls, packed=packed)
+    rows = lose_log(path, urls, packed=packed)
     with nosync_nb.open(path, replicas=urls) as session:
         assert files_in(path) == []
-        left = session.info.missing_files
-        assert left.files
+        missing = session.info.missing_files
+        assert missing.files
         assert any("are not yet on this machine" in note for note in session.recovery.notes)
         assert session["degrees"].rows() == rows
         read = services_of(session).fetching.requests
@@ -109,23 +98,23 @@ def test_after_a_lost_disk_only_what_is_read_is_brought(
 
 
 @pytest.mark.fault(33, 36)
-@pytest.mark.usefixtures("at_rest")
-def test_a_log_that_is_killed_before_all_of_it_is_here_goes_on(
+@pytest.mark.usefixtures("no_background_fetch")
+def test_log_killed_before_all_files_are_fetched_continues(
     tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.nosync"
-    lost(path, urls)
+    lose_log(path, urls)
     with nosync_nb.open(path, replicas=urls) as session:
         count = session.info.missing_files.files
     half = path / "layers" / "log1-1-g1-ab.arrow.0123.tmp"
     half.write_bytes(b"half")
     monkeypatch.undo()
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
-    with nosync_nb.open(path) as session:  # the replicas stand in the log, signed
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    with nosync_nb.open(path) as session:  # the log has the signed addresses of the replicas
         assert not half.exists()
-        services_of(session).fetching.complete()  # with what brings the rest
+        services_of(session).fetching.complete()
         assert count > session.info.missing_files.files == 0
-        level(session)
+        wait_until_level(session)
     for number in range(3):
         shutil.rmtree(tmp_path / f"replica-{number}")
     with nosync_nb.open(path) as session:
@@ -143,15 +132,15 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.fault(14, 15, 33)
-@pytest.mark.usefixtures("at_rest")
+@pytest.mark.usefixtures("no_background_fetch")
 @pytest.mark.parametrize("harm", [damage, cut, os.unlink], ids=["damaged", "cut", "missing"])
-def test_a_file_that_one_copy_has_not_whole_comes_from_another(
+def test_damaged_file_is_fetched_from_another_copy(
     tmp_path: Path, urls: list[str], harm: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "x.nosync"
-    lost(path, urls)
+    lose_log(path, urls)
     for number in (0, 1):
-        for each in held(tmp_path, number):
+        for each in replica_files(tmp_path, number):
             harm(each)
     with nosync_nb.open(path, replicas=urls) as session:
         assert len(session.inputs["edges"].rows()) == ROWS
@@ -159,16 +148,16 @@ def test_a_file_that_one_copy_has_not_whole_comes_from_another(
 
 
 @pytest.mark.fault(14, 15, 34)
-@pytest.mark.usefixtures("at_rest")
-def test_a_file_that_nobody_has_whole_is_named_and_the_rest_is_read(
+@pytest.mark.usefixtures("no_background_fetch")
+def test_file_without_an_intact_copy_is_named_and_others_are_readable(
     tmp_path: Path, urls: list[str]
 ) -> None:
     path = tmp_path / "x.nosync"
-    rows = lost(path, urls)
-    kept = tmp_path / "kept"
-    shutil.copytree(tmp_path / "replica-0", kept)
+    rows = lose_log(path, urls)
+    saved = tmp_path / "kept"
+    shutil.copytree(tmp_path / "replica-0", saved)
     for number in range(3):
-        for each in held(tmp_path, number):
+        for each in replica_files(tmp_path, number):
             damage(each)
     with nosync_nb.open(path, replicas=urls) as session:
         assert session["degrees"].rows() == rows
@@ -176,17 +165,15 @@ def test_a_file_that_nobody_has_whole_is_named_and_the_rest_is_read(
             session.inputs["edges"].rows()
         assert files_in(path) == []
         shutil.rmtree(tmp_path / "replica-0")
-        shutil.copytree(kept, tmp_path / "replica-0")
+        shutil.copytree(saved, tmp_path / "replica-0")
         assert len(session.inputs["edges"].rows()) == ROWS
 
 
 @pytest.mark.fault(29, 34)
-@pytest.mark.usefixtures("at_rest")
-def test_replicas_that_go_away_meanwhile_are_told_and_asked_again(
-    tmp_path: Path, urls: list[str]
-) -> None:
+@pytest.mark.usefixtures("no_background_fetch")
+def test_unreachable_replicas_are_reported_and_asked_again(tmp_path: Path, urls: list[str]) -> None:
     path = tmp_path / "x.nosync"
-    rows = lost(path, urls)
+    rows = lose_log(path, urls)
     with nosync_nb.open(path, replicas=urls) as session:
         for number in range(3):
             os.rename(tmp_path / f"replica-{number}", tmp_path / f"away-{number}")
@@ -201,12 +188,10 @@ def test_replicas_that_go_away_meanwhile_are_told_and_asked_again(
 
 
 @pytest.mark.fault(33, 35)
-@pytest.mark.usefixtures("at_rest")
-def test_a_copy_whose_frames_are_damaged_makes_way_for_the_next(
-    tmp_path: Path, urls: list[str]
-) -> None:
+@pytest.mark.usefixtures("no_background_fetch")
+def test_copy_with_damaged_frames_is_skipped(tmp_path: Path, urls: list[str]) -> None:
     path = tmp_path / "x.nosync"
-    rows = lost(path, urls)
+    rows = lose_log(path, urls)
     (segment,) = (tmp_path / "replica-0").rglob("segment-*")
     damage(segment)
     with nosync_nb.open(path, replicas=urls) as session:
@@ -214,12 +199,12 @@ def test_a_copy_whose_frames_are_damaged_makes_way_for_the_next(
 
 
 @pytest.mark.fault(33)
-@pytest.mark.usefixtures("at_rest")
-def test_a_replica_that_is_behind_waits_for_what_is_not_here(
+@pytest.mark.usefixtures("no_background_fetch")
+def test_lagging_replica_waits_for_files_that_are_not_local(
     tmp_path: Path, urls: list[str]
 ) -> None:
     path = tmp_path / "x.nosync"
-    lost(path, urls)
+    lose_log(path, urls)
     shutil.rmtree(tmp_path / "replica-2")
     with nosync_nb.open(path, replicas=urls) as session:
         replication = services_of(session).replication
@@ -231,27 +216,27 @@ def test_a_replica_that_is_behind_waits_for_what_is_not_here(
         assert session.frontiers["edges"].disk == 0
         services_of(session).fetching.complete()
         assert session.frontiers["edges"].disk == 1
-        level(session)
-    assert held(tmp_path, 2)
+        wait_until_level(session)
+    assert replica_files(tmp_path, 2)
 
 
-@pytest.mark.usefixtures("at_rest")
-def test_what_closing_cuts_off_is_no_damage(
+@pytest.mark.usefixtures("no_background_fetch")
+def test_fetch_aborted_by_close_is_not_damage(
     tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is being brought for work in the background when the session is closed."""
+    """Background work fetches a file while the session is closed."""
     path = tmp_path / "log"
-    rows = lost(path, urls)
+    rows = lose_log(path, urls)
     session = nosync_nb.open(path, replicas=urls)
     begun, cut_off = threading.Event(), threading.Event()
 
-    def bring(self: FetchWorker, *_: Any, **__: Any) -> None:
+    def blocking_bring(self: FetchWorker, *_: Any, **__: Any) -> None:
         begun.set()
         assert cut_off.wait(WAIT_S)
         raise CorruptLogError("the file is damaged: it is empty")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FetchWorker, "bring", bring)
+        patch.setattr(FetchWorker, "bring", blocking_bring)
         patch.setattr(FetchWorker, "close", lambda self: cut_off.set())
         services_of(session).worker.submit("read", services_of(session).fetching.complete)
         assert begun.wait(WAIT_S)
@@ -262,7 +247,7 @@ def test_what_closing_cuts_off_is_no_damage(
 
 
 class Closing(threading.Event):
-    """Nobody waits for it; it is noted how long somebody would have, until that is enough."""
+    """An event that records the requested timeouts instead of waiting, and is set at the fifth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -275,25 +260,25 @@ class Closing(threading.Event):
         return self.is_set()
 
 
-def test_who_brings_the_rest_waits_ever_longer_while_nobody_answers(
+def test_fetcher_backs_off_while_no_replica_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closing, asked = Closing(), [0]
-    nobody = parse_address(f"file://{tmp_path}/away")
+    closing, requests = Closing(), [0]
+    unreachable = parse_address(f"file://{tmp_path}/away")
 
     def replicas() -> list[ReplicaAddress]:
-        asked[0] += 1
-        if asked[0] == 100:  # it asks without a pause
+        requests[0] += 1
+        if requests[0] == 100:  # the fetcher retries without a pause
             closing.set()
-        return [nobody]
+        return [unreachable]
 
-    own = SimpleNamespace(
+    fake_threading = SimpleNamespace(
         Event=lambda: closing,
         Lock=threading.Lock,
         Condition=threading.Condition,
         Thread=threading.Thread,
     )
-    monkeypatch.setattr(lazy_fetch, "threading", own)
+    monkeypatch.setattr(lazy_fetch, "threading", fake_threading)
     monkeypatch.setattr(lazy_fetch, "_GRACE_S", 0.5)
     monkeypatch.setattr(remote_call, "FETCH", CallPolicy(retry_s=(2, 10)))
     fetcher = lazy_fetch.LazyFetcher(Files(), str(tmp_path), bytes(16), replicas)

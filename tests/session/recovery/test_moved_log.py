@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from internals import log_of, services_of
+from checks.sessions import wait_until_level
+from internals import log_of
 
 import nosync_nb
 from nosync_nb import Session
@@ -28,33 +29,33 @@ def halved(row: Any) -> dict[str, int]:
 
 
 def describe(session: Session) -> None:
-    """Stages of which one has a function of Python."""
+    """Defines two stages, one of them with a Python function."""
     edges = session.inputs["edges"]
     degrees = session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
     session.stage("halves", degrees.map(halved, "half long"))
 
 
-def lost(path: Path, urls: list[str]) -> tuple[list[Any], str]:
-    """A log on its replicas, whose folder is gone; what a stage held, and the log's id."""
+def lose_log(path: Path, urls: list[str]) -> tuple[list[Any], str]:
+    """Makes a replicated log and deletes its folder; returns the rows of a stage and the log id."""
     with nosync_nb.open(path, replicas=urls) as session:
         session.input("edges", "src int, dst int").insert([(i % 100, i) for i in range(ROWS)])
         describe(session)
         session.commit()
         session.sync("replicas", timeout=WAIT_S)
         rows = session["halves"].rows()
-        which = log_of(session).id.hex()
+        log_id = log_of(session).id.hex()
     shutil.rmtree(path)
-    return rows, which
+    return rows, log_id
 
 
 @pytest.mark.fault(33, 43)
 @pytest.mark.parametrize("way", ["cell", "key"])
-def test_after_the_loss_of_the_home_stages_are_named_and_go_on_by_their_cell_or_the_key(
+def test_log_without_its_key_names_stages_to_run_again_or_needs_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
     path, urls = tmp_path / "x.nosync", [f"file://{tmp_path}/replica-{i}" for i in range(2)]
-    rows, which = lost(path, urls)
+    rows, log_id = lose_log(path, urls)
     signature.export_user_key(str(tmp_path / "exported"))
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "empty" / "key"))
     with pytest.raises(nosync_nb.SchemaError, match="another key") as caught:
@@ -65,21 +66,21 @@ def test_after_the_loss_of_the_home_stages_are_named_and_go_on_by_their_cell_or_
         signature.import_user_key(str(tmp_path / "exported"))
         with nosync_nb.open(path, replicas=urls) as session:
             assert session.stale == {}
-            goes_on(session, rows)
+            check_continues(session, rows)
         return
-    with nosync_nb.open(path, replicas=[f"{url}#{which}" for url in urls]) as session:
+    with nosync_nb.open(path, replicas=[f"{url}#{log_id}" for url in urls]) as session:
         assert session.recovery.stages == {"degrees": STALE, "halves": STALE}
-        told = str(session.recovery)
-        assert "halves" in told
-        assert "cell" in told
+        report = str(session.recovery)
+        assert "halves" in report
+        assert "cell" in report
         assert session["halves"].rows() == rows
         assert session.recovery.recomputed == 0
         describe(session)
         assert session.stale == {}
-        goes_on(session, rows)
+        check_continues(session, rows)
 
 
-def goes_on(session: Session, rows: list[Any]) -> None:
+def check_continues(session: Session, rows: list[Any]) -> None:
     assert session["halves"].rows() == rows
     session.inputs["edges"].insert([(1000, 1)] * 4)
     session.commit()
@@ -94,13 +95,14 @@ import pyarrow
 pyarrow.set_cpu_count(1)
 import nosync_nb
 with nosync_nb.open(sys.argv[2], replicas=sys.argv[3:], quorum=1) as session:
-    said = [(name, at, session[name].rows(at=at)) for name in ("edges", "degrees") for at in (1, 2)]
-    print(hashlib.sha256(repr(said).encode()).hexdigest(), session.recovery.recomputed)
+    names = ("edges", "degrees")
+    contents = [(name, at, session[name].rows(at=at)) for name in names for at in (1, 2)]
+    print(hashlib.sha256(repr(contents).encode()).hexdigest(), session.recovery.recomputed)
 """
 
 
 @pytest.mark.fault(33)
-def test_other_numbers_of_cores_parts_and_replicas_change_no_digest_and_run_nothing(
+def test_other_cores_parts_and_replicas_change_no_rows_and_recompute_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
@@ -114,15 +116,11 @@ def test_other_numbers_of_cores_parts_and_replicas_change_no_digest_and_run_noth
         edges.remove([(i % 100, i) for i in range(0, ROWS, 2)])
         session.commit()
         session.sync("replicas", timeout=WAIT_S)
-        said = [(n, at, session[n].rows(at=at)) for n in ("edges", "degrees") for at in (1, 2)]
+        contents = [(n, at, session[n].rows(at=at)) for n in ("edges", "degrees") for at in (1, 2)]
         layers = list((path / "layers").iterdir())
         assert len(layers) >= ROWS // 7000
-        owners = services_of(session).replication
-        with owners.heard:
-            assert owners.heard.wait_for(
-                lambda: all(each.state == "level" for each in owners.status()), WAIT_S
-            )
-    digest = hashlib.sha256(repr(said).encode()).hexdigest()
+        wait_until_level(session)
+    digest = hashlib.sha256(repr(contents).encode()).hexdigest()
     for core in sorted(os.sched_getaffinity(0))[:2]:
         shutil.rmtree(path)
         arguments = [str(core), str(path), *urls[1:]]

@@ -30,8 +30,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.store import store
 from nosync_nb.store.replication import config, remote_call
-from nosync_nb.store.replication.agent import keeper as keeper_
-from nosync_nb.store.replication.agent import scrub
+from nosync_nb.store.replication.agent import keeper, scrub
 from nosync_nb.store.replication.agent.keeper import ReplicaWorker, run_keeper
 from nosync_nb.store.replication.agent.log_source import LogSource
 from nosync_nb.store.replication.agent.progress import ReplicaProgress
@@ -70,15 +69,15 @@ def log(tmp_path: Path) -> Path:
                 checkpoint_now(session)
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
-            copied(session, tmp_path / name)
+            ship_all(session, tmp_path / name)
         urls = [f"file://{tmp_path}/{name}" for name in ("a", "b")]
         own = log_of(session).id
         config.write_config(Files(), str(path), own, config.checked_config(urls, 1, log=str(path)))
     return path
 
 
-def copied(session: Session, folder: Path) -> None:
-    """Brings a replica level with a log."""
+def ship_all(session: Session, folder: Path) -> None:
+    """Ships everything of a log to a replica."""
     session.sync()
     log = log_of(session)
     source = LogSource(session.path, log.generation)
@@ -92,7 +91,7 @@ def copied(session: Session, folder: Path) -> None:
 
 @pytest.fixture
 def session(log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    """It, opened anew; nobody ships."""
+    """The log, opened again without shipping."""
     monkeypatch.setattr(
         "nosync_nb.session.durability.replication.ReplicationService.start", lambda _self: None
     )
@@ -100,23 +99,23 @@ def session(log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
         yield session
 
 
-def copy_of(log: Path, name: str) -> Path:
-    """The folder of a replica's copy."""
+def replica_copy(log: Path, name: str) -> Path:
+    """The folder of the copy at a replica."""
     (copy,) = (log.parent / name).iterdir()
     return copy
 
 
-def spoil(path: Path) -> None:
+def flip_bit(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:150] + bytes([data[150] ^ 8]) + data[151:])
 
 
-def rows_of(log: Path) -> list[Path]:
+def row_files(log: Path) -> list[Path]:
     return sorted([*log.glob("layers/*.arrow"), *log.glob("history/*.pack")])
 
 
-def everything(session: Session) -> list[object]:
-    """What every stage holds, at every epoch."""
+def every_read(session: Session) -> list[object]:
+    """The rows of every collection at every epoch, and some current reads."""
     names = ("edges", "degrees")
     return [session[n].rows(at=e.number) for n in names for e in session.epochs()] + [
         session["degrees"].count(),
@@ -125,109 +124,104 @@ def everything(session: Session) -> list[object]:
 
 
 @pytest.mark.fault(12)
-def test_damaged_files_are_had_again_when_they_are_read(log: Path, session: Session) -> None:
-    good = {path: path.read_bytes() for path in rows_of(log)}
-    expected = everything(session)
+def test_damaged_files_are_repaired_when_they_are_read(log: Path, session: Session) -> None:
+    good = {path: path.read_bytes() for path in row_files(log)}
+    expected = every_read(session)
     session.close()
     for path in good:
-        spoil(path)
+        flip_bit(path)
     with nosync_nb.open(log) as again:
-        assert everything(again) == expected
-        said = [line for line in notices_of(again) if "repaired from" in line]
+        assert every_read(again) == expected
+        notices = [line for line in notices_of(again) if "repaired from" in line]
         again.inputs["edges"].insert([(1, 1)])
         again.commit()
-        touched = {path.name for path in rows_of(log) if path.read_bytes() == good.get(path)}
-    assert said
-    assert len(touched) >= len(said)
-    kept = list((log / repair.QUARANTINE).iterdir())
-    assert len(kept) >= len(said)
+        touched = {path.name for path in row_files(log) if path.read_bytes() == good.get(path)}
+    assert notices
+    assert len(touched) >= len(notices)
+    quarantined = list((log / repair.QUARANTINE).iterdir())
+    assert len(quarantined) >= len(notices)
     assert not list(log.rglob("*.tmp"))
 
 
 @pytest.mark.fault(14)
-def test_missing_files_are_had_again_when_a_log_is_opened(log: Path, session: Session) -> None:
-    good = {path: path.read_bytes() for path in rows_of(log)}
-    expected = everything(session)
+def test_missing_files_are_refetched_when_a_log_is_opened(log: Path, session: Session) -> None:
+    good = {path: path.read_bytes() for path in row_files(log)}
+    expected = every_read(session)
     session.close()
     for path in good:
         path.unlink()
-    (log / "layers" / "x.arrow.ab12.tmp").write_bytes(b"of somebody who died")
+    (log / "layers" / "x.arrow.ab12.tmp").write_bytes(b"left by a crash")
     with nosync_nb.open(log) as again:
         assert again.recovery.recomputed == 0
-        assert everything(again) == expected
-    for path in rows_of(log):
+        assert every_read(again) == expected
+    for path in row_files(log):
         assert path.read_bytes() == good[path]
     assert not list(log.rglob("*.tmp"))
 
 
-def test_a_commit_that_meets_a_damaged_file_goes_on(log: Path, session: Session) -> None:
-    session.close()
-    for path in log.glob("layers/*.arrow"):
-        spoil(path)
-    with nosync_nb.open(log) as again:
-        edges = again.inputs["edges"]
-        edges.set([(1, 1), (2, 2)])
-        epoch = again.commit()
-        assert edges.rows() == [(1, 1), (2, 2)]
-        assert again.now == epoch
-        assert [line for line in notices_of(again) if "repaired from" in line]
-
-
-def test_a_definition_that_meets_a_damaged_file_goes_on(log: Path, session: Session) -> None:
+@pytest.mark.parametrize("act", ["commit", "definition"])
+def test_commit_or_definition_repairs_damaged_files(log: Path, session: Session, act: str) -> None:
     expected = session["edges"].rows()
     session.close()
     for path in log.glob("layers/*.arrow"):
-        spoil(path)
+        flip_bit(path)
     with nosync_nb.open(log) as again:
-        again.stage("same", again["edges"].filter("true"))
+        if act == "commit":
+            again.inputs["edges"].set([(1, 1), (2, 2)])
+            assert again.commit() == again.now
+            assert again["edges"].rows() == [(1, 1), (2, 2)]
+        else:
+            again.stage("same", again["edges"].filter("true"))
+            assert again["same"].rows() == expected
         assert [line for line in notices_of(again) if "repaired from" in line]
-        assert again["same"].rows() == expected
 
 
-def test_a_copy_that_is_damaged_as_well_is_not_taken(log: Path, session: Session) -> None:
+def test_damaged_replica_copy_is_skipped_by_a_repair(log: Path, session: Session) -> None:
     session.close()
     (part, *_) = log.glob("history/*.pack")
-    spoil(part)
-    spoil(copy_of(log, "a") / "history" / part.name)
+    flip_bit(part)
+    flip_bit(replica_copy(log, "a") / "history" / part.name)
     with nosync_nb.open(log) as again:
-        everything(again)
-        (said,) = [line for line in notices_of(again) if "repaired from" in line]
-    assert "/b" in said
+        every_read(again)
+        (notice,) = [line for line in notices_of(again) if "repaired from" in line]
+    assert "/b" in notice
 
 
-def test_without_a_good_copy_the_error_is_what_it_was(log: Path, session: Session) -> None:
+def test_damage_without_an_intact_copy_is_reported_as_corruption(
+    log: Path, session: Session
+) -> None:
     session.close()
     (pack, *_) = log.glob("history/*.pack")
-    spoil(pack)
+    flip_bit(pack)
     bad = pack.read_bytes()
     for name in ("a", "b"):
-        (copy_of(log, name) / "history" / pack.name).write_bytes(b"other")
+        (replica_copy(log, name) / "history" / pack.name).write_bytes(b"other")
     with nosync_nb.open(log) as again:
         with pytest.raises(CorruptLogError, match=pack.name):
-            everything(again)
+            every_read(again)
         again.inputs["edges"].insert([(1, 1)])
         again.commit()
     assert pack.read_bytes() == bad
     (log / "replicas").unlink()
     with nosync_nb.open(log) as again, pytest.raises(CorruptLogError, match=pack.name):
-        everything(again)
+        every_read(again)
 
 
-def test_who_reads_waits_no_longer_than_a_replica_says_anything_and_commits_go_on(
+def test_repair_times_out_a_hanging_replica_while_commits_continue(
     log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mounted volume hangs: reads of the files end without it, and no lock is held meanwhile."""
-    expected = everything(session)
+    """A mounted volume hangs: reads of the files end without it and take no lock meanwhile."""
+    expected = every_read(session)
     session.close()
     for path in log.glob("history/*.pack"):
-        spoil(path)
-    never, asked, committed = threading.Event(), threading.Event(), threading.Event()
+        flip_bit(path)
+    never, requested, committed = threading.Event(), threading.Event(), threading.Event()
     read = FolderReplica.read
 
     def hang(replica: FolderReplica, name: str, offset: int, size: int) -> bytes:
         if "/a/" in replica.folder:
-            asked.set()
-            committed.wait()  # of the session, while it is asked
+            requested.set()
+            committed.wait()  # the session commits during this request
             never.wait()
         return read(replica, name, offset, size)
 
@@ -235,9 +229,9 @@ def test_who_reads_waits_no_longer_than_a_replica_says_anything_and_commits_go_o
     monkeypatch.setattr(remote_call, "DEFAULT", CallPolicy(silent_s=0.3))
     results: list[object] = []
     with nosync_nb.open(log) as again:
-        thread = threading.Thread(target=lambda: results.append(everything(again)))
+        thread = threading.Thread(target=lambda: results.append(every_read(again)))
         thread.start()
-        assert asked.wait(60)
+        assert requested.wait(60)
         again.inputs["edges"].insert([(9, 9)])
         again.commit()
         committed.set()
@@ -249,25 +243,25 @@ def test_who_reads_waits_no_longer_than_a_replica_says_anything_and_commits_go_o
     assert rows[:5] == expected[:5]
 
 
-def test_the_quarantine_has_an_end(
+def test_quarantine_is_limited(
     log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.close()
-    sizes = sorted(path.stat().st_size for path in rows_of(log))
+    sizes = sorted(path.stat().st_size for path in row_files(log))
     monkeypatch.setattr(repair, "QUARANTINE_BYTES", sizes[-1] + sizes[0])
-    for path in rows_of(log):
-        spoil(path)
+    for path in row_files(log):
+        flip_bit(path)
     with nosync_nb.open(log) as again:
-        everything(again)
-    kept = [path.stat().st_size for path in (log / repair.QUARANTINE).iterdir()]
-    assert kept
-    assert sum(kept) <= sizes[-1] + sizes[0]
+        every_read(again)
+    sizes_quarantined = [path.stat().st_size for path in (log / repair.QUARANTINE).iterdir()]
+    assert sizes_quarantined
+    assert sum(sizes_quarantined) <= sizes[-1] + sizes[0]
 
 
 # -- replicas, verified --------------------------------------------------------------------------
 
 
-def test_replicas_that_are_level_are_told_so(log: Path, session: Session) -> None:
+def test_verify_reports_level_replicas(log: Path, session: Session) -> None:
     log_verified = session.verify()
     assert log_verified.whole, log_verified
     assert [each.state for each in log_verified.replicas] == ["level", "level"]
@@ -276,8 +270,8 @@ def test_replicas_that_are_level_are_told_so(log: Path, session: Session) -> Non
 
 
 @pytest.mark.fault(12, 32)
-def test_any_file_that_differs_at_a_replica_is_named(log: Path, session: Session) -> None:
-    copy = copy_of(log, "a")
+def test_verify_names_each_differing_file_of_a_replica(log: Path, session: Session) -> None:
+    copy = replica_copy(log, "a")
     for path in sorted(copy.rglob("*")):
         if path.suffix not in (".log", ".state", ".arrow", ".pack"):
             continue
@@ -296,10 +290,10 @@ def test_any_file_that_differs_at_a_replica_is_named(log: Path, session: Session
 
 
 @pytest.mark.fault(31)
-def test_a_replica_that_lost_files_differs_and_one_that_is_empty_is_behind(
+def test_verify_reports_lost_files_as_differs_and_empty_replica_as_behind(
     log: Path, session: Session
 ) -> None:
-    copy = copy_of(log, "a")
+    copy = replica_copy(log, "a")
     (part, *_) = copy.glob("layers/*.arrow")
     part.unlink()
     first, _ = session.verify().replicas
@@ -312,7 +306,9 @@ def test_a_replica_that_lost_files_differs_and_one_that_is_empty_is_behind(
     assert first.state in ("unreachable", "behind")
 
 
-def test_a_replica_that_lacks_the_last_epochs_is_behind(log: Path, session: Session) -> None:
+def test_verify_reports_a_replica_without_the_last_epochs_as_behind(
+    log: Path, session: Session
+) -> None:
     before = session.now
     session.inputs["edges"].insert([(5, 5)])
     session.commit()
@@ -322,16 +318,16 @@ def test_a_replica_that_lacks_the_last_epochs_is_behind(log: Path, session: Sess
     assert session.verify().whole
 
 
-def test_a_replica_that_does_not_answer_is_unreachable(
+def test_verify_reports_a_silent_replica_as_unreachable(
     log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = threading.Event()
-    held = FolderReplica.held
+    list_held = FolderReplica.held
 
     def hang(replica: FolderReplica):  # type: ignore[no-untyped-def]
         if "/a/" in replica.folder:
             never.wait()
-        return held(replica)
+        return list_held(replica)
 
     monkeypatch.setattr(FolderReplica, "held", hang)
     monkeypatch.setattr(remote_call, "DEFAULT", CallPolicy(silent_s=0.3))
@@ -341,9 +337,9 @@ def test_a_replica_that_does_not_answer_is_unreachable(
     assert "has not answered" in first.why
 
 
-def test_damage_of_this_disk_is_not_told_of_a_replica(log: Path, session: Session) -> None:
+def test_verify_blames_no_replica_for_local_damage(log: Path, session: Session) -> None:
     (pack, *_) = log.glob("history/*.pack")
-    spoil(pack)
+    flip_bit(pack)
     found = session.verify()
     assert {each.file for each in found.damage} == {pack.name}
     assert [each.state for each in found.replicas] == ["level", "level"]
@@ -352,11 +348,11 @@ def test_damage_of_this_disk_is_not_told_of_a_replica(log: Path, session: Sessio
 # -- scrubbing -----------------------------------------------------------------------------------
 
 
-class Heard:
-    """What a scrubber tells, and whom it tells of replicas."""
+class ScrubListener:
+    """Records the messages of a scrubber, and the files that it doubts at each replica."""
 
     def __init__(self, session: Session) -> None:
-        self.told: list[ScrubReport | ReplicaProgress] = []
+        self.messages: list[ScrubReport | ReplicaProgress] = []
         self.doubted: dict[str, list[str]] = {"a": [], "b": []}
         self.news = threading.Condition()
         store_ = store_of(session)
@@ -366,66 +362,64 @@ class Heard:
             session.path, store_.log.generation, pairs, self.tell, Files(), rate=None
         )
 
-    def tell(self, said: ScrubReport | ReplicaProgress) -> None:
+    def tell(self, message: ScrubReport | ReplicaProgress) -> None:
         with self.news:
-            self.told.append(said)
+            self.messages.append(message)
             self.news.notify_all()
 
     def wait(self, holds: Callable[[ScrubReport | ReplicaProgress], bool]) -> int:
-        """Waits until something was told; returns how much was told before."""
+        """Waits for a message that satisfies `holds`; returns its index."""
         with self.news:
-            assert self.news.wait_for(lambda: any(map(holds, self.told)), 120), self.told
-            return next(i for i, said in enumerate(self.told) if holds(said))
+            assert self.news.wait_for(lambda: any(map(holds, self.messages)), 120), self.messages
+            return next(i for i, message in enumerate(self.messages) if holds(message))
 
     @property
     def events(self) -> list[str]:
-        return [each.event for each in self.told if isinstance(each, ScrubReport) and each.event]
+        return [
+            each.event for each in self.messages if isinstance(each, ScrubReport) and each.event
+        ]
 
 
-def test_a_scrubber_reads_all_that_does_not_change_and_leaves_what_is_whole(
-    log: Path, session: Session
-) -> None:
+def test_scrubber_reads_all_immutable_files_and_changes_none(log: Path, session: Session) -> None:
     before = {path: path.stat().st_mtime_ns for path in log.rglob("*") if path.is_file()}
-    heard = Heard(session)
-    heard.scrubber.round()
-    (said,) = heard.told
-    assert isinstance(said, ScrubReport)
-    total = sum(path.stat().st_size for path in rows_of(log))
-    assert (said.rounds, said.repaired, said.event) == (1, 0, "")
-    assert said.files >= len(rows_of(log))
-    assert said.bytes >= total
+    listener = ScrubListener(session)
+    listener.scrubber.round()
+    (report,) = listener.messages
+    assert isinstance(report, ScrubReport)
+    total = sum(path.stat().st_size for path in row_files(log))
+    assert (report.rounds, report.repaired, report.event) == (1, 0, "")
+    assert report.files >= len(row_files(log))
+    assert report.bytes >= total
     after = {path: path.stat().st_mtime_ns for path in log.rglob("*") if path.is_file()}
     assert after == before
-    assert heard.doubted == {"a": [], "b": []}
+    assert listener.doubted == {"a": [], "b": []}
 
 
 @pytest.mark.fault(12)
-def test_a_scrubber_replaces_what_is_bad_here_and_keeps_the_bad_one(
-    log: Path, session: Session
-) -> None:
-    """Rows, the newest checkpoint, and the segment of the owner before."""
+def test_scrubber_replaces_damaged_files_and_quarantines_them(log: Path, session: Session) -> None:
+    """Checks row files, the newest checkpoint, and the segment of the former owner."""
     segment = sorted(log.glob("segment-*"))[0]
     state = sorted(log.glob("checkpoint-*"))[-1]
-    for path in [*rows_of(log), state, segment]:
+    for path in [*row_files(log), state, segment]:
         good = path.read_bytes()
-        spoil(path)
+        flip_bit(path)
         bad = path.read_bytes()
-        heard = Heard(session)
-        heard.scrubber.round()
+        listener = ScrubListener(session)
+        listener.scrubber.round()
         assert path.read_bytes() == good, path
-        (event,) = heard.events
+        (event,) = listener.events
         assert path.name in event
         assert "repaired from" in event
-        (kept,) = (log / repair.QUARANTINE).iterdir()
-        assert kept.read_bytes() == bad
-        kept.unlink()
-        assert heard.doubted == {"a": [], "b": []}
+        (quarantined,) = (log / repair.QUARANTINE).iterdir()
+        assert quarantined.read_bytes() == bad
+        quarantined.unlink()
+        assert listener.doubted == {"a": [], "b": []}
     assert session.verify().whole
 
 
 @pytest.mark.fault(12, 15)
 @pytest.mark.parametrize("spoilt", ["header", "gone", "another"])
-def test_a_scrubber_brings_a_segment_back_whose_header_is_lost(
+def test_scrubber_restores_a_segment_with_a_lost_header(
     log: Path, session: Session, spoilt: str
 ) -> None:
     path, newest = sorted(log.glob("segment-*"))
@@ -436,116 +430,120 @@ def test_a_scrubber_brings_a_segment_back_whose_header_is_lost(
         bad = newest.read_bytes() if spoilt == "another" else good[:20] + b"\xff" + good[21:]
         path.write_bytes(bad)
     assert {each.file for each in session.verify().damage} == {path.name}
-    heard = Heard(session)
-    heard.scrubber.round()
-    assert "repaired from" in heard.events[0]
+    listener = ScrubListener(session)
+    listener.scrubber.round()
+    assert "repaired from" in listener.events[0]
     assert path.read_bytes() == good
     assert session.verify().whole
 
 
-def test_a_scrubber_tells_what_nobody_has_whole(log: Path, session: Session) -> None:
+def test_scrubber_reports_damage_without_an_intact_copy(log: Path, session: Session) -> None:
     (pack, *_) = log.glob("history/*.pack")
-    spoil(pack)
+    flip_bit(pack)
     for name in ("a", "b"):
-        (copy_of(log, name) / "history" / pack.name).unlink()
-    heard = Heard(session)
-    heard.scrubber.round()
-    assert "no replica has an intact copy" in heard.events[0]
-    assert heard.doubted == {"a": [], "b": []}, "nothing is sent from a file that is damaged"
+        (replica_copy(log, name) / "history" / pack.name).unlink()
+    listener = ScrubListener(session)
+    listener.scrubber.round()
+    assert "no replica has an intact copy" in listener.events[0]
+    assert listener.doubted == {"a": [], "b": []}, "a damaged file is not sent"
 
 
 @pytest.mark.fault(12)
 @pytest.mark.parametrize("after", [1, 2])
-def test_a_growing_segment_that_goes_bad_after_a_survey_is_no_fault_of_replicas(
+def test_growing_segment_damaged_after_a_survey_blames_no_replica(
     log: Path, session: Session, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     session.inputs["edges"].insert([(1, 1), (2, 2)])
     session.commit()
-    copied(session, log.parent / "a")
+    ship_all(session, log.parent / "a")
     grows = sorted(log.glob("segment-*"))[-1]
     count = 0
 
-    def surveyed(*args: Any) -> LogSurvey:
+    def damaging_survey(*args: Any) -> LogSurvey:
         nonlocal count
-        said = survey_log(*args)
+        survey = survey_log(*args)
         count += 1
         if count == after:
-            spoil(grows)
-        return said
+            flip_bit(grows)
+        return survey
 
-    if after == 2:  # something differs at first, so that there is a second look
-        there = copy_of(log, "a") / grows.name
-        there.write_bytes(there.read_bytes()[:-30] + bytes(30))
-    monkeypatch.setattr(scrub, "survey_log", surveyed)
-    heard = Heard(session)
-    heard.scrubber.round()
+    if after == 2:  # a first difference causes a second survey
+        remote = replica_copy(log, "a") / grows.name
+        remote.write_bytes(remote.read_bytes()[:-30] + bytes(30))
+    monkeypatch.setattr(scrub, "survey_log", damaging_survey)
+    listener = ScrubListener(session)
+    listener.scrubber.round()
     assert count > after
-    assert heard.doubted == {"a": [], "b": []}
+    assert listener.doubted == {"a": [], "b": []}
 
 
-def test_a_scrubber_of_an_owner_who_was_replaced_changes_nothing(
-    log: Path, session: Session
-) -> None:
-    heard = Heard(session)
+def test_scrubber_of_a_fenced_owner_changes_nothing(log: Path, session: Session) -> None:
+    listener = ScrubListener(session)
     (pack, *_) = log.glob("history/*.pack")
-    spoil(pack)
+    flip_bit(pack)
     bad = pack.read_bytes()
     session.close()
     with nosync_nb.open(log):
         with pytest.raises(FencedError):
-            heard.scrubber.round()
+            listener.scrubber.round()
         assert pack.read_bytes() == bad
 
 
 @pytest.mark.fault(12, 32)
-def test_a_keeper_sends_anew_what_is_bad_at_a_replica_which_has_nothing_for_sure_until_then(
+def test_keeper_resends_damaged_replica_files_and_reports_starting(
     log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scrub, "FIRST_S", 0.0)
     monkeypatch.setattr(scrub, "ROUND_S", 0.05)
-    heard = Heard(session)
-    bad = sorted([*copy_of(log, "a").glob("history/*.pack"), *copy_of(log, "a").glob("layers/*")])
+    listener = ScrubListener(session)
+    bad = sorted(
+        [*replica_copy(log, "a").glob("history/*.pack"), *replica_copy(log, "a").glob("layers/*")]
+    )
     good = [path.read_bytes() for path in bad]
     session.sync()
     generation = log_of(session).generation
     reading, writing = os.pipe()
     with FileIO(reading) as news:
-        keeper = threading.Thread(
-            target=run_keeper, args=(str(log), generation, news, heard.tell), daemon=True
+        thread = threading.Thread(
+            target=run_keeper, args=(str(log), generation, news, listener.tell), daemon=True
         )
-        keeper.start()
-        heard.wait(lambda said: isinstance(said, ReplicaProgress) and said.condition == "level")
+        thread.start()
+        listener.wait(
+            lambda message: isinstance(message, ReplicaProgress) and message.condition == "level"
+        )
         for path in bad:
-            spoil(path)
-        first = heard.wait(
-            lambda said: isinstance(said, ScrubReport) and "sent again" in said.event
+            flip_bit(path)
+        first = listener.wait(
+            lambda message: isinstance(message, ScrubReport) and "sent again" in message.event
         )
         level = ReplicaProgress(0, "level")
-        with heard.news:
-            assert heard.news.wait_for(
+        with listener.news:
+            assert listener.news.wait_for(
                 lambda: (
                     any(
-                        isinstance(said, ReplicaProgress) and said[:2] == level[:2]
-                        for said in heard.told[first:]
+                        isinstance(message, ReplicaProgress) and message[:2] == level[:2]
+                        for message in listener.messages[first:]
                     )
                     and [path.read_bytes() for path in bad] == good
                 ),
                 120,
-            ), heard.told
-        doubted = [i for i, said in enumerate(heard.told) if said[:2] == (0, "starting")]
+            ), listener.messages
+        doubted = [
+            i for i, message in enumerate(listener.messages) if message[:2] == (0, "starting")
+        ]
         assert doubted
         os.close(writing)
-        keeper.join(120)
-    assert not keeper.is_alive()
+        thread.join(120)
+    assert not thread.is_alive()
     assert session.verify().whole
 
 
-def test_a_scrubber_ends_in_the_middle_of_a_file(
+def test_scrubber_ends_in_the_middle_of_a_file(
     log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scrub, "FIRST_S", 0.0)
     log_ = log_of(session)
-    scrubber = Scrubber(session.path, log_.generation, [], lambda said: None, Files(), rate=1.0)
+    scrubber = Scrubber(session.path, log_.generation, [], lambda report: None, Files(), rate=1.0)
     scrubber.start()
     scrubber.end()
     for thread in threading.enumerate():
@@ -554,41 +552,54 @@ def test_a_scrubber_ends_in_the_middle_of_a_file(
             assert not thread.is_alive()
 
 
-# -- what nobody has who answers -----------------------------------------------------------------
+# -- files that no reachable replica has ---------------------------------------------------------
 
 
-def drawn(row: Any) -> tuple[int, float]:
+def draw_random(row: Any) -> tuple[int, float]:
     return row.x, random.random()
 
 
-def test_what_cannot_be_computed_waits_for_a_replica_that_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def random_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[tuple[Any, ...]], set[int | None]]:
+    """Makes a log with a nondeterministic stage and two replicas, `a` and `b`.
+
+    Returns:
+        Its rows, and the numbers of its log and traces.
+    """
     monkeypatch.setattr(
         "nosync_nb.session.durability.replication.ReplicationService.start", lambda _self: None
     )
-    path, (here, away) = tmp_path / "y.nosync", (tmp_path / "a", tmp_path / "b")
     with nosync_nb.open(path) as session:
         numbers = session.input("numbers", "x int")
-        session.stage("drawn", numbers.map(drawn, "x int, y double"), nondeterministic=True)
+        session.stage("drawn", numbers.map(draw_random, "x int, y double"), nondeterministic=True)
         numbers.insert([(x,) for x in range(3 * SPILL_ROWS)])
         session.commit()
-        expected = sorted(map(tuple, session["drawn"].rows()))
-        before = graph_of(session)
-        own = {before.named["drawn"].log, *before.named["drawn"].traces.values()}
-        for folder in (here, away):
-            folder.mkdir()
-            copied(session, folder)
-        log_id = log_of(session).id
-        urls = [f"file://{here}", f"file://{away}"]
-        config.write_config(
-            Files(), str(path), log_id, config.checked_config(urls, 1, log=str(path))
-        )
-    names = [p.name for p in path.glob("layers/*") if int(re.findall(r"\d+", p.name)[0]) in own]
+        for name in ("a", "b"):
+            path.with_name(name).mkdir()
+            ship_all(session, path.with_name(name))
+        urls = [path.with_name(name).as_uri() for name in ("a", "b")]
+        settings = config.checked_config(urls, 1, log=str(path))
+        config.write_config(Files(), str(path), log_of(session).id, settings)
+        node = graph_of(session).named["drawn"]
+        rows = sorted(map(tuple, session["drawn"].rows()))
+        return rows, {node.log, *node.traces.values()}
+
+
+def test_memoised_rows_wait_for_an_unreachable_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, away = tmp_path / "y.nosync", tmp_path / "b"
+    expected, numbers_of_logs = random_log(path, monkeypatch)
+    names = [
+        p.name
+        for p in path.glob("layers/*")
+        if int(re.findall(r"\d+", p.name)[0]) in numbers_of_logs
+    ]
     assert names
     for name in names:
-        spoil(path / "layers" / name)
-        (copy_of(path, "a") / "layers" / name).unlink()
+        flip_bit(path / "layers" / name)
+        (replica_copy(path, "a") / "layers" / name).unlink()
     away.rename(tmp_path / "elsewhere")
     with nosync_nb.open(path) as session:
         with pytest.raises(CorruptLogError, match="damaged"):
@@ -599,7 +610,7 @@ def test_what_cannot_be_computed_waits_for_a_replica_that_is_away(
     for name in names:
         file = path / "layers" / name
         file.write_bytes(file.read_bytes()[:-16])
-        (copy_of(path, "b") / "layers" / name).unlink()
+        (replica_copy(path, "b") / "layers" / name).unlink()
     with nosync_nb.open(path) as session:
         with pytest.raises(CorruptLogError, match="damaged"):
             session["drawn"].rows()
@@ -607,31 +618,15 @@ def test_what_cannot_be_computed_waits_for_a_replica_that_is_away(
 
 
 @pytest.mark.parametrize("mount_point", [False, True])
-def test_an_opening_takes_nothing_for_lost_while_a_volume_is_not_mounted(
+def test_unmounted_volume_does_not_count_as_loss_at_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount_point: bool
 ) -> None:
-    """Neither its folder, if that is not there, nor what it is mounted over tells of its files."""
-    monkeypatch.setattr(
-        "nosync_nb.session.durability.replication.ReplicationService.start", lambda _self: None
-    )
-    path, here, away = tmp_path / "y.nosync", tmp_path / "a", tmp_path / "b"
-    with nosync_nb.open(path) as session:
-        numbers = session.input("numbers", "x int")
-        session.stage("drawn", numbers.map(drawn, "x int, y double"), nondeterministic=True)
-        numbers.insert([(x,) for x in range(3 * SPILL_ROWS)])
-        session.commit()
-        expected = sorted(map(tuple, session["drawn"].rows()))
-        log_id = log_of(session).id
-        for folder in (here, away):
-            folder.mkdir()
-            copied(session, folder)
-        urls = [f"file://{here}", f"file://{away}"]
-        config.write_config(
-            Files(), str(path), log_id, config.checked_config(urls, 1, log=str(path))
-        )
+    """A missing or empty mount point says nothing about the files of its volume."""
+    path, away = tmp_path / "y.nosync", tmp_path / "b"
+    expected, _ = random_log(path, monkeypatch)
     for file in path.glob("layers/*.arrow"):
         file.unlink()
-        (copy_of(path, "a") / "layers" / file.name).unlink()
+        (replica_copy(path, "a") / "layers" / file.name).unlink()
     away.rename(tmp_path / "elsewhere")
     if mount_point:
         away.mkdir()
@@ -646,46 +641,46 @@ def test_an_opening_takes_nothing_for_lost_while_a_volume_is_not_mounted(
         assert sorted(map(tuple, session["drawn"].rows())) == expected
 
 
-def test_a_keeper_ends_though_a_mount_hangs(
+def test_keeper_ends_while_a_mount_hangs(
     log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    never, asked = threading.Event(), threading.Event()
+    never, requested = threading.Event(), threading.Event()
     promise = FolderReplica.promise
 
     def hang(replica: FolderReplica, *args: Any) -> Any:
         if "/a/" in replica.folder:
-            asked.set()
+            requested.set()
             never.wait()
         return promise(replica, *args)
 
     monkeypatch.setattr(FolderReplica, "promise", hang)
     monkeypatch.setattr(remote_call, "SHIPPING", CallPolicy(give_up_s=0.0))
     for name, value in (("_GRACE_S", 0.1), ("_LOOK_S", 0.1)):
-        monkeypatch.setattr(keeper_, name, value)
+        monkeypatch.setattr(keeper, name, value)
     session.sync()
-    heard = Heard(session)
+    listener = ScrubListener(session)
     reading, writing = os.pipe()
     generation = log_of(session).generation
     with FileIO(reading) as news:
-        keeper = threading.Thread(
-            target=run_keeper, args=(str(log), generation, news, heard.tell), daemon=True
+        thread = threading.Thread(
+            target=run_keeper, args=(str(log), generation, news, listener.tell), daemon=True
         )
-        keeper.start()
-        assert asked.wait(60)
+        thread.start()
+        assert requested.wait(60)
         os.close(writing)
-        keeper.join(60)
-        assert not keeper.is_alive()
-    lanes = [each for each in threading.enumerate() if each.name.endswith("/a")]
-    assert [each.daemon for each in lanes] == [True], "the process ends without it"
+        thread.join(60)
+        assert not thread.is_alive()
+    workers = [each for each in threading.enumerate() if each.name.endswith("/a")]
+    assert [each.daemon for each in workers] == [True], "the process ends without it"
     never.set()
-    for each in lanes:
+    for each in workers:
         each.join(60)
 
 
-def test_a_replica_that_fails_while_the_owner_ends_is_tried_again(
+def test_failing_replica_is_retried_while_the_owner_ends(
     log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended, failed, lanes = threading.Event(), threading.Event(), list[ReplicaWorker]()
+    ended, failed, workers = threading.Event(), threading.Event(), list[ReplicaWorker]()
     promise, end = FolderReplica.promise, ReplicaWorker.end
 
     def fail_once(replica: FolderReplica, *args: Any) -> Any:
@@ -695,13 +690,13 @@ def test_a_replica_that_fails_while_the_owner_ends_is_tried_again(
             raise DurabilityError("the disk is full")
         return promise(replica, *args)
 
-    def told(lane: ReplicaWorker) -> None:
-        end(lane)
-        lanes.append(lane)
-        if len(lanes) == 2:
+    def end_and_record(worker: ReplicaWorker) -> None:
+        end(worker)
+        workers.append(worker)
+        if len(workers) == 2:
             ended.set()
 
-    monkeypatch.setattr(ReplicaWorker, "end", told)
+    monkeypatch.setattr(ReplicaWorker, "end", end_and_record)
     monkeypatch.setattr(FolderReplica, "promise", fail_once)
     session.inputs["edges"].insert([(7, 7)])
     session.commit(wait="disk")
@@ -709,7 +704,7 @@ def test_a_replica_that_fails_while_the_owner_ends_is_tried_again(
     reading, writing = os.pipe()
     os.close(writing)
     with FileIO(reading) as news:
-        run_keeper(str(log), log_.generation, news, Heard(session).tell)
+        run_keeper(str(log), log_.generation, news, ScrubListener(session).tell)
     assert failed.is_set()
     replica = FolderReplica(str(log.parent / "a"), log_.id)
     assert replica.acknowledged() == log_.durable

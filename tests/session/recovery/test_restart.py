@@ -1,7 +1,7 @@
-"""Restart: every kind of state, from frames, from a checkpoint, after a proper end.
+"""Restart: every kind of state, from frames, from a checkpoint, after a clean close.
 
-A crash within a test is an opening with `takeover`: the owner before is left as it is, nothing of
-it is closed, and what it wrote is all that the next one has.
+A test simulates a crash by opening with `takeover`: the former owner is not closed, and the new
+one has only the bytes that were written.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks.sessions import values
 from internals import (
     catalog_of,
     checkpoint_now,
@@ -45,13 +46,13 @@ pytestmark = pytest.mark.usefixtures("own_key")
 
 
 class Restart:
-    """Ends a session in some way and opens its log again."""
+    """Ends a session in one of four ways and opens its log again."""
 
     def __init__(self, how: str, opened: Callable[..., Session]) -> None:
         self.how, self.opened = how, opened
 
     def midway(self, session: Session) -> None:
-        """The place of a checkpoint that is older than the rest of the test."""
+        """Takes a checkpoint that is older than the rest of the test, if the case has one."""
         if self.how == "old checkpoint":
             checkpoint_now(session)
 
@@ -73,14 +74,12 @@ def restart(request: pytest.FixtureRequest, opened: Callable[..., Session]) -> R
     return Restart(request.param, opened)
 
 
-def values(collection: Any, at: Any = None) -> list[Any]:
-    return [tuple(row) if len(row) > 1 else row[0] for row in collection.rows(at)]
-
-
 # -- data ------------------------------------------------------------------------------------------
 
 
-def test_rows_and_their_past_come_back(opened: Callable[..., Session], restart: Restart) -> None:
+def test_rows_and_past_epochs_are_recovered(
+    opened: Callable[..., Session], restart: Restart
+) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
     session.stage("counts", numbers.group_by("x").agg(n="count(*)"))
@@ -109,23 +108,7 @@ def test_rows_and_their_past_come_back(opened: Callable[..., Session], restart: 
     ]
 
 
-def test_a_second_restart_gives_the_same_as_the_first(
-    opened: Callable[..., Session], restart: Restart
-) -> None:
-    session = opened()
-    numbers = session.input("numbers", "x int")
-    session.stage("odd", numbers.filter("x % 2 = 1").distinct())
-    numbers.insert([(x,) for x in range(10)])
-    session.commit()
-    for _ in range(3):
-        session = restart(session)
-        assert values(session["odd"]) == [1, 3, 5, 7, 9]
-    session["numbers"].remove([(3,)])
-    session.commit()
-    assert values(restart(session)["odd"]) == [1, 5, 7, 9]
-
-
-def test_large_batches_come_back_from_files(
+def test_large_batches_are_recovered_from_files(
     opened: Callable[..., Session], restart: Restart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "SPILL_ROWS", 8)
@@ -136,7 +119,7 @@ def test_large_batches_come_back_from_files(
     right.insert([(x, x * 10) for x in range(20)])
     session.commit()
     restart.midway(session)
-    session.stage("joined", left.join(right, on="k"))  # asks for arrangements of what is there
+    session.stage("joined", left.join(right, on="k"))  # arranges rows that exist already
     left.insert([(9, 99)])
     session.commit()
     session = restart(session)
@@ -149,7 +132,7 @@ def test_large_batches_come_back_from_files(
     assert values(session["joined"], 2) == want
 
 
-def test_a_stage_defined_at_the_epoch_of_a_checkpoint_is_read_once(
+def test_stage_defined_at_the_epoch_of_a_checkpoint_is_recovered(
     opened: Callable[..., Session], restart: Restart
 ) -> None:
     session = opened()
@@ -169,22 +152,22 @@ def test_a_stage_defined_at_the_epoch_of_a_checkpoint_is_read_once(
     assert values(session["same"], 1) == [1, 1, 2]
 
 
-def test_a_checkpoint_that_a_definition_overtakes_has_what_was_before_it(
+def test_checkpoint_during_a_definition_has_the_state_before_it(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
     numbers.insert([(1,), (2,)])
     session.commit()
-    wrote = store_of(session).checkpoint_payload
+    encode_payload = store_of(session).checkpoint_payload
 
-    def slowly(*arguments: Any) -> bytes:
+    def define_and_encode(*arguments: Any) -> bytes:
         session.stage("late", numbers.filter("x > 1"))
         numbers.insert([(3,)])
         session.commit()
-        return wrote(*arguments)
+        return encode_payload(*arguments)
 
-    monkeypatch.setattr(store_of(session), "checkpoint_payload", slowly)
+    monkeypatch.setattr(store_of(session), "checkpoint_payload", define_and_encode)
     checkpoint_now(session)
     session = opened(takeover=True)
     assert values(session["late"]) == [2, 3]
@@ -192,7 +175,9 @@ def test_a_checkpoint_that_a_definition_overtakes_has_what_was_before_it(
     assert values(session["numbers"], 1) == [1, 2]
 
 
-def test_labels_times_and_loads_come_back(opened: Callable[..., Session], restart: Restart) -> None:
+def test_labels_times_and_load_keys_are_recovered(
+    opened: Callable[..., Session], restart: Restart
+) -> None:
     before = datetime.now(UTC)
     session = opened()
     days = session.input("days", "day int")
@@ -224,7 +209,7 @@ def test_labels_times_and_loads_come_back(opened: Callable[..., Session], restar
 # -- definitions -----------------------------------------------------------------------------------
 
 
-def test_a_renamed_input_keeps_rows_past_and_loads(
+def test_renamed_input_keeps_rows_past_and_load_keys(
     opened: Callable[..., Session], restart: Restart
 ) -> None:
     session = opened()
@@ -247,14 +232,10 @@ def test_a_renamed_input_keeps_rows_past_and_loads(
     session["numbers"].insert([(9,)])
     session.commit()
     assert values(session["uneven"]) == [1, 3]
-    assert session.info.reads == {
-        "values": (),
-        "uneven": ("values",),
-        "numbers": (),
-    }
+    assert session.info.reads == {"values": (), "uneven": ("values",), "numbers": ()}
 
 
-def test_what_was_dropped_stays_dropped_and_its_name_begins_anew(
+def test_dropped_names_start_from_scratch_after_a_restart(
     opened: Callable[..., Session], restart: Restart
 ) -> None:
     session = opened()
@@ -277,7 +258,7 @@ def test_what_was_dropped_stays_dropped_and_its_name_begins_anew(
 
 
 @pytest.mark.fault(38)
-def test_an_edited_stage_keeps_its_former_version(
+def test_edited_stage_keeps_its_former_version_after_a_restart(
     opened: Callable[..., Session], restart: Restart
 ) -> None:
     session = opened()
@@ -337,7 +318,7 @@ def test_equal_definitions_change_nothing_after_a_restart(
 # -- functions -------------------------------------------------------------------------------------
 
 
-def with_functions(session: Session) -> None:
+def define_functions(session: Session) -> None:
     numbers = session.input("numbers", "x int")
     session.define(
         {
@@ -355,23 +336,21 @@ def with_functions(session: Session) -> None:
 def stale(opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> Session:
     """A session whose functions were stored with another version of Python."""
     session = opened()
-    with_functions(session)
+    define_functions(session)
     session["numbers"].insert([(1,), (2,), (2,)])
     session.commit()
     session.close()
-    upgrade(monkeypatch, "4.0")
+    pretend_python(monkeypatch, "4.0")
     return opened()
 
 
-def upgrade(patch: pytest.MonkeyPatch, python: str) -> None:
-    """From now on this is another version of Python."""
+def pretend_python(patch: pytest.MonkeyPatch, python: str) -> None:
+    """Pretends to be another version of Python."""
     other_versions(patch, python=python)
 
 
 @pytest.mark.fault(38)
-def test_stages_whose_functions_are_not_restored_are_stale_and_hold_up_nobody(
-    stale: Session,
-) -> None:
+def test_stages_with_unloadable_functions_are_stale_and_others_continue(stale: Session) -> None:
     assert stale.recovery.stages == {
         "doubled": "stale", "inside": "stale", "plain": "read", "reader": "stale"
     }  # fmt: skip
@@ -391,8 +370,8 @@ def test_stages_whose_functions_are_not_restored_are_stale_and_hold_up_nobody(
         stale.stage("late", stale["doubled"].filter("y > 1"))
 
 
-def test_a_stale_stage_that_missed_nothing_goes_on_where_it_stopped(stale: Session) -> None:
-    with_functions(stale)
+def test_stale_stage_without_missed_epochs_continues_when_redefined(stale: Session) -> None:
+    define_functions(stale)
     assert [s.version for s in catalog_of(stale).values()] == [1, 1, 1, 1, 1]
     assert stale["doubled"].history() == [range(2)]
     stale["numbers"].insert([(3,)])
@@ -403,11 +382,11 @@ def test_a_stale_stage_that_missed_nothing_goes_on_where_it_stopped(stale: Sessi
     assert values(stale["inside"], 1) == [(0, 2), (1, 1)]
 
 
-def test_a_stale_stage_that_missed_epochs_is_extended_where_it_stopped(stale: Session) -> None:
+def test_stale_stage_with_missed_epochs_catches_up_when_redefined(stale: Session) -> None:
     stale.replay_rows = 0
     stale["numbers"].insert([(3,)])
     stale.commit()
-    with_functions(stale)
+    define_functions(stale)
     assert values(stale["doubled"]) == [2, 4, 4, 6]
     assert values(stale["inside"]) == [(0, 2), (1, 2)]
     assert values(stale["reader"]) == [2, 4, 6]
@@ -420,10 +399,10 @@ def test_a_stale_stage_that_missed_epochs_is_extended_where_it_stopped(stale: Se
     assert values(stale["reader"]) == [2, 4, 6]
 
 
-def test_stages_that_share_a_part_may_go_on_one_by_one(
+def test_stages_that_share_a_node_can_continue_one_by_one(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The part that both share lags behind, and the one that goes on first needs it as it is."""
+    """The shared node lags behind, and the first stage needs its state at that epoch."""
 
     def define(session: Session, names: list[str]) -> None:
         shared = session["numbers"].map(lambda row: (row.x % 2,), "y int")
@@ -437,7 +416,7 @@ def test_stages_that_share_a_part_may_go_on_one_by_one(
     session["numbers"].insert([(2,)])
     session.commit()
     session.close()
-    upgrade(monkeypatch, "4.0")
+    pretend_python(monkeypatch, "4.0")
     session = opened()
     session.replay_rows = 0
     session["numbers"].insert([(3,)])
@@ -455,7 +434,7 @@ def test_stages_that_share_a_part_may_go_on_one_by_one(
     assert values(session["first"]) == [(1, 2)]
 
 
-def test_functions_that_were_not_loaded_stay_in_the_log_as_they_were(
+def test_unloaded_functions_stay_unchanged_in_the_log(
     stale: Session,
     opened: Callable[..., Session],
     restart: Restart,
@@ -463,7 +442,7 @@ def test_functions_that_were_not_loaded_stay_in_the_log_as_they_were(
 ) -> None:
     stale.stage("another", stale["plain"].distinct())  # writes the catalog
     stale = restart(stale)
-    upgrade(monkeypatch, "{}.{}".format(*sys.version_info))
+    pretend_python(monkeypatch, "{}.{}".format(*sys.version_info))
     session = restart(stale)
     assert set(session.recovery.stages.values()) == {"read"}
     session["numbers"].insert([(3,)])
@@ -473,7 +452,7 @@ def test_functions_that_were_not_loaded_stay_in_the_log_as_they_were(
 
 
 @pytest.mark.fault(38)
-def test_a_stage_whose_column_is_gone_is_stale_until_it_is_back(
+def test_stage_without_its_column_is_stale_until_the_column_returns(
     opened: Callable[..., Session], restart: Restart
 ) -> None:
     session = opened()
@@ -510,7 +489,7 @@ def files(session: Session) -> set[str]:
     }
 
 
-def test_opening_deletes_what_nothing_names_and_nothing_else(
+def test_opening_deletes_only_unreferenced_files(
     opened: Callable[..., Session], restart: Restart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
@@ -537,14 +516,14 @@ def test_opening_deletes_what_nothing_names_and_nothing_else(
 
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than four rows lie in files, and layers are merged early."""
+    """Spills batches of more than four rows to files, and merges layers early."""
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
     monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
 
 
-def insert_by_ten(session: Session, rows_count: int) -> Iterator[int]:
-    """Commits numbers, ten an epoch, whenever it is asked for the next; gives the first of them."""
+def insert_in_tens(session: Session, rows_count: int) -> Iterator[int]:
+    """Commits ten numbers per step and yields the first of them."""
     numbers = session.input("numbers", "x int")
     for start in range(0, rows_count, 10):
         numbers.insert([(x,) for x in range(start, start + 10)])
@@ -552,11 +531,11 @@ def insert_by_ten(session: Session, rows_count: int) -> Iterator[int]:
         yield start
 
 
-def test_files_that_were_merged_away_go_with_the_second_checkpoint(
+def test_merged_files_are_deleted_by_the_second_checkpoint(
     opened: Callable[..., Session], small_files: None
 ) -> None:
     session = opened()
-    assert [*insert_by_ten(session, 60)][-1] == 50
+    assert [*insert_in_tens(session, 60)][-1] == 50
     merge_trace(session, next(iter(traces_of(session))))
     settle_background(session)
     retired = set(services_of(session).publisher.garbage.retired)
@@ -570,21 +549,19 @@ def test_files_that_were_merged_away_go_with_the_second_checkpoint(
     assert values(session["numbers"], 2) == list(range(20))
 
 
-def test_what_a_checkpoint_needed_last_goes_with_the_next_one_after_a_restart(
+def test_files_of_the_last_checkpoint_are_deleted_after_a_restart(
     opened: Callable[..., Session], small_files: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        BackgroundWorker, "submit", lambda *_, **__: None
-    )  # it is merged here, and once
+    monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: None)
     session = opened()
-    assert [*insert_by_ten(session, 60)][-1] == 50
+    assert [*insert_in_tens(session, 60)][-1] == 50
     merge_trace(session, next(iter(traces_of(session))))
     retired = set(services_of(session).publisher.garbage.retired)
     checkpoint_now(session)
     session.close()
     session = opened()
     assert retired <= files(session)
-    session["numbers"].insert([(60,)])  # who only reads writes no checkpoint
+    session["numbers"].insert([(60,)])  # without a commit there is nothing to checkpoint
     session.commit()
     checkpoint_now(session)
     history = history_of(session).files()
@@ -593,50 +570,50 @@ def test_what_a_checkpoint_needed_last_goes_with_the_next_one_after_a_restart(
     assert values(session["numbers"]) == list(range(61))
 
 
-def test_what_a_rewind_has_left_goes_after_a_restart(
+def test_files_of_undone_epochs_are_deleted_after_a_restart(
     opened: Callable[..., Session], small_files: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A merge or a checkpoint behind it would have them already, if it were in time.
+    # A background merge or checkpoint could delete the files earlier.
     monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: None)
     session = opened()
-    steps = insert_by_ten(session, 60)
+    steps = insert_in_tens(session, 60)
     while next(steps) < 20:
         pass
     checkpoint_now(session)
     before = files(session)
     assert [*steps][-1] == 50
-    left = files(session) - before
+    undone = files(session) - before
     session.rewind(3)
     session = opened(takeover=True)
-    left &= store_of(session).named - services_of(session).publisher.named_files
-    assert left
-    assert left <= files(session)
+    undone &= store_of(session).named - services_of(session).publisher.named_files
+    assert undone
+    assert undone <= files(session)
     session["numbers"].insert([(30,)])
     session.commit()
     for _ in range(2):
         checkpoint_now(session)
-    assert not left & files(session)
+    assert not undone & files(session)
     assert values(session["numbers"]) == list(range(31))
 
 
 @pytest.mark.parametrize("step", ["saved", "pack", "write_checkpoint"])
-def test_a_checkpoint_that_had_no_memory_forgets_no_file(
+def test_checkpoint_without_memory_keeps_all_files(
     opened: Callable[..., Session], small_files: None, step: str
 ) -> None:
     session = opened()
-    assert [*insert_by_ten(session, 60)][-1] == 50
+    assert [*insert_in_tens(session, 60)][-1] == 50
     owners = services_of(session)
     owners.upkeep.merge(next(iter(owners.publisher.snapshot.version.traces)))
     owners.worker.settle()
     retired = owners.publisher.garbage.files
     assert retired
-    whose = {"saved": owners.publisher.ledger, "pack": owners.publisher.store.history}
+    owner_of = {"saved": owners.publisher.ledger, "pack": owners.publisher.store.history}
 
-    def fail(*given: Any) -> None:
+    def fail(*arguments: Any) -> None:
         raise MemoryError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whose.get(step, owners.publisher.store.log), step, fail)
+        patch.setattr(owner_of.get(step, owners.publisher.store.log), step, fail)
         with pytest.raises(MemoryError):
             owners.upkeep.checkpoint()
     assert retired <= owners.publisher.garbage.files
@@ -647,21 +624,21 @@ def test_a_checkpoint_that_had_no_memory_forgets_no_file(
     assert values(session["numbers"]) == list(range(60))
 
 
-def test_the_checkpoint_before_a_damaged_one_is_enough(
+def test_checkpoint_before_a_damaged_one_is_used(
     opened: Callable[..., Session], small_files: None
 ) -> None:
     session = opened()
-    for start in insert_by_ten(session, 80):
+    for start in insert_in_tens(session, 80):
         merge_trace(session, next(iter(traces_of(session))))
         if start % 20:
             checkpoint_now(session)
     session.close()
-    opened().close()  # sweeps, and must leave what the older checkpoint names
+    opened().close()  # sweeps, and must leave the files of the older checkpoint
     newest = sorted(Path(session.path).glob("checkpoint-*"))[-1]
     data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 1
     newest.write_bytes(data)
-    for _ in range(2):  # the first opening must leave the second what it needs
+    for _ in range(2):  # the first opening must not delete files that the second needs
         session = opened()
         assert any(newest.name in note for note in session.recovery.notes)
         assert [values(session["numbers"], at)[-1] for at in range(1, 9)] == list(range(9, 80, 10))
@@ -669,7 +646,7 @@ def test_the_checkpoint_before_a_damaged_one_is_enough(
 
 
 @pytest.mark.fault(14)
-def test_a_file_that_is_missing_is_told_at_once_and_costs_only_what_it_holds(
+def test_missing_file_is_reported_at_opening_and_loses_only_its_input(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
@@ -678,15 +655,15 @@ def test_a_file_that_is_missing_is_told_at_once_and_costs_only_what_it_holds(
     large.insert([(x,) for x in range(10)])
     small.insert([(1,)])
     session.commit()
-    gone = files(session)
+    deleted = files(session)
     session.close()
-    for name in gone:
+    for name in deleted:
         Path(parts_folder(session), name).unlink()
     session = opened()
     (note,) = session.recovery.notes
     assert note.startswith("input 'large': '")
     assert "restore the file from a copy" in note
-    assert all(name in note for name in gone)
+    assert all(name in note for name in deleted)
     assert values(session["small"]) == [1]
     with pytest.raises(nosync_nb.CorruptLogError, match="is missing"):
         session["large"].rows()
@@ -696,7 +673,7 @@ def test_a_file_that_is_missing_is_told_at_once_and_costs_only_what_it_holds(
 
 
 @pytest.mark.fault(7)
-def test_opening_neither_decodes_nor_maps_what_it_does_not_need(
+def test_opening_neither_decodes_nor_maps_unneeded_batches(
     opened: Callable[..., Session], restart: Restart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "SPILL_ROWS", 8)
@@ -731,7 +708,9 @@ def test_opening_neither_decodes_nor_maps_what_it_does_not_need(
     assert set(touched) == {"decoded"}
 
 
-def test_the_report_tells_what_happened(opened: Callable[..., Session], restart: Restart) -> None:
+def test_recovery_report_lists_sources_and_counts(
+    opened: Callable[..., Session], restart: Restart
+) -> None:
     session = opened()
     assert session.recovery.fresh
     assert str(session.recovery) == "NoSync: new session: nothing to recover"
@@ -751,7 +730,7 @@ def test_the_report_tells_what_happened(opened: Callable[..., Session], restart:
 
 
 @pytest.mark.fault(8)
-def test_epochs_that_power_loss_took_are_told(
+def test_epochs_lost_in_a_power_failure_are_reported(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
@@ -759,13 +738,13 @@ def test_epochs_that_power_loss_took_are_told(
     numbers.insert([(1,)])
     session.commit(wait="disk")
     with no_flush(log_of(session)):
-        kept = os.path.getsize(segment := sorted(Path(session.path).glob("segment-*"))[-1])
+        size = os.path.getsize(segment := sorted(Path(session.path).glob("segment-*"))[-1])
         for x in (2, 3):
             numbers.insert([(x,)])
             session.commit()
-        os.truncate(segment, kept)  # the tail was in the page cache only
-        me = HostIdentity().identity()._replace(boot="after the power came back")
-        monkeypatch.setattr(HostIdentity, "identity", lambda self: me)
+        os.truncate(segment, size)  # the tail was in the page cache only
+        rebooted = HostIdentity().identity()._replace(boot="after the power came back")
+        monkeypatch.setattr(HostIdentity, "identity", lambda self: rebooted)
         after = opened(takeover=True)
     assert after.now == 1
     assert after.recovery.lost == [2, 3]
@@ -781,7 +760,7 @@ def test_epochs_that_power_loss_took_are_told(
             write()
 
 
-def test_the_log_does_not_grow_with_the_past_and_the_past_is_there(
+def test_log_size_does_not_grow_with_the_past(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def segments(session: Session) -> int:
@@ -800,26 +779,26 @@ def test_the_log_does_not_grow_with_the_past_and_the_past_is_there(
             checkpoint_now(session)
             counts.append(segments(session))
     assert max(counts[2:]) < 1.5 * counts[1]
-    for found in (reader, opened(takeover=True)):
-        assert found.refresh() == 120
-        assert [found["sums"].rows(at=x)[0].total or 0 for x in range(121)] == [
+    for opened_session in (reader, opened(takeover=True)):
+        assert opened_session.refresh() == 120
+        assert [opened_session["sums"].rows(at=x)[0].total or 0 for x in range(121)] == [
             x * (x + 1) // 2 for x in range(121)
         ]
 
 
-def test_two_checkpoints_at_once_have_all_of_the_past(
+def test_concurrent_checkpoints_retain_the_whole_past(
     opened: Callable[..., Session], small_files: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
-    list(insert_by_ten(session, 40))
+    list(insert_in_tens(session, 40))
     checkpoint = services_of(session).upkeep.checkpoint
     second, first_is_done = threading.Event(), threading.Event()
     on_second_checkpoint(session, second.set)
     other = threading.Thread(target=checkpoint)
     perform, caller = PackPlan.perform, threading.current_thread()
 
-    def performed(plan: PackPlan, *given: Any) -> PackResult:
-        packed = perform(plan, *given)
+    def performed(plan: PackPlan, *arguments: Any) -> PackResult:
+        packed = perform(plan, *arguments)
         if threading.current_thread() is caller:
             session.inputs["numbers"].insert([(x,) for x in range(40, 50)])
             session.commit()
@@ -836,12 +815,12 @@ def test_two_checkpoints_at_once_have_all_of_the_past(
         first_is_done.set()
         other.join()
     session.inputs["numbers"].insert([(x,) for x in range(50, 60)])
-    session.commit()  # what is now is not read from the past
+    session.commit()  # the current state is not read from the past
     after = opened(takeover=True)
     assert [values(after["numbers"], at)[-1] for at in range(1, 7)] == list(range(9, 60, 10))
 
 
-def test_what_a_frame_named_and_a_later_one_let_go_is_deleted_by_who_opens_the_log(
+def test_files_referenced_only_by_old_frames_are_deleted_after_opening(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in (store, maintenance):
@@ -850,14 +829,14 @@ def test_what_a_frame_named_and_a_later_one_let_go_is_deleted_by_who_opens_the_l
     session = opened()
     rows = session.input("rows", "a int, b int")
 
-    def bounded(least: int) -> None:
-        kept = rows.filter(f"b >= {least}")
-        session.stage("groups", kept.group_by("a").agg(n="count(*)", most="max(b)"))
+    def define_with_bound(least: int) -> None:
+        filtered = rows.filter(f"b >= {least}")
+        session.stage("groups", filtered.group_by("a").agg(n="count(*)", most="max(b)"))
 
-    bounded(0)
+    define_with_bound(0)
     rows.insert([(i % 2, i) for i in range(8)])
     session.commit()
-    bounded(1)
+    define_with_bound(1)
     again = opened(takeover=True)
     where = parts_folder(again)
     before = {*os.listdir(where)}
@@ -866,7 +845,7 @@ def test_what_a_frame_named_and_a_later_one_let_go_is_deleted_by_who_opens_the_l
         again.commit()
         checkpoint_now(again)
     garbage = services_of(again).publisher.garbage.files
-    there = {*os.listdir(where)}
-    assert before - there
-    assert there <= services_of(again).publisher.named_files - garbage
+    remaining = {*os.listdir(where)}
+    assert before - remaining
+    assert remaining <= services_of(again).publisher.named_files - garbage
     assert [tuple(row) for row in again["groups"].rows()] == [(0, 6, 6), (1, 4, 7)]

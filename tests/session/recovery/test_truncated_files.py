@@ -57,7 +57,7 @@ def case(path, mapped, read, cut):
         s.close()
         s = nosync_nb.open(path, mode="r" if mapped == "followed" else "w")
     if mapped == "followed" and read == "commit":
-        return "told"
+        return "reported"
     try:
         s["a"].to_arrow(), s["joined"].to_arrow(), s["a"].to_arrow(at=1)
         if mapped != "followed":
@@ -68,7 +68,7 @@ def case(path, mapped, read, cut):
         READS[read](s)
         return "read"
     except CorruptLogError as error:
-        return "told" if error.file and error.hint else "no file"
+        return "reported" if error.file and error.hint else "no file"
     finally:
         s.close()
 
@@ -82,9 +82,7 @@ for mapped in ("written", "opened", "followed"):
 
 
 @pytest.mark.fault(14, 41)
-def test_a_truncated_file_is_an_error_of_the_read_or_commit_and_ends_no_process(
-    tmp_path: Path,
-) -> None:
+def test_truncated_file_is_an_error_of_the_call_and_ends_no_process(tmp_path: Path) -> None:
     support = str(Path(internals.__file__).parent)
     env = os.environ | {"NOSYNC_KEY_FILE": str(tmp_path / "key"), "PYTHONPATH": support}
     run = subprocess.run(
@@ -94,15 +92,15 @@ def test_a_truncated_file_is_an_error_of_the_read_or_commit_and_ends_no_process(
     assert run.returncode == 0, (run.returncode, run.stdout, run.stderr)
     lines = run.stdout.splitlines()
     assert len(lines) == 3 * 12
-    # What a read does not need, as its result is known, is not looked at.
-    assert {line for line in lines if not line.endswith(": told")} <= {
+    # A read with a cached result does not touch the files.
+    assert {line for line in lines if not line.endswith(": reported")} <= {
         line for line in lines if line.endswith(": read") and ", arrow, " not in line
     }, lines
-    assert sum(line.endswith(": told") for line in lines) >= 3 * 7, lines
+    assert sum(line.endswith(": reported") for line in lines) >= 3 * 7, lines
 
 
 @pytest.mark.parametrize("left", [0, 8, 4096, 8192, 12287])
-def test_the_end_of_a_mapped_file_tells_that_it_was_cut_off(tmp_path: Path, left: int) -> None:
+def test_truncation_of_a_mapped_file_is_detected(tmp_path: Path, left: int) -> None:
     file = tmp_path / "part.arrow"
     file.write_bytes(b"x" * 12288)
     data = map_file(str(tmp_path), file.name, Files())
@@ -110,19 +108,19 @@ def test_the_end_of_a_mapped_file_tells_that_it_was_cut_off(tmp_path: Path, left
     assert isinstance(end, FileEnd)
     assert end.is_there()
     file.unlink()
-    assert end.is_there(), "a file that has no name any more is there as long as it is mapped"
+    assert end.is_there(), "an unlinked file exists as long as it is mapped"
     file.write_bytes(b"x" * 12288)
     data = map_file(str(tmp_path), file.name, Files())
     end = file_ending(data)
     os.truncate(file, left)
     file.rename(tmp_path / "other")
     file.write_bytes(b"x" * 12288)
-    assert not end.is_there(), "whatever has its name by now"
+    assert not end.is_there(), "although another file has its name"
 
 
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.fault(14, 41)
-def test_a_truncated_file_is_repaired_from_a_replica_and_read_again(
+def test_truncated_file_is_repaired_from_a_replica_and_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_key: None, *, reopened: bool
 ) -> None:
     monkeypatch.setattr(store, "SPILL_ROWS", 8)
@@ -139,6 +137,6 @@ def test_a_truncated_file_is_repaired_from_a_replica_and_read_again(
         for file in (path / "layers").iterdir():
             os.truncate(file, 4096)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it tells what was repaired
+            warnings.simplefilter("ignore")  # of the repair
             assert session["a"].rows() == before
             assert session["a"].head(1) == [(0, "text 0")]

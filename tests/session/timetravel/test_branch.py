@@ -42,8 +42,8 @@ Rows = list[tuple[Any, ...]]
 pytestmark = pytest.mark.usefixtures("own_key")
 
 
-def described(session: Session) -> None:
-    """Inputs and stages with what operators remember: accumulators, a join, a part of no name."""
+def define_stages(session: Session) -> None:
+    """Defines inputs and stages with operator state: aggregates, a join, an unnamed node."""
     edges = session.input("edges", "src long, dst long")
     nodes = session.input("nodes", "node long, label string", key="node")
     joined = edges.filter("src != 3").join(nodes, on={"dst": "node"})
@@ -54,12 +54,12 @@ def described(session: Session) -> None:
 
 @pytest.fixture
 def session(session: Session) -> Session:
-    described(session)
+    define_stages(session)
     return session
 
 
-def committed(session: Session, count: int) -> None:
-    """Commits epochs of rows that come and go."""
+def commit_epochs(session: Session, count: int) -> None:
+    """Commits epochs that insert and remove rows."""
     edges, nodes = session.inputs["edges"], session.inputs["nodes"]
     for i in range(session.now + 1, session.now + count + 1):
         nodes.upsert([(k, f"n{k if k % 3 else i % 2}") for k in range(7)])
@@ -76,8 +76,8 @@ def contents(session: Session, at: int | None = None) -> dict[str, Rows]:
     return {name: [tuple(row) for row in session[name].rows(at=at)] for name in STAGES}
 
 
-def digests(folder: Path) -> dict[str, str]:
-    """Every file of a log but those of its branches, and how far it is synced by now."""
+def file_digests(folder: Path) -> dict[str, str]:
+    """The hash of every file of a log, without its branches and its control block."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -86,52 +86,52 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-# -- what a branch is ------------------------------------------------------------------------------
+# -- contents of a branch --------------------------------------------------------------------------
 
 
-def test_both_sides_go_on_and_know_nothing_of_each_other(session: Session, tmp_path: Path) -> None:
-    committed(session, 9)
-    before, files = contents(session), digests(tmp_path / "log")
+def test_branch_and_parent_are_independent(session: Session, tmp_path: Path) -> None:
+    commit_epochs(session, 9)
+    before, files = contents(session), file_digests(tmp_path / "log")
     branch = session.branch("other")
-    assert digests(tmp_path / "log") == files
+    assert file_digests(tmp_path / "log") == files
     assert branch.now == 9
     assert contents(branch) == before
-    committed(branch, 3)
+    commit_epochs(branch, 3)
     assert contents(session) == before
     assert session.now == 9
-    theirs = contents(branch)
-    committed(session, 5)
-    assert contents(branch) == theirs
+    of_branch = contents(branch)
+    commit_epochs(session, 5)
+    assert contents(branch) == of_branch
     assert [contents(branch, at) for at in (4, 9)] == [contents(session, at) for at in (4, 9)]
     branch.close()
     assert session.verify().whole
 
 
 @pytest.fixture(params=["frames", "no frames"])
-def frames(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether frames tell what was changed since an epoch, or are not kept any more."""
-    kept = request.param == "frames"
-    if not kept:
+def frames_retained(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """True if frames record the changes since an epoch, False if they are no longer retained."""
+    retained = request.param == "frames"
+    if not retained:
         monkeypatch.setattr(point_in_time, "EPOCHS_MAX", -(1 << 40))
-    return kept
+    return retained
 
 
-@pytest.mark.usefixtures("frames")
+@pytest.mark.usefixtures("frames_retained")
 @pytest.mark.parametrize("checkpoint", [None, 7, 14])
 @pytest.mark.parametrize("at", [0, 1, 6, 8, 14, 15])
-def test_a_branch_at_any_epoch_is_what_was_there_and_goes_on_right(
+def test_branch_at_any_epoch_equals_parent_and_continues_alike(
     session: Session, at: int, checkpoint: int | None
 ) -> None:
-    """What operators remember is right: the next epochs are those that the parent had."""
+    """Operator state is right as well: the next epochs equal those of the parent."""
     for _ in range(15):
-        committed(session, 1)
+        commit_epochs(session, 1)
         if session.now == checkpoint:
             checkpoint_now(session)
     with session.branch("past", at=at) as branch:
         assert branch.now == at
         assert contents(branch) == contents(session, at)
         for epoch in range(at + 1, 16):
-            committed(branch, 1)
+            commit_epochs(branch, 1)
             assert contents(branch) == contents(session, epoch), epoch
         assert [contents(branch, e) for e in range(16)] == [contents(session, e) for e in range(16)]
     with nosync_nb.open(os.path.join(session.path, "branches", "past")) as again:
@@ -140,22 +140,22 @@ def test_a_branch_at_any_epoch_is_what_was_there_and_goes_on_right(
         assert again.verify().whole
 
 
-def test_a_branch_of_a_branch_and_a_reopened_parent(session: Session, tmp_path: Path) -> None:
-    committed(session, 8)
-    was = contents(session, 3)
+def test_branch_of_branch_and_branch_of_reopened_parent(session: Session, tmp_path: Path) -> None:
+    commit_epochs(session, 8)
+    expected = contents(session, 3)
     with session.branch("one", at=6) as one:
-        committed(one, 2)
+        commit_epochs(one, 2)
         with one.branch("two", at=3) as two:
-            assert contents(two) == was
+            assert contents(two) == expected
             assert list(one.branches) == ["two"]
     session.close()
     with nosync_nb.open(tmp_path / "log") as again, again.branch("three", at=3) as three:
-        assert contents(three) == was
-        committed(three, 5)
+        assert contents(three) == expected
+        commit_epochs(three, 5)
         assert contents(three) == contents(again)
 
 
-def test_times_labels_and_keys_of_loads_are_those_up_to_the_epoch(session: Session) -> None:
+def test_branch_has_times_labels_and_load_keys_up_to_its_epoch(session: Session) -> None:
     for i in range(1, 6):
         with session.epoch(once=f"day {i}", label=f"label {i}"):
             session.inputs["edges"].insert([(i, i)])
@@ -170,8 +170,8 @@ def test_times_labels_and_keys_of_loads_are_those_up_to_the_epoch(session: Sessi
         assert fourth.number == 4
 
 
-def test_a_stage_that_was_defined_later_is_computed_from_what_it_reads(session: Session) -> None:
-    committed(session, 6)
+def test_stage_defined_after_the_branch_epoch_is_computed_from_its_inputs(session: Session) -> None:
+    commit_epochs(session, 6)
     late = session["pairs"].group_by("dst").agg(n="count(*)")
     over = late.filter("n > 1")
     session.replay_rows = 0
@@ -179,7 +179,7 @@ def test_a_stage_that_was_defined_later_is_computed_from_what_it_reads(session: 
     session.stage("over", session["late"].filter("n > 1"))
     more = session.input("more", "x long")
     more.insert([(1,)])
-    committed(session, 4)
+    commit_epochs(session, 4)
     with session.branch("past", at=4) as branch:
         assert branch.recovery.stages["late"] == branch.recovery.stages["over"] == "recompute"
         assert branch["more"].rows() == []
@@ -187,7 +187,7 @@ def test_a_stage_that_was_defined_later_is_computed_from_what_it_reads(session: 
         assert branch["over"].rows() == over.rows(at=4)
         with pytest.raises(TimeError):
             branch["late"].rows(at=3)
-        committed(branch, 1)
+        commit_epochs(branch, 1)
         assert branch["late"].rows() == late.rows(at=5)
         branch.inputs["more"].insert([(2,)])
         branch.commit()
@@ -197,8 +197,8 @@ def test_a_stage_that_was_defined_later_is_computed_from_what_it_reads(session: 
         assert again["late"].rows() == late.rows(at=5)
 
 
-def test_who_only_reads_a_branch_is_told_what_was_never_computed(session: Session) -> None:
-    committed(session, 6)
+def test_reader_of_branch_gets_time_error_for_stage_never_computed(session: Session) -> None:
+    commit_epochs(session, 6)
     session.replay_rows = 0
     session.stage("late", session["pairs"].group_by("dst").agg(n="count(*)"))
     path = session.fork("past", 4)
@@ -208,66 +208,66 @@ def test_who_only_reads_a_branch_is_told_what_was_never_computed(session: Sessio
             reader["late"].rows()
 
 
-def test_what_gave_something_else_each_time_is_read_and_waits_for_its_cell(
-    session: Session, frames: bool
+def test_nondeterministic_stage_in_branch_is_read_or_stale(
+    session: Session, frames_retained: bool
 ) -> None:
-    """What its functions gave at an epoch is in its rows alone, not what they were given."""
+    """A past epoch retains the results of its functions only, not their inputs."""
     drawn = session["edges"].with_columns(id="uuid()")
     session.stage("drawn", drawn, nondeterministic=True)
-    committed(session, 6)
+    commit_epochs(session, 6)
     with session.branch("now") as now:
-        committed(now, 1)
+        commit_epochs(now, 1)
         assert now["drawn"].rows(at=6) == session["drawn"].rows()
         assert not now.stale
     stopped = 0
     for at in range(1, 6):
-        was = session["drawn"].rows(at=at)
+        expected = session["drawn"].rows(at=at)
         with session.branch(f"at_{at}", at=at) as past:
-            assert past["drawn"].rows() == was
+            assert past["drawn"].rows() == expected
             past.inputs["edges"].clear()
             past.commit()
             if past.stale:
                 stopped += 1
                 assert "run the stage's cell" in past.stale["drawn"]
             else:
-                assert past["drawn"].rows() == []  # each is taken back as it was given
-            assert past["drawn"].rows(at=at) == was
-    assert bool(stopped) is not frames
+                assert past["drawn"].rows() == []  # each removal retracts the memoised result
+            assert past["drawn"].rows(at=at) == expected
+    assert bool(stopped) is not frames_retained
 
 
-def test_stages_in_memory_and_stages_that_stopped_come_along(session: Session) -> None:
+def test_memory_stages_and_stale_stages_are_in_a_branch(session: Session) -> None:
     session.stage("here", session["pairs"].group_by("src").agg(n="count(*)"), persist="memory")
     session.stage("base", session["edges"].with_columns(twice="src * 2"))
     session.stage("reads", session["base"].filter("twice > 4"))
-    committed(session, 4)
+    commit_epochs(session, 4)
     session.stage("base", session["edges"].with_columns(thrice="src * 3"))
     assert "reads" in session.stale
-    committed(session, 4)
+    commit_epochs(session, 4)
     for at in (3, 6, 8):
         with session.branch(f"at_{at}", at=at) as branch:
             assert branch["here"].rows() == session["here"].rows(at=at)
             assert branch["reads"].rows(at=3) == session["reads"].rows(at=3)
             assert "reads" in branch.stale
-            committed(branch, 1)
+            commit_epochs(branch, 1)
             if at < 8:
                 assert branch["here"].rows() == session["here"].rows(at=at + 1)
 
 
-def test_functions_of_the_user_come_along_in_another_process(
+def test_user_functions_run_in_a_branch_of_another_process(
     session: Session, tmp_path: Path
 ) -> None:
     above = 3
     session.stage("mine", session["edges"].filter(lambda row: row.src > above))
-    committed(session, 6)
+    commit_epochs(session, 6)
     path = session.fork("past", 4)
     code = (
         f"import nosync_nb; s = nosync_nb.open({path!r}); assert not s.stale, s.stale;"
         "s.inputs['edges'].insert([(6, 6), (1, 1)]); s.commit(); print(s['mine'].rows())"
     )
     env = {**os.environ, "NOSYNC_KEY_FILE": str(tmp_path / "key")}
-    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+    output = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
     expected = [*session["mine"].rows(at=4), (6, 6)]
-    assert said.stdout.decode().count("Row(") == len(expected)
+    assert output.stdout.decode().count("Row(") == len(expected)
     assert session.branches["past"].now == 5
 
 
@@ -275,7 +275,7 @@ def test_functions_of_the_user_come_along_in_another_process(
 
 
 @pytest.fixture
-def large(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
+def spilling_session(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
     """A session that writes nearly everything to files."""
     for place in (store, maintenance):
         monkeypatch.setattr(place, "SPILL_ROWS", 4)
@@ -284,59 +284,61 @@ def large(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
     return session
 
 
-def load(session: Session, count: int) -> None:
+def load_epochs(session: Session, count: int) -> None:
     for i in range(session.now + 1, session.now + count + 1):
         session.inputs["edges"].insert([(i, k % 6) for k in range(12)])
         session.commit()
         drain_background(session)
 
 
-def test_files_are_shared_and_none_is_copied(large: Session, tmp_path: Path) -> None:
-    load(large, 6)
-    checkpoint_now(large)
-    branch = large.branch("other")
+def test_branch_links_files_instead_of_copying_them(
+    spilling_session: Session, tmp_path: Path
+) -> None:
+    load_epochs(spilling_session, 6)
+    checkpoint_now(spilling_session)
+    branch = spilling_session.branch("other")
     for inner in ("layers", "history"):
-        here = tmp_path / "log" / inner
-        there = tmp_path / "log" / "branches" / "other" / inner
-        names = [each.name for each in there.iterdir()]
+        files = tmp_path / "log" / inner
+        linked = tmp_path / "log" / "branches" / "other" / inner
+        names = [each.name for each in linked.iterdir()]
         assert names
-        assert all((here / name).samefile(there / name) for name in names)
+        assert all((files / name).samefile(linked / name) for name in names)
     branch.close()
 
 
-def test_a_file_lives_as_long_as_one_side_needs_it(large: Session, tmp_path: Path) -> None:
-    load(large, 8)
-    checkpoint_now(large)
-    was, early = contents(large, 5), contents(large, 2)
-    branch = large.branch("past", at=5)
-    large.drop("busy", "labels", "pairs")
-    large.inputs["edges"].clear()
+def test_file_exists_until_neither_parent_nor_branch_references_it(
+    spilling_session: Session, tmp_path: Path
+) -> None:
+    load_epochs(spilling_session, 8)
+    checkpoint_now(spilling_session)
+    expected, early = contents(spilling_session, 5), contents(spilling_session, 2)
+    branch = spilling_session.branch("past", at=5)
+    spilling_session.drop("busy", "labels", "pairs")
+    spilling_session.inputs["edges"].clear()
     for _ in range(4):
-        load(large, 2)
-        checkpoint_now(large)
-    assert contents(branch) == was
+        load_epochs(spilling_session, 2)
+        checkpoint_now(spilling_session)
+    assert contents(branch) == expected
     assert contents(branch, 2) == early
-    load(branch, 3)
+    load_epochs(branch, 3)
     for _ in range(3):
         checkpoint_now(branch)
-        load(branch, 1)
+        load_epochs(branch, 1)
     branch.close()
     with nosync_nb.open(tmp_path / "log" / "branches" / "past") as again:
-        assert contents(again, 5) == was
+        assert contents(again, 5) == expected
         assert again.verify().whole
-    rows = large["edges"].rows()
-    large.drop_branch("past")
-    assert large["edges"].rows() == rows
-    assert large.verify().whole
+    rows = spilling_session["edges"].rows()
+    spilling_session.drop_branch("past")
+    assert spilling_session["edges"].rows() == rows
+    assert spilling_session.verify().whole
 
 
-def test_what_is_read_from_the_past_later_is_kept_when_the_past_is_thinned_out(
-    session: Session, tmp_path: Path
-) -> None:
+def test_lazily_read_epoch_survives_retention_in_a_branch(session: Session, tmp_path: Path) -> None:
     for _ in range(3):
-        committed(session, 20)
+        commit_epochs(session, 20)
         checkpoint_now(session)
-    was = contents(session, 47)  # with it a group of 16 epochs ends
+    expected = contents(session, 47)  # with it a group of 16 epochs ends
     with session.branch("past", at=47) as branch:
         branch.retain = 4
         for _ in range(4):
@@ -346,21 +348,21 @@ def test_what_is_read_from_the_past_later_is_kept_when_the_past_is_thinned_out(
             checkpoint_now(branch)
         with pytest.raises(TimeError):
             branch["nodes"].rows(at=41)
-        assert [tuple(row) for row in branch["nodes"].rows()] == was["nodes"]
-        assert branch["pairs"].count() == len({*was["pairs"], (1, 1)})
+        assert [tuple(row) for row in branch["nodes"].rows()] == expected["nodes"]
+        assert branch["pairs"].count() == len({*expected["pairs"], (1, 1)})
     with nosync_nb.open(tmp_path / "log" / "branches" / "past") as again:
-        assert [tuple(row) for row in again["nodes"].rows()] == was["nodes"]
-        assert again["edges"].count() == len(was["edges"]) + 64
+        assert [tuple(row) for row in again["nodes"].rows()] == expected["nodes"]
+        assert again["edges"].count() == len(expected["edges"]) + 64
 
 
-# -- the list, and its end -------------------------------------------------------------------------
+# -- listing and dropping --------------------------------------------------------------------------
 
 
-def test_branches_are_listed_with_where_they_forked_and_who_has_them(session: Session) -> None:
+def test_branches_lists_fork_epoch_path_and_owner(session: Session) -> None:
     assert dict(session.branches) == {}
-    committed(session, 5)
+    commit_epochs(session, 5)
     one = session.branch("one", at=3)
-    committed(one, 4)
+    commit_epochs(one, 4)
     assert one.path == session.branches["one"].path
     assert [(b.name, b.at, b.now) for b in session.branches.values()] == [("one", 3, 7)]
     assert str(os.getpid()) in str(session.branches["one"].owner)
@@ -369,29 +371,29 @@ def test_branches_are_listed_with_where_they_forked_and_who_has_them(session: Se
     assert session.branches["one"].owner is None
 
 
-def test_of_whom_a_branch_may_be_open_in_this_process_is_asked_once(
+def test_branches_reads_no_process_table_for_each_owner(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("one", "two", "three"):
         session.fork(name)
     list(session.branches)
-    asked, read = list[str](), Files.read
+    paths, read = list[str](), Files.read
 
     def reads(files: Files, path: str, **more: Any) -> bytes:
-        asked.append(path)
+        paths.append(path)
         return read(files, path, **more)
 
     monkeypatch.setattr(Files, "read", reads)
     assert [each.owner for each in session.branches.values()] == [None] * 3
-    assert asked
-    assert not [path for path in asked if path.startswith("/proc")]
+    assert paths
+    assert not [path for path in paths if path.startswith("/proc")]
 
 
 @pytest.mark.parametrize("back", ["branch", "rewind"])
-def test_what_operators_remember_is_had_again_and_nothing_of_the_past_is_said_twice(
+def test_operator_state_is_rebuilt_and_past_rows_are_not_repeated(
     session: Session, back: str
 ) -> None:
-    """A stage in memory is run over all of the past, and a loop beside it for its state alone."""
+    """A memory stage is recomputed over the whole past, a loop beside it only for its state."""
     x = session.input("x", "a long, b long")
     capped = x.iterate(lambda r: r.select("a", "least(b, 3) AS b").distinct())
     session.stage("capped", capped)
@@ -413,7 +415,7 @@ def test_what_operators_remember_is_had_again_and_nothing_of_the_past_is_said_tw
         assert {key: again[key[0]].rows(at=key[1]) for key in before} == before
 
 
-def test_a_branch_that_is_damaged_is_listed_as_such_beside_the_others(
+def test_damaged_branch_is_listed_as_damaged_beside_the_others(
     session: Session, tmp_path: Path
 ) -> None:
     session.branch("one").close()
@@ -431,8 +433,8 @@ def test_a_branch_that_is_damaged_is_listed_as_such_beside_the_others(
     assert "two" not in session.branches
 
 
-def test_a_dropped_branch_is_gone_and_its_name_free(session: Session, tmp_path: Path) -> None:
-    committed(session, 5)
+def test_dropped_branch_frees_its_name(session: Session, tmp_path: Path) -> None:
+    commit_epochs(session, 5)
     session.branch("one", at=3).close()
     session.drop_branch("one")
     assert os.listdir(tmp_path / "log" / "branches") == []
@@ -440,8 +442,8 @@ def test_a_dropped_branch_is_gone_and_its_name_free(session: Session, tmp_path: 
         assert again.now == 2
 
 
-def test_a_branch_that_is_open_or_has_branches_is_not_dropped(session: Session) -> None:
-    committed(session, 3)
+def test_branch_that_is_open_or_has_branches_is_not_dropped(session: Session) -> None:
+    commit_epochs(session, 3)
     one = session.branch("one")
     with pytest.raises(FencedError, match=r"branch 'one' is open: .*this process") as raised:
         session.drop_branch("one")
@@ -456,10 +458,10 @@ def test_a_branch_that_is_open_or_has_branches_is_not_dropped(session: Session) 
     assert not session.branches
 
 
-def test_a_branch_of_a_branch_that_was_dropped_is_refused_and_nothing_is_made(
+def test_branch_of_dropped_branch_is_refused_and_nothing_created(
     session: Session, tmp_path: Path
 ) -> None:
-    committed(session, 3)
+    commit_epochs(session, 3)
     outer = session.branch("outer")
     outer.branch("inner").close()
     inner = os.path.join(outer.path, "branches", "inner")
@@ -481,7 +483,7 @@ def test_a_branch_of_a_branch_that_was_dropped_is_refused_and_nothing_is_made(
 
 
 @pytest.mark.parametrize("letter", ["x", "\u00e4"])
-def test_every_name_that_can_be_made_can_be_dropped(session: Session, letter: str) -> None:
+def test_longest_branch_name_can_be_created_and_dropped(session: Session, letter: str) -> None:
     longest = 246 // len(letter.encode()) * letter
     session.branch(longest).close()
     session.drop_branch(longest)
@@ -491,10 +493,10 @@ def test_every_name_that_can_be_made_can_be_dropped(session: Session, letter: st
     assert session.branches == {}
 
 
-def test_names_and_epochs_that_cannot_be_are_refused_and_nothing_is_left(
+def test_invalid_branch_names_and_epochs_are_refused_and_leave_nothing(
     session: Session, tmp_path: Path
 ) -> None:
-    committed(session, 3)
+    commit_epochs(session, 3)
     session.branch("taken").close()
     for name in ("", "no name", "2nd", "../up", "class", ".making-x", None):
         with pytest.raises(SchemaError, match="must be an identifier"):
@@ -516,10 +518,10 @@ def test_names_and_epochs_that_cannot_be_are_refused_and_nothing_is_left(
             reader.branch("mine")
 
 
-def test_no_branch_is_made_of_what_another_key_has_signed(
+def test_log_signed_with_another_key_cannot_be_branched(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committed(session, 3)
+    commit_epochs(session, 3)
     session.close()
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "strangers"))
     with nosync_nb.open(tmp_path / "log") as foreign:
@@ -528,25 +530,25 @@ def test_no_branch_is_made_of_what_another_key_has_signed(
         assert not foreign.branches
 
 
-# -- a process that dies, and a disk that fails ----------------------------------------------------
+# -- crashes, disk errors and power loss -----------------------------------------------------------
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def single_threaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
 
 
 @pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Files], Session]:
+def open_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Files], Session]:
     """Opens the log of the test on another disk."""
     return opener(monkeypatch, tmp_path / "log")
 
 
-def prepared(session: Session) -> None:
-    described(session)
-    committed(session, 4)
+def prepare_log(session: Session) -> None:
+    define_stages(session)
+    commit_epochs(session, 4)
     checkpoint_now(session)
-    committed(session, 3)
+    commit_epochs(session, 3)
 
 
 def steps_of(disk: FaultyFiles, act: Callable[[], Any]) -> int:
@@ -555,23 +557,23 @@ def steps_of(disk: FaultyFiles, act: Callable[[], Any]) -> int:
     return len(disk.steps) - before
 
 
-def _made_and_dropped(session: Session) -> None:
+def fork_and_drop(session: Session) -> None:
     session.fork("trial", 3)
     session.drop_branch("trial")
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("single_threaded")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("phase", ["before", "inside", "after"])
-def test_a_process_that_dies_leaves_a_branch_whole_or_none(
-    on: Callable[[Files], Session], tmp_path: Path, phase: Phase
+def test_crash_while_branching_or_dropping_leaves_all_or_nothing(
+    open_on: Callable[[Files], Session], tmp_path: Path, phase: Phase
 ) -> None:
-    with on(HastyFiles()) as session:
-        prepared(session)
+    with open_on(HastyFiles()) as session:
+        prepare_log(session)
         was, then = contents(session), contents(session, 3)
     disk = FaultyFiles()
-    session = on(disk)
-    _made_and_dropped(session)
+    session = open_on(disk)
+    fork_and_drop(session)
     making = steps_of(disk, lambda: session.fork("trial", 3))
     dropping = steps_of(disk, lambda: session.drop_branch("trial"))
     session.close()
@@ -579,13 +581,13 @@ def test_a_process_that_dies_leaves_a_branch_whole_or_none(
     made = 0
     for at in range(1, making + dropping + 1):
         disk = FaultyFiles(seed=at)
-        session = on(disk)
+        session = open_on(disk)
         disk.crash_in(at, phase)
         with pytest.raises(Crash):
-            _made_and_dropped(session)
+            fork_and_drop(session)
         disk.go_on()
         session.close()
-        with on(HastyFiles()) as again:
+        with open_on(HastyFiles()) as again:
             assert contents(again) == was, at
             assert list(again.branches) in ([], ["trial"]), at
             for branch in again.branches.values():
@@ -593,23 +595,23 @@ def test_a_process_that_dies_leaves_a_branch_whole_or_none(
                 with nosync_nb.open(branch.path) as past:
                     assert contents(past) == then, at
                 again.drop_branch("trial")
-            again.fork("trial", 3)  # what was left half made does not hinder
+            again.fork("trial", 3)  # an incomplete branch does not prevent the next one
             again.drop_branch("trial")
         assert os.listdir(tmp_path / "log" / "branches") == [], at
     assert 0 < made < making + dropping
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("single_threaded")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_disk_that_fails_leaves_no_branch_and_the_parent_as_it_was(
-    on: Callable[[Files], Session], tmp_path: Path
+def test_disk_error_while_branching_leaves_parent_and_no_branch(
+    open_on: Callable[[Files], Session], tmp_path: Path
 ) -> None:
-    with on(HastyFiles()) as session:
-        prepared(session)
+    with open_on(HastyFiles()) as session:
+        prepare_log(session)
         was = contents(session)
     disk = FaultyFiles()
-    with on(disk) as session:
-        _made_and_dropped(session)
+    with open_on(disk) as session:
+        fork_and_drop(session)
         making = steps_of(disk, lambda: session.fork("trial", 3))
         session.drop_branch("trial")
         for at in range(1, making + 1):
@@ -624,69 +626,48 @@ def test_a_disk_that_fails_leaves_no_branch_and_the_parent_as_it_was(
                 disk.go_on()
                 session.drop_branch("trial")
             assert contents(session) == was, at
-        committed(session, 2)
+        commit_epochs(session, 2)
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("single_threaded")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_power_that_fails_while_a_branch_is_made_leaves_it_whole_or_none(
-    on: Callable[[Files], Session], tmp_path: Path
+def test_power_loss_while_branching_leaves_all_or_nothing(
+    open_on: Callable[[Files], Session], tmp_path: Path
 ) -> None:
-    with on(HastyFiles()) as session:
-        prepared(session)
+    with open_on(HastyFiles()) as session:
+        prepare_log(session)
         was, then = contents(session), contents(session, 3)
-    disk, steps, made = FaultyFiles(), 1, 0
-    with on(disk) as session:
-        _made_and_dropped(session)
-        steps = steps_of(disk, lambda: session.fork("trial", 3))
-        session.drop_branch("trial")
-    for at in range(1, steps + 1, 2):
+    complete, at, crashes = False, 1, 0
+    while not complete:
         disk = FaultyFiles(seed=at)
-        session = on(disk)
+        session = open_on(disk)
         disk.crash_in(at, "after")
         with suppress(Crash):
             session.fork("trial", 3)
+            complete = True
+        crashes += not complete
         disk.lose_power(str(tmp_path / "log"))
         disk.go_on()
         session.close()
-        with on(HastyFiles()) as again:
+        with open_on(HastyFiles()) as again:
             assert contents(again) == was, at
+            assert "trial" in again.branches or not complete
             for branch in again.branches.values():
-                made += 1
                 with nosync_nb.open(branch.path) as past:
                     assert contents(past) == then, at
                 again.drop_branch("trial")
-    assert made < steps
+        at += 2
+    assert crashes > 10
 
 
-@pytest.mark.usefixtures("small")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("seed", range(3))
-def test_power_that_fails_leaves_a_branch_whole_or_none(
-    on: Callable[[Files], Session], tmp_path: Path, seed: int
-) -> None:
-    disk = FaultyFiles(seed=seed)
-    session = on(disk)
-    prepared(session)
-    session.sync()
-    was, then = contents(session), contents(session, 3)
-    path = session.fork("trial", 3)
-    session.close()
-    disk.lose_power(str(tmp_path / "log"))
-    with on(HastyFiles()) as again:
-        assert contents(again) == was
-        with nosync_nb.open(path) as past:
-            assert contents(past) == then
-
-
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("single_threaded")
 @pytest.mark.parametrize("phase", ["before", "inside", "after"])
 @pytest.mark.parametrize("power", [False, True])
-def test_a_switch_that_is_cut_short_is_made_or_not(
-    on: Callable[[Files], Session], tmp_path: Path, phase: Phase, power: bool
+def test_crash_or_power_loss_while_switching_branches_leaves_old_or_new(
+    open_on: Callable[[Files], Session], tmp_path: Path, phase: Phase, power: bool
 ) -> None:
-    with on(HastyFiles()) as session:
-        prepared(session)
+    with open_on(HastyFiles()) as session:
+        prepare_log(session)
         for name in ("one", "another"):
             session.fork(name, 3)
     log, found = str(tmp_path / "log"), set()
@@ -707,33 +688,33 @@ def test_a_switch_that_is_cut_short_is_made_or_not(
     assert branches.notebook_branch(Files(), log) is None
 
 
-def test_a_disk_without_hard_links_is_told(
-    large: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_branch_without_hard_links_reports_the_file_system(
+    spilling_session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    load(large, 3)
+    load_epochs(spilling_session, 3)
 
     def refused(*_: Any, **__: Any) -> None:
         raise OSError(95, os.strerror(95))
 
     monkeypatch.setattr(os, "link", refused)
-    with pytest.raises(DurabilityError, match="the file system has no hard links") as told:
-        large.branch("other")
-    assert "local disk" in str(told.value.hint)
+    with pytest.raises(DurabilityError, match="the file system has no hard links") as raised:
+        spilling_session.branch("other")
+    assert "local disk" in str(raised.value.hint)
     assert os.listdir(tmp_path / "log" / "branches") == []
-    load(large, 1)
+    load_epochs(spilling_session, 1)
 
 
-# -- what the parent got since ---------------------------------------------------------------------
+# -- later epochs of the parent --------------------------------------------------------------------
 
 
-def test_a_branch_follows_its_parent_through_other_stages(session: Session) -> None:
-    committed(session, 5)
+def test_follow_takes_parent_epochs_through_other_stages(session: Session) -> None:
+    commit_epochs(session, 5)
     branch = session.branch("what_if", at=2)
     branch.stage("busy", branch["labels"].filter("n > 1"))
     with session.epoch(once="late load", label="late") as late:
         session.inputs["edges"].insert([(1, 1), (2, 2), (6, 1)])
         session.inputs["nodes"].delete([(4,)])
-    committed(session, 3)
+    commit_epochs(session, 3)
     assert branch.follow(session, upto=4) == 4
     assert branch["edges"].rows() == session["edges"].rows(at=4)
     assert branch.follow(session) == session.now
@@ -745,12 +726,12 @@ def test_a_branch_follows_its_parent_through_other_stages(session: Session) -> N
     with branch.epoch(once="late load") as again:
         branch.inputs["edges"].insert([(1, 1), (2, 2), (6, 1)])
     assert again.skipped
-    assert branch.follow(session) == session.now  # nothing is taken twice
+    assert branch.follow(session) == session.now  # no epoch is taken twice
     branch.close()
 
 
-def test_following_goes_on_where_it_ended_and_beside_epochs_of_its_own(session: Session) -> None:
-    committed(session, 6)
+def test_follow_continues_where_it_ended_beside_own_epochs(session: Session) -> None:
+    commit_epochs(session, 6)
     with session.branch("mine", at=3) as branch:
         branch.follow(session, upto=4)
         branch.inputs["edges"].insert([(6, 0)])
@@ -763,10 +744,10 @@ def test_following_goes_on_where_it_ended_and_beside_epochs_of_its_own(session: 
         assert again["nodes"].rows() == session["nodes"].rows()
 
 
-def test_whom_a_branch_cannot_follow_is_told_and_nothing_is_taken(
+def test_follow_of_a_log_that_is_not_the_parent_is_refused(
     session: Session, tmp_path: Path
 ) -> None:
-    committed(session, 4)
+    commit_epochs(session, 4)
     with session.branch("one", at=2) as one, one.branch("two") as two:
         with pytest.raises(SchemaError, match="is not a branch of"):
             two.follow(session)
@@ -787,83 +768,68 @@ def test_whom_a_branch_cannot_follow_is_told_and_nothing_is_taken(
         assert reader.now == 4
 
 
-def test_a_branch_follows_a_parent_that_is_only_read_here(session: Session, tmp_path: Path) -> None:
-    committed(session, 3)
-    path = session.fork("mine", 1)
-    session.close()
-    with nosync_nb.open(tmp_path / "log", mode="r") as parent, nosync_nb.open(path) as branch:
-        branch.follow(parent)
-        assert contents(branch) == contents(parent)
+# -- replicas --------------------------------------------------------------------------------------
 
 
-# -- copies elsewhere ------------------------------------------------------------------------------
-
-
-def test_a_branch_is_kept_at_the_replicas_of_its_parent_and_comes_back_from_them(
-    tmp_path: Path,
-) -> None:
+def test_branch_is_replicated_with_its_parent_and_restored(tmp_path: Path) -> None:
     url = f"file://{tmp_path / 'copy'}"
     with nosync_nb.open(tmp_path / "log", replicas=[url]) as session:
-        described(session)
-        committed(session, 5)
+        define_stages(session)
+        commit_epochs(session, 5)
         checkpoint_now(session)
-        committed(session, 2)
+        commit_epochs(session, 2)
         then = contents(session, 4)
         with session.branch("past", at=4) as branch:
             branch.inputs["edges"].insert([(6, 6)])
             branch.commit(wait="replicas", timeout=60)
             assert branch.recovery_frontier("disk") == 5
-            was, path = contents(branch), branch.path
+            expected, path = contents(branch), branch.path
         session.sync("replicas", timeout=60)
         assert (tmp_path / "copy" / "branches" / "past").is_dir()
     shutil.rmtree(path)
     copies = [f"{url}/branches/past"]
     with nosync_nb.open(path, replicas=copies) as again:
-        assert contents(again) == was
+        assert contents(again) == expected
         assert contents(again, 4) == then
-        committed(again, 1)
+        commit_epochs(again, 1)
     with nosync_nb.open(tmp_path / "log") as session:
         assert [(b.name, b.at, b.now) for b in session.branches.values()] == [("past", 4, 6)]
         assert contents(session, 4) == then
 
 
-def test_a_branch_that_was_made_and_not_opened_goes_to_the_replicas_when_it_is(
-    tmp_path: Path,
-) -> None:
+def test_branch_made_unopened_is_replicated_when_opened(tmp_path: Path) -> None:
     url = f"file://{tmp_path / 'copy'}"
     with nosync_nb.open(tmp_path / "log", replicas=[url]) as session:
-        described(session)
-        committed(session, 5)
+        define_stages(session)
+        commit_epochs(session, 5)
         path = session.fork("made", 4)
-        told = session.rewind(to=3)
+        rewound = session.rewind(to=3)
         assert not (tmp_path / "copy" / "branches").exists()
-        for name, folder in (("made", path), (told.branch, told.path)):
+        for name, folder in (("made", path), (rewound.branch, rewound.path)):
             with nosync_nb.open(folder) as branch:
                 (note,) = (text for text in branch.recovery.notes if "replicated to" in text)
                 assert note.endswith(f"is now replicated to {url}/branches/{name}")
                 branch.inputs["edges"].insert([(6, 6)])
                 branch.commit(wait="replicas", timeout=60)
-                was = contents(branch)
+                expected = contents(branch)
             shutil.rmtree(folder)
             with nosync_nb.open(folder, replicas=[f"{url}/branches/{name}"]) as again:
-                assert contents(again) == was
+                assert contents(again) == expected
                 assert not [text for text in again.recovery.notes if "this disk only" in text]
 
 
-def test_replicas_that_are_away_keep_nobody_from_a_branch_and_are_prepared_when_they_are_back(
-    tmp_path: Path,
-) -> None:
+def test_branch_needs_no_replica_and_catches_up_when_replicas_return(tmp_path: Path) -> None:
     url, away = f"file://{tmp_path / 'disk' / 'copy'}", tmp_path / "away"
     (tmp_path / "disk").mkdir()
     with nosync_nb.open(tmp_path / "log", replicas=[url]) as session:
-        described(session)
-        committed(session, 3)
+        define_stages(session)
+        commit_epochs(session, 3)
         session.sync("replicas", timeout=60)
         (tmp_path / "disk").rename(away)
         path = session.fork("made", 2)
         with nosync_nb.open(path) as branch:
             assert [text for text in branch.recovery.notes if "on this disk only" in text]
-            committed(branch, 1)
+            commit_epochs(branch, 1)
             assert not (tmp_path / "disk").exists()
         away.rename(tmp_path / "disk")
         with nosync_nb.open(path) as branch:
@@ -871,24 +837,24 @@ def test_replicas_that_are_away_keep_nobody_from_a_branch_and_are_prepared_when_
             assert branch.recovery_frontier("disk") == 3
 
 
-def test_the_first_epoch_near_now_touches_what_it_changes_and_runs_nothing_anew(
-    session: Session, frames: bool
+def test_first_epoch_near_the_present_touches_only_its_changes(
+    session: Session, frames_retained: bool
 ) -> None:
     edges = session.inputs["edges"]
     edges.insert([(i % 7, i % 5) for i in range(3000)])
     session.commit()
-    committed(session, 12)
+    commit_epochs(session, 12)
     with session.branch("near", at=7) as branch:
         branch.inputs["edges"].insert([(1, 1)])
         branch.commit()
-        assert (branch.stats["touched"] < 40) is frames
+        assert (branch.stats["touched"] < 40) is frames_retained
         assert branch["edges"].count() == len(session["edges"].rows(at=7)) + 1
 
 
-@pytest.mark.usefixtures("frames")
-def test_a_branch_of_what_went_back_is_of_the_epochs_that_followed(session: Session) -> None:
-    """Frames that were left behind by a rewind tell of no epoch, whatever its number is."""
-    committed(session, 9)
+@pytest.mark.usefixtures("frames_retained")
+def test_branch_after_rewind_has_only_current_epochs(session: Session) -> None:
+    """Frames that a rewind has undone are ignored, although they have the same epoch numbers."""
+    commit_epochs(session, 9)
     session.rewind(to=5)
     for i in range(4):
         session.inputs["edges"].insert([(i, i)] * 2)
@@ -905,15 +871,15 @@ def test_a_branch_of_what_went_back_is_of_the_epochs_that_followed(session: Sess
             assert branch["labels"].rows() == []
 
 
-def test_frames_before_the_epoch_of_a_branch_are_not_read(
+def test_branch_reads_no_frames_before_its_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But those of its segment; and these tell what all of them do."""
+    """Except those in the same segment; the contents are equal to those from all frames."""
     monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 16 << 10)
     with nosync_nb.open(tmp_path / "many") as session:
-        described(session)
-        committed(session, 150)
+        define_stages(session)
+        commit_epochs(session, 150)
         ats = (session.now - 5, session.now - 60)
         was = {at: contents(session, at) for at in ats}
         files, log = store_of(session).files, store_of(session).log
@@ -930,32 +896,28 @@ def test_frames_before_the_epoch_of_a_branch_are_not_read(
     assert 60 < read[ats[1]] < every
 
 
-def test_a_damaged_frame_of_the_past_makes_a_branch_dearer_and_nothing_else(
-    session: Session, tmp_path: Path
-) -> None:
-    committed(session, 6)
+def test_branch_survives_damaged_frame_of_the_past(session: Session, tmp_path: Path) -> None:
+    commit_epochs(session, 6)
     checkpoint_now(session)
-    committed(session, 4)
-    was = contents(session, 8)
+    commit_epochs(session, 4)
+    expected = contents(session, 8)
     session.sync()
     (segment,) = (tmp_path / "log").glob("segment-*")
     data = bytearray(segment.read_bytes())
     data[400] ^= 1
     segment.write_bytes(data)
     with session.branch("past", at=8) as branch:
-        assert contents(branch) == was
-        committed(branch, 1)
+        assert contents(branch) == expected
+        commit_epochs(branch, 1)
         assert contents(branch) == contents(session, 9)
 
 
-@pytest.mark.usefixtures("small")
-def test_a_branch_is_synced_as_a_whole_before_it_has_its_name(
-    on: Callable[[Files], Session],
-) -> None:
+@pytest.mark.usefixtures("single_threaded")
+def test_branch_is_synced_once_before_it_is_renamed(open_on: Callable[[Files], Session]) -> None:
     disk = FaultyFiles()
-    with on(disk) as session:
-        prepared(session)
-        _made_and_dropped(session)
+    with open_on(disk) as session:
+        prepare_log(session)
+        fork_and_drop(session)
         before = len(disk.steps)
         session.fork("trial", 3)
         steps = disk.steps[before:]
@@ -969,31 +931,32 @@ def test_a_branch_is_synced_as_a_whole_before_it_has_its_name(
 
 
 @pytest.mark.parametrize(("what", "waits"), [("branch", 6), ("rewind", 3)])
-def test_near_now_the_disk_is_waited_for_that_often(
+def test_branch_and_rewind_near_the_present_sync_a_fixed_number_of_times(
     session: Session, monkeypatch: pytest.MonkeyPatch, what: str, waits: int
 ) -> None:
-    """Each wait is most of what a branch or a rewind takes; this thread makes so many.
+    """Waiting for the disk is most of the time of a branch or a rewind.
 
-    For a branch with one pack five files and two folders at once, then that of all branches; for
-    who opens it the owner's file, the promise, a segment and their names. A rewind has its frame
-    on disk instead: what it leaves is not opened.
+    Counts the waits of the calling thread. A branch with one pack syncs five files and two folders
+    at once, then the folder of branches; opening it syncs the owner file, the fencing record, a
+    segment and their names. A rewind syncs its frame instead, because the backup branch is not
+    opened.
     """
-    committed(session, 5)
+    commit_epochs(session, 5)
     session.branch("before").close()  # makes the folder of branches
     session.sync()
     me, counted = threading.get_ident(), 0
 
-    def watched(sync: Callable[[int], None]) -> Callable[[int], None]:
-        def seen(fd: int) -> None:
+    def counting_sync(sync: Callable[[int], None]) -> Callable[[int], None]:
+        def counting(fd: int) -> None:
             nonlocal counted
             counted += threading.get_ident() == me
             sync(fd)
 
-        return seen
+        return counting
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", watched(os.fsync))
-        patch.setattr(os, "fdatasync", watched(os.fdatasync))
+        patch.setattr(os, "fsync", counting_sync(os.fsync))
+        patch.setattr(os, "fdatasync", counting_sync(os.fdatasync))
         if what == "branch":
             branch = session.branch("next")
         else:

@@ -25,8 +25,8 @@ def session(session: Session) -> Session:
     return session
 
 
-def committed(session: Session, upto: int) -> None:
-    """Epochs of rows that come and go, the same in every log."""
+def commit_epochs(session: Session, upto: int) -> None:
+    """Commits epochs that insert and remove rows, the same in every log."""
     for i in range(session.now + 1, upto + 1):
         session.inputs["rows"].insert([(i % 3, i % 7), (i % 2, i % 5)])
         session.inputs["names"].upsert([(i % 3, f"n{i % 2}")])
@@ -39,18 +39,18 @@ def contents(session: Session, at: int | None = None) -> dict[str, list[tuple[ob
     return {name: [tuple(r) for r in session[name].rows(at=at)] for name in session.stages}
 
 
-def test_edits_and_drops_since_are_undone_and_the_parent_stays_as_it_is(session: Session) -> None:
-    committed(session, 6)
+def test_branch_with_old_definitions_undoes_edits_and_drops(session: Session) -> None:
+    commit_epochs(session, 6)
     then = contents(session)
     session.stage("sums", session["rows"].filter("v > 4").group_by("k").agg(n="count(*)"))
     session.drop("named")
     session.stage("later", session["rows"].distinct())
-    committed(session, 9)
+    commit_epochs(session, 9)
     now = contents(session)
     branch = session.branch("undone", at=5, definitions="then")
     assert [*branch.stages] == ["sums", "named", "few"]
     assert branch["sums"].schema.names == ("k", "n", "most")
-    committed(branch, 6)
+    commit_epochs(branch, 6)
     assert contents(branch) == then
     assert contents(session) == now
     assert [*session.stages] == ["sums", "few", "later"]
@@ -60,12 +60,12 @@ def test_edits_and_drops_since_are_undone_and_the_parent_stays_as_it_is(session:
         assert again.verify().whole
 
 
-def test_what_is_the_same_to_this_day_runs_nothing_anew(session: Session) -> None:
+def test_unchanged_stages_are_read_and_not_recomputed(session: Session) -> None:
     session.inputs["rows"].insert([(i % 7, i % 5) for i in range(3000)])
     session.commit()
-    committed(session, 20)
+    commit_epochs(session, 20)
     session.stage("later", session["rows"].distinct())
-    committed(session, 22)
+    commit_epochs(session, 22)
     branch = session.branch("near", at=20, definitions="then")
     assert set(branch.recovery.stages.values()) == {"read"}
     branch.inputs["rows"].insert([(1, 6)])
@@ -74,22 +74,23 @@ def test_what_is_the_same_to_this_day_runs_nothing_anew(session: Session) -> Non
     assert len(branch["rows"].rows()) == len(session["rows"].rows(at=20)) + 1
 
 
-def test_a_renamed_stage_has_its_name_of_then_and_its_past(session: Session) -> None:
-    committed(session, 3)
+def test_renamed_stage_has_its_old_name_and_its_past(session: Session) -> None:
+    commit_epochs(session, 3)
     then = contents(session)["named"]
     session.rename("named", "by_name")
-    committed(session, 5)
+    commit_epochs(session, 5)
     branch = session.branch("before", at=3, definitions="then")
     assert "by_name" not in branch
     assert [tuple(row) for row in branch["named"].rows()] == then
     assert branch.recovery.stages["named"] == "read"
 
 
-def test_what_was_defined_after_an_epoch_is_of_the_next_one(session: Session) -> None:
-    committed(session, 3)
+def test_definition_after_an_epoch_belongs_to_the_next_epoch(session: Session) -> None:
+    assert [*session.branch("empty", definitions="then").stages] == ["sums", "named", "few"]
+    commit_epochs(session, 3)
     session.stage("late", session["rows"].filter("v = 1"))
     assert "late" not in session.branch("undone", definitions="then")
-    committed(session, 4)
+    commit_epochs(session, 4)
     session.drop("late")
     assert "late" not in session.branch("three", at=3, definitions="then")
     assert "late" in session.branch("four", at=4, definitions="then")
@@ -97,17 +98,13 @@ def test_what_was_defined_after_an_epoch_is_of_the_next_one(session: Session) ->
     assert [*session.branch("first", at=0, definitions="then").stages] == ["sums", "named", "few"]
 
 
-def test_before_the_first_epoch_it_is_what_there_is(session: Session) -> None:
-    assert [*session.branch("empty", definitions="then").stages] == ["sums", "named", "few"]
-
-
-def test_a_rewind_is_a_definition_after_the_epoch_that_it_goes_back_to(session: Session) -> None:
-    committed(session, 4)
+def test_rewind_counts_as_definition_after_its_epoch(session: Session) -> None:
+    commit_epochs(session, 4)
     session.stage("late", session["rows"].filter("v = 1"))
-    committed(session, 6)
+    commit_epochs(session, 6)
     session.rewind(to=2)
     assert "late" not in session.branch("now", definitions="then")
-    committed(session, 5)
+    commit_epochs(session, 5)
     assert "late" in session.branch("after", at=3, definitions="then")
     assert "late" not in session.branch("before", at=2, definitions="then")
     session.rewind(to=0)
@@ -115,22 +112,22 @@ def test_a_rewind_is_a_definition_after_the_epoch_that_it_goes_back_to(session: 
 
 
 @pytest.mark.parametrize("replay_rows", [0, 1 << 20], ids=["in one step", "epoch by epoch"])
-def test_a_stage_that_had_stopped_then_is_read_up_to_where_it_stood(
+def test_stage_stale_at_that_epoch_is_readable_until_it_stopped(
     session: Session, replay_rows: int
 ) -> None:
     session.replay_rows = replay_rows
     with_n = session["rows"].filter("v > 2").group_by("k").agg(n="count(*)", most="max(v)")
-    committed(session, 3)
+    commit_epochs(session, 3)
     stood = [tuple(row) for row in session["few"].rows()]
     session.stage("sums", session["rows"].group_by("k").agg(m="count(*)"))
     assert "few" in session.stale
-    committed(session, 6)
+    commit_epochs(session, 6)
     other = [tuple(row) for row in session["sums"].rows(at=5)]
     session.stage("sums", with_n)
-    committed(session, 9)
+    commit_epochs(session, 9)
     assert not session.stale
     branch = session.branch("mine", at=5, definitions="then")
-    committed(branch, 6)
+    commit_epochs(branch, 6)
     assert "few" in branch.stale
     assert [tuple(row) for row in branch["sums"].rows(at=5)] == other
     assert [tuple(row) for row in branch["few"].rows(at=3)] == stood
@@ -138,35 +135,35 @@ def test_a_stage_that_had_stopped_then_is_read_up_to_where_it_stood(
         branch["few"].rows(at=5)
     rows = branch["rows"].filter("v > 2")
     branch.stage("sums", rows.group_by("k").agg(n="count(*)", most="max(v)"))
-    committed(branch, 9)
+    commit_epochs(branch, 9)
     assert contents(branch) == contents(session)
 
 
-def test_what_another_key_had_signed_then_is_not_gone_on_with(
+def test_definitions_signed_with_another_key_are_refused(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committed(session, 3)
+    commit_epochs(session, 3)
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other"))
     session.close()
     with nosync_nb.open(session.path) as back:
         back.drop("sums", "few", "named", cascade=True)
         back.stage("late", back["rows"].filter("v = 1"))
     with nosync_nb.open(session.path) as back:
-        committed(back, 5)
+        commit_epochs(back, 5)
         with pytest.raises(TrustError, match=r"at epoch 0 cannot be used: .* signed with key"):
             back.branch("theirs", at=2, definitions="then")
         assert back.branches == {}
         assert "late" in back.branch("mine", at=4, definitions="then")
 
 
-def test_functions_come_along_in_another_process(session: Session) -> None:
-    committed(session, 3)
+def test_old_user_functions_run_in_another_process(session: Session) -> None:
+    commit_epochs(session, 3)
     least = 3
     session.stage("mapped", session["rows"].map(lambda r: (r.k, r.v + least), "k long, v long"))
-    committed(session, 4)
+    commit_epochs(session, 4)
     then = contents(session)["mapped"]
     session.drop("mapped")
-    committed(session, 5)
+    commit_epochs(session, 5)
     branch = session.branch("mapping", at=4, definitions="then")
     assert [tuple(row) for row in branch["mapped"].rows()] == then
     branch.close()
@@ -174,24 +171,24 @@ def test_functions_come_along_in_another_process(session: Session) -> None:
         "import sys, nosync_nb; s = nosync_nb.open(sys.argv[1]);"
         "s.inputs['rows'].insert([(9, 9)]); s.commit(); print(s['mapped'].rows()[-1], s.stale)"
     )
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code, branch.path], capture_output=True, text=True, check=True
     )
-    assert "Row(k=9, v=12) {}" in told.stdout
+    assert "Row(k=9, v=12) {}" in output.stdout
 
 
-def test_levels_of_then_come_along(session: Session) -> None:
-    committed(session, 2)
+def test_branch_has_the_old_durability_levels(session: Session) -> None:
+    commit_epochs(session, 2)
     more = session["sums"].filter("n > 1")
     session.stage("quick", session["rows"].distinct(), persist="memory")
     session.stage("local", more, persist="disk")
-    committed(session, 5)
+    commit_epochs(session, 5)
     then = contents(session)
     session.drop("local")
     session.stage("quick", session["rows"].distinct(), persist="disk")
-    committed(session, 7)
+    commit_epochs(session, 7)
     branch = session.branch("levels", at=4, definitions="then")
-    committed(branch, 5)
+    commit_epochs(branch, 5)
     assert contents(branch) == then
     branch.close()
     with nosync_nb.open(branch.path) as again:
@@ -199,14 +196,14 @@ def test_levels_of_then_come_along(session: Session) -> None:
 
 
 @pytest.mark.parametrize("definitions", ["Then", None, 1])
-def test_other_words_are_refused(session: Session, definitions: object) -> None:
+def test_unknown_definitions_argument_is_refused(session: Session, definitions: object) -> None:
     with pytest.raises(SchemaError, match=r"definitions=.* is unknown"):
         session.branch("no", definitions=definitions)  # type: ignore[arg-type]
     assert session.branches == {}
 
 
-def test_a_dropped_input_is_told_and_no_branch_is_made(session: Session) -> None:
-    committed(session, 2)
+def test_input_dropped_since_is_reported_and_no_branch_made(session: Session) -> None:
+    commit_epochs(session, 2)
     session.drop("names", cascade=True)
     session.input("names", "k long, name string", key="k")
     with pytest.raises(
@@ -214,12 +211,12 @@ def test_a_dropped_input_is_told_and_no_branch_is_made(session: Session) -> None
     ):
         session.branch("no", at=1, definitions="then")
     assert session.branches == {}
-    committed(session, 3)
+    commit_epochs(session, 3)
     assert "named" not in session.branch("yes", at=3, definitions="then")
 
 
-def test_of_epochs_whose_frames_are_gone_what_is_still_known_is_told(session: Session) -> None:
-    committed(session, 4)
+def test_epochs_without_frames_name_the_oldest_with_definitions(session: Session) -> None:
+    commit_epochs(session, 4)
     branch = session.branch("fork", at=3)
     with pytest.raises(TimeError, match="no longer stored") as raised:
         branch.branch("no", at=2, definitions="then")
@@ -228,6 +225,6 @@ def test_of_epochs_whose_frames_are_gone_what_is_still_known_is_told(session: Se
     assert "few" in branch.branch("yes", at=3, definitions="then")
     for upto in (5, 6, 7):
         session.stage("few", session["sums"].filter(f"n < {upto}"))
-        committed(session, upto)
+        commit_epochs(session, upto)
         checkpoint_now(session)
     assert "few" in session.branch("kept", at=5, definitions="then")

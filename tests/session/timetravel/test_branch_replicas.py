@@ -37,31 +37,37 @@ def urls(tmp_path: Path) -> list[str]:
 def session(tmp_path: Path, urls: list[str]) -> Iterator[Session]:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    with nosync_nb.open(tmp_path / "log", replicas=urls, quorum=2) as made:
-        rows = made.input("rows", "k long, v long")
-        made.stage("sums", rows.group_by("k").agg(n="count(*)", most="max(v)"))
-        rows.insert([(1, 2), (1, 3), (2, 2)])
-        made.commit(wait="replicas", timeout=WAIT_S)
-        yield made
+    with opened(tmp_path, urls) as session:
+        yield session
 
 
-def shipped(session: Session, name: str) -> list[tuple[object, ...]]:
-    """A branch of one epoch more, which all replicas have; closed."""
+def opened(tmp_path: Path, urls: list[str]) -> Session:
+    """A session with one epoch, which all replicas have."""
+    session = nosync_nb.open(tmp_path / "log", replicas=urls, quorum=2)
+    rows = session.input("rows", "k long, v long")
+    session.stage("sums", rows.group_by("k").agg(n="count(*)", most="max(v)"))
+    rows.insert([(1, 2), (1, 3), (2, 2)])
+    session.commit(wait="replicas", timeout=WAIT_S)
+    return session
+
+
+def commit_in_branch(session: Session, name: str) -> list[tuple[object, ...]]:
+    """Commits one epoch in a branch, waits for all replicas, and closes it."""
     with session.branch(name) as branch:
         branch.inputs["rows"].insert([(1, 9)])
         branch.commit(wait="replicas", timeout=WAIT_S)
         return [tuple(row) for row in branch["sums"].rows()]
 
 
-def logs(url: str) -> set[bytes]:
+def log_ids(url: str) -> set[bytes]:
     return set(connect_site(parse_address(url), Files()).logs())
 
 
 @pytest.mark.parametrize("home", [True, False], ids=["home is there", "home is lost"])
-def test_branches_that_a_lost_disk_has_taken_are_named_and_come_back(
+def test_branches_of_a_lost_disk_are_listed_and_restored(
     session: Session, tmp_path: Path, urls: list[str], home: bool
 ) -> None:
-    held = shipped(session, "what_if")
+    expected = commit_in_branch(session, "what_if")
     session.branch("here_alone").close()
     session.sync("replicas", timeout=WAIT_S)
     session.close()
@@ -74,64 +80,51 @@ def test_branches_that_a_lost_disk_has_taken_are_named_and_come_back(
         branch = again.branches["what_if"]
         assert len(branch.replicas) == 2
         with nosync_nb.open(branch.path, replicas=branch.replicas) as back:
-            assert [tuple(row) for row in back["sums"].rows()] == held
+            assert [tuple(row) for row in back["sums"].rows()] == expected
             back.inputs["rows"].insert([(3, 3)])
             back.commit(wait="replicas", timeout=WAIT_S)
         assert again.branches["what_if"].replicas == ()
         assert again.branches["what_if"].now == 3
 
 
-def test_a_dropped_branch_goes_from_its_replicas_as_well(session: Session, urls: list[str]) -> None:
-    shipped(session, "what_if")
-    below = [f"{url}/branches/what_if" for url in urls]
-    assert all(len(logs(url)) == 1 for url in below)
-    session.drop_branch("what_if")
-    assert all(logs(url) == set() for url in below)
-    assert session.branches == {}
-    assert all(len(logs(url)) == 1 for url in urls)
-    held = shipped(session, "what_if")
-    with nosync_nb.open(session.branches["what_if"].path) as branch:
-        assert [tuple(row) for row in branch["sums"].rows()] == held
-
-
-def test_replicas_that_cannot_be_reached_are_told_and_tried_again(
+def test_drop_of_branch_reports_unreachable_replica_and_retries(
     session: Session, tmp_path: Path, urls: list[str]
 ) -> None:
-    shipped(session, "what_if")
+    commit_in_branch(session, "what_if")
     (tmp_path / "two").rename(tmp_path / "away")
     with pytest.warns(
         UserWarning, match=r"'what_if' is dropped locally, but a copy remains at .*/two/copy"
     ):
         session.drop_branch("what_if")
     assert not Path(session.path, "branches", "what_if").exists()
-    assert logs(f"{urls[0]}/branches/what_if") == set()
-    (left,) = session.branches["what_if"].replicas
-    assert "/two/copy/branches/what_if#" in left
+    assert log_ids(f"{urls[0]}/branches/what_if") == set()
+    (remaining,) = session.branches["what_if"].replicas
+    assert "/two/copy/branches/what_if#" in remaining
     (tmp_path / "away").rename(tmp_path / "two")
     session.drop_branch("what_if")
-    assert logs(f"{urls[1]}/branches/what_if") == set()
+    assert log_ids(f"{urls[1]}/branches/what_if") == set()
     assert session.branches == {}
 
 
-def test_a_copy_that_obeys_a_later_owner_is_left_alone(session: Session, urls: list[str]) -> None:
-    shipped(session, "what_if")
+def test_branch_copy_of_a_later_owner_is_left_when_dropped(
+    session: Session, urls: list[str]
+) -> None:
+    commit_in_branch(session, "what_if")
     path = session.branches["what_if"].path
     url = f"{urls[0]}/branches/what_if"
-    (log_id,) = logs(url)
+    (log_id,) = log_ids(url)
     later = connect_site(parse_address(url), Files()).replica(log_id)
     later.promise(OwnerTerm(99, "somebody"), LogName(path, "", 1, 1))
     with pytest.warns(UserWarning, match=r"the copy belongs to a later owner \(generation 99\)"):
         session.drop_branch("what_if")
-    assert logs(url) == {log_id}
-    assert logs(f"{urls[1]}/branches/what_if") == set()
+    assert log_ids(url) == {log_id}
+    assert log_ids(f"{urls[1]}/branches/what_if") == set()
 
 
-def test_a_keeper_ships_nothing_of_a_branch_that_was_dropped(
-    session: Session, urls: list[str]
-) -> None:
-    shipped(session, "what_if")
+def test_replica_refuses_writes_to_a_dropped_branch(session: Session, urls: list[str]) -> None:
+    commit_in_branch(session, "what_if")
     url = f"{urls[0]}/branches/what_if"
-    (log_id,) = logs(url)
+    (log_id,) = log_ids(url)
     copy = connect_site(parse_address(url), Files()).replica(log_id)
     term = copy.promised()
     assert term is not None
@@ -148,44 +141,45 @@ def servers(key: None, tmp_path: Path) -> Iterator[list[ReplicaServer]]:
 
 
 @pytest.fixture
-def stored(key: None) -> Iterator[list[str]]:
+def bucket_urls(key: None) -> Iterator[list[str]]:
     """Two folders of an object store."""
     with with_bucket():
         yield ["s3://bucket/one", "s3://bucket/two"]
 
 
-@pytest.fixture(params=["servers", "stored"])
+@pytest.fixture
+def folder_urls(tmp_path: Path, urls: list[str]) -> list[str]:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    return urls
+
+
+@pytest.fixture(params=["folder_urls", "servers", "bucket_urls"])
 def remote_urls(request: pytest.FixtureRequest) -> list[str]:
     places = request.getfixturevalue(request.param)
     return [each.url if isinstance(each, ReplicaServer) else each for each in places]
 
 
-def begun(tmp_path: Path, urls: list[str]) -> Session:
-    """A session with a branch of one epoch more, both of which all replicas have."""
-    session = nosync_nb.open(tmp_path / "log", replicas=urls, quorum=2)
-    rows = session.input("rows", "k long, v long")
-    session.stage("sums", rows.group_by("k").agg(n="count(*)", most="max(v)"))
-    rows.insert([(1, 2), (1, 3), (2, 2)])
-    session.commit(wait="replicas", timeout=WAIT_S)
-    with session.branch("what_if") as branch:
-        branch.inputs["rows"].insert([(1, 9)])
-        branch.commit(wait="replicas", timeout=WAIT_S)
+def open_with_branch(tmp_path: Path, urls: list[str]) -> Session:
+    """A session with a branch of one more epoch; all replicas have both."""
+    session = opened(tmp_path, urls)
+    commit_in_branch(session, "what_if")
     return session
 
 
-def copies(tmp_path: Path, urls: list[str]) -> dict[str, int]:
-    """Of the branches that replicas have copies of, how many."""
+def copies_by_branch(tmp_path: Path, urls: list[str]) -> dict[str, int]:
+    """The number of copies of each branch at the replicas."""
     log = str(tmp_path / "log")
     asked = checked_config(urls, 2, log=log).replicas
     return {each.name: len(each.urls) for each in remote_branches(Files(), log, asked)}
 
 
 @pytest.mark.fault(33)
-def test_branches_at_servers_and_in_object_stores_come_back_and_are_dropped(
+def test_branch_is_restored_and_dropped_at_every_kind_of_replica(
     tmp_path: Path, remote_urls: list[str]
 ) -> None:
-    begun(tmp_path, remote_urls).close()
-    assert copies(tmp_path, remote_urls) == {"what_if": 2}
+    open_with_branch(tmp_path, remote_urls).close()
+    assert copies_by_branch(tmp_path, remote_urls) == {"what_if": 2}
     shutil.rmtree(tmp_path / "log")
     (tmp_path / "home" / "replicas.json").unlink()
     with nosync_nb.open(tmp_path / "log", replicas=remote_urls, quorum=2) as again:
@@ -198,33 +192,34 @@ def test_branches_at_servers_and_in_object_stores_come_back_and_are_dropped(
             back.commit(wait="replicas", timeout=WAIT_S)
         again.drop_branch("what_if")
         assert again.branches == {}
-        assert copies(tmp_path, remote_urls) == {}
-        (log_id,) = {log for url in remote_urls for log in at(tmp_path, url)}
-        assert all(log_id in at(tmp_path, url) for url in remote_urls)
+        assert copies_by_branch(tmp_path, remote_urls) == {}
+        (log_id,) = {log for url in remote_urls for log in log_ids_at(tmp_path, url)}
+        assert all(log_id in log_ids_at(tmp_path, url) for url in remote_urls)
+        commit_in_branch(again, "what_if")  # the name is free again
         assert [tuple(row) for row in again["sums"].rows()] == [(1, 2, 3), (2, 1, 2)]
 
 
-def at(tmp_path: Path, url: str) -> set[bytes]:
-    """The logs that a replica has copies of."""
+def log_ids_at(tmp_path: Path, url: str) -> set[bytes]:
+    """The ids of the logs of which a replica has copies."""
     (address,) = checked_config([url], 1, log=str(tmp_path / "log")).replicas
     return set(connect_site(address, Files()).logs())
 
 
 @pytest.mark.fault(27)
-def test_a_branch_stays_at_a_server_that_is_away_when_it_is_dropped_until_it_is_dropped_again(
+def test_drop_of_branch_is_retried_after_server_returns(
     tmp_path: Path, servers: list[ReplicaServer]
 ) -> None:
     urls = [each.url for each in servers]
-    with begun(tmp_path, urls) as session:
+    with open_with_branch(tmp_path, urls) as session:
         servers[1].kill()
         with pytest.warns(
             UserWarning, match="'what_if' is dropped locally, but a copy remains at grpc://"
         ):
             session.drop_branch("what_if")
-        (left,) = session.branches["what_if"].replicas
-        assert left.startswith(urls[1])
+        (remaining,) = session.branches["what_if"].replicas
+        assert remaining.startswith(urls[1])
         servers[1].start()
-        assert copies(tmp_path, urls) == {"what_if": 1}
+        assert copies_by_branch(tmp_path, urls) == {"what_if": 1}
         session.drop_branch("what_if")
         assert session.branches == {}
-        assert copies(tmp_path, urls) == {}
+        assert copies_by_branch(tmp_path, urls) == {}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from checks.sessions import run_threads
 from internals import checkpoint_now, drain_background, log_of
 
 import nosync_nb
@@ -21,10 +21,10 @@ from nosync_nb.store.timetravel.branches import MAKING
 
 @pytest.fixture
 def session(session: Session) -> Session:
-    return filled(session)
+    return fill(session)
 
 
-def filled(session: Session) -> Session:
+def fill(session: Session) -> Session:
     numbers = session.input("numbers", "x bigint")
     session.stage("odd", numbers.filter("x % 2 = 1"))
     session.stage("sums", session["odd"].map(lambda row: (row.x % 10, row.x), "k bigint, x bigint"))
@@ -45,7 +45,9 @@ def everything(session: Session) -> dict[Any, Any]:
     return {**rows, "epochs": list(session.epochs()), "pins": session.pins}
 
 
-def test_a_copy_is_a_log_of_its_own_with_all_of_it(session: Session, tmp_path: Path) -> None:
+def test_copy_is_an_independent_log_with_the_same_contents(
+    session: Session, tmp_path: Path
+) -> None:
     expected = everything(session)
     inodes = {path.stat().st_ino for path in (tmp_path / "log" / "layers").iterdir()}
     assert nosync_nb.copy(tmp_path / "log", tmp_path / "copy") == session.now
@@ -64,7 +66,7 @@ def test_a_copy_is_a_log_of_its_own_with_all_of_it(session: Session, tmp_path: P
     assert everything(session) == expected
 
 
-def test_its_owner_goes_on_meanwhile(session: Session, tmp_path: Path) -> None:
+def test_owner_continues_during_a_copy(session: Session, tmp_path: Path) -> None:
     session.inputs["numbers"].insert([(7,)])
     epoch = nosync_nb.copy(tmp_path / "log", tmp_path / "copy")
     session.commit()
@@ -74,7 +76,7 @@ def test_its_owner_goes_on_meanwhile(session: Session, tmp_path: Path) -> None:
         assert not copied.pending
 
 
-def test_a_file_that_is_merged_away_meanwhile_is_no_damage(
+def test_copy_survives_a_concurrent_merge_of_a_file(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, merged = Files.link, []
@@ -96,7 +98,7 @@ def test_a_file_that_is_merged_away_meanwhile_is_no_damage(
         assert everything(copied) == everything(session)
 
 
-def test_where_there_are_no_links_bytes_are_copied(
+def test_copy_without_hard_links_copies_bytes(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def link(files: Files, source: str, target: str) -> None:
@@ -114,13 +116,13 @@ def test_where_there_are_no_links_bytes_are_copied(
 
 @pytest.mark.parametrize("call", ["link", "rename", "sync_folder", "create", "replace"])
 @pytest.mark.parametrize("number", [0, 2])
-def test_a_copy_is_there_as_a_whole_or_not_at_all(
+def test_failing_disk_leaves_whole_copy_or_none(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
     real, left = getattr(Files, call), [number]
 
     def failing(self: Files, *args: Any, **kwargs: Any) -> Any:
-        if "copy" in str(args).replace(str(tmp_path), ""):  # not what writes the log meanwhile
+        if "copy" in str(args).replace(str(tmp_path), ""):  # the log is written meanwhile
             left[0] -= 1
             if left[0] < 0:
                 raise DurabilityError("the disk is full", errno=28)
@@ -142,7 +144,7 @@ def test_a_copy_is_there_as_a_whole_or_not_at_all(
     assert not list(tmp_path.glob(f"*{MAKING}*"))
 
 
-def test_what_cannot_be_copied_is_told(
+def test_copy_of_invalid_source_or_target_is_refused(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for to in ("log", "nowhere/copy"):
@@ -169,16 +171,16 @@ except nosync_nb.FencedError as error:
 """
 
 
-def test_a_copied_folder_of_a_log_that_is_written_says_whose_copy_it_is(
+def test_opening_copied_folder_of_open_log_names_the_original(
     session: Session, tmp_path: Path
 ) -> None:
     shutil.copytree(tmp_path / "log", tmp_path / "copied")
     command = [sys.executable, "-c", OPEN, str(tmp_path / "copied")]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert f"is a copy of '{tmp_path / 'log'}', which process" in told
-    assert f"nosync.copy('{tmp_path / 'log'}', FOLDER)" in told
-    assert f"a branch of '{tmp_path / 'log'}': session.branch(NAME) there" in told
-    assert f"`%dd open {tmp_path / 'log'} --branch NAME`" in told
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"is a copy of '{tmp_path / 'log'}', which process" in output
+    assert f"nosync.copy('{tmp_path / 'log'}', FOLDER)" in output
+    assert f"a branch of '{tmp_path / 'log'}': session.branch(NAME) there" in output
+    assert f"`%dd open {tmp_path / 'log'} --branch NAME`" in output
     with nosync_nb.open(tmp_path / "copied", mode="r") as reader:
         assert reader.now == session.now
     with nosync_nb.open(tmp_path / "copied", takeover=True) as taken:
@@ -188,9 +190,9 @@ def test_a_copied_folder_of_a_log_that_is_written_says_whose_copy_it_is(
     assert everything(session)
 
 
-def test_a_folder_that_was_moved_or_put_back_is_no_copy(tmp_path: Path) -> None:
+def test_moved_or_restored_folder_is_no_copy(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
-        filled(session)
+        fill(session)
     (tmp_path / "log").rename(tmp_path / "moved")
     with nosync_nb.open(tmp_path / "moved") as moved:
         assert not any("copy" in note for note in moved.recovery.notes)
@@ -201,7 +203,7 @@ def test_a_folder_that_was_moved_or_put_back_is_no_copy(tmp_path: Path) -> None:
         assert not any("copy" in note for note in back.recovery.notes)
 
 
-def test_the_past_of_a_copy_is_coarse_where_that_of_its_log_is(tmp_path: Path) -> None:
+def test_copy_has_the_same_retained_epochs(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", retain=5) as session:
         numbers = session.input("numbers", "x bigint")
         for epoch in range(200):
@@ -218,7 +220,7 @@ def test_the_past_of_a_copy_is_coarse_where_that_of_its_log_is(tmp_path: Path) -
                 copied["numbers"].rows(at=20)
 
 
-def test_what_somebody_makes_at_the_target_meanwhile_stays_his(
+def test_folder_created_at_the_target_during_a_copy_is_left(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Files.rename
@@ -236,7 +238,7 @@ def test_what_somebody_makes_at_the_target_meanwhile_stays_his(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "log"]
 
 
-def test_of_two_copies_to_one_place_one_is_there(session: Session, tmp_path: Path) -> None:
+def test_concurrent_copies_to_one_target_leave_one(session: Session, tmp_path: Path) -> None:
     found: list[object] = []
 
     def copying() -> None:
@@ -245,11 +247,7 @@ def test_of_two_copies_to_one_place_one_is_there(session: Session, tmp_path: Pat
         except (DurabilityError, SchemaError) as error:
             found.append(error)
 
-    threads = [threading.Thread(target=copying) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(copying, copying, copying)
     assert found.count(session.now) == 1, found
     with nosync_nb.open(tmp_path / "copy") as copied:
         assert everything(copied) == everything(session)
@@ -257,15 +255,13 @@ def test_of_two_copies_to_one_place_one_is_there(session: Session, tmp_path: Pat
 
 
 @pytest.mark.parametrize("to", ["", "/layers/copy", "/branches/copy"])
-def test_no_copy_is_made_in_the_log_itself(session: Session, tmp_path: Path, to: str) -> None:
+def test_copy_into_the_log_itself_is_refused(session: Session, tmp_path: Path, to: str) -> None:
     with pytest.raises(SchemaError, match="copy:"):
         nosync_nb.copy(tmp_path / "log", f"{tmp_path / 'log'}{to}")
-    with pytest.raises(SchemaError, match="not a path"):
-        nosync_nb.copy(tmp_path / "log", "a\0b")
     assert session.verify().whole
 
 
-def test_what_operators_remember_is_there_when_the_copy_goes_on(tmp_path: Path) -> None:
+def test_copy_has_operator_state(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         rows, names = session.input("rows", "k long, v long"), session.input("names", "k long")
         session.stage("sums", rows.filter("v > 0").group_by("k").agg(n="count(*)", most="max(v)"))

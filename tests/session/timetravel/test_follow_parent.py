@@ -27,74 +27,70 @@ def load(session: Session, values: range | list[int]) -> None:
         session.commit(label=f"L{value}")
 
 
-def held(session: Session) -> list[int]:
+def values_of(session: Session) -> list[int]:
     rows = sorted(row.a for row in session["x"].rows())
     ((n, total),) = session["total"].rows()
     assert (n, total or 0) == (len(rows), sum(rows))
     return rows
 
 
-def test_epochs_that_were_taken_and_that_the_parent_has_left_are_told(session: Session) -> None:
+def test_follow_after_parent_was_rewound_before_taken_epochs_is_refused(session: Session) -> None:
     with session.branch("b", at=2) as branch:
         assert branch.follow(session) == 5
         session.rewind(to=3)
-        with pytest.raises(StageError, match="was rewound to before epoch 4") as gone:
+        with pytest.raises(StageError, match="was rewound to before epoch 4") as raised:
             branch.follow(session)
-        assert "session.rewind(to=3)" in str(gone.value.hint)
+        assert "session.rewind(to=3)" in str(raised.value.hint)
         load(session, [400, 500, 600])
         with pytest.raises(StageError, match="was rewound to before epoch 4"):
             branch.follow(session)
-        assert held(branch) == [1, 2, 3, 4, 5]
+        assert values_of(branch) == [1, 2, 3, 4, 5]
         branch.rewind(to=3)
         branch.follow(session)
-        assert held(branch) == held(session) == [1, 2, 3, 400, 500, 600]
+        assert values_of(branch) == values_of(session) == [1, 2, 3, 400, 500, 600]
 
 
-def test_a_parent_that_went_back_no_further_than_what_was_taken_is_followed(
-    session: Session,
-) -> None:
+def test_follow_after_parent_was_rewound_to_a_taken_epoch(session: Session) -> None:
     with session.branch("b", at=2) as branch:
         branch.follow(session, upto=3)
         session.rewind(to=3)
         load(session, [400])
         branch.follow(session)
-        assert held(branch) == [1, 2, 3, 400]
+        assert values_of(branch) == [1, 2, 3, 400]
 
 
-def test_a_parent_that_went_back_behind_the_fork_is_told(session: Session) -> None:
+def test_follow_after_parent_was_rewound_before_the_fork_is_refused(session: Session) -> None:
     with session.branch("b", at=4) as branch:
         session.rewind(to=1)
         load(session, [200, 300, 400, 500, 600])
-        with pytest.raises(StageError, match="was rewound to before epoch 2") as gone:
+        with pytest.raises(StageError, match="was rewound to before epoch 2") as raised:
             branch.follow(session)
-        assert "session.rewind(to=1)" in str(gone.value.hint)
-        assert held(branch) == [1, 2, 3, 4]
+        assert "session.rewind(to=1)" in str(raised.value.hint)
+        assert values_of(branch) == [1, 2, 3, 4]
         branch.rewind(to=1)
         branch.follow(session)
-        assert held(branch) == [1, 200, 300, 400, 500, 600]
+        assert values_of(branch) == [1, 200, 300, 400, 500, 600]
 
 
-def test_a_branch_that_went_back_behind_its_fork_takes_all_since(session: Session) -> None:
+def test_follow_after_branch_was_rewound_before_its_fork(session: Session) -> None:
     with session.branch("b", at=4) as branch:
         branch.rewind(to=1)
         branch.inputs["x"].insert([(7,)])
         branch.commit()
         branch.follow(session)
-        assert held(branch) == [1, 2, 3, 4, 5, 7]
+        assert values_of(branch) == [1, 2, 3, 4, 5, 7]
         assert branch.follow(session) == branch.now
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_a_load_that_is_here_under_its_key_is_not_taken_twice(
-    session: Session, reopened: bool
-) -> None:
+def test_load_with_a_key_of_the_branch_is_not_taken_twice(session: Session, reopened: bool) -> None:
     branch = session.branch("b", at=2)
     load(branch, [3])
     if reopened:
         branch.close()
         branch = nosync_nb.open(branch.path)
     branch.follow(session)
-    assert held(branch) == [1, 2, 3, 4, 5]
+    assert values_of(branch) == [1, 2, 3, 4, 5]
     for value in range(1, 6):
         branch.inputs["x"].insert([(value,)], once=f"d{value}")
     assert not branch.pending
@@ -102,7 +98,7 @@ def test_a_load_that_is_here_under_its_key_is_not_taken_twice(
     branch.close()
 
 
-def test_an_epoch_that_is_here_as_a_whole_is_not_taken_twice(session: Session) -> None:
+def test_epoch_with_a_key_of_the_branch_is_not_taken_twice(session: Session) -> None:
     def day(on: Session) -> None:
         with on.epoch(once="day") as epoch:
             if not epoch.skipped:
@@ -114,27 +110,25 @@ def test_an_epoch_that_is_here_as_a_whole_is_not_taken_twice(session: Session) -
         load(session, [7])
         branch.follow(session)
         branch.follow(session)
-        assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
+        assert values_of(branch) == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_load_beside_other_rows_of_its_input_is_told(session: Session) -> None:
+def test_load_beside_other_rows_of_its_input_is_reported(session: Session) -> None:
     with session.branch("b") as branch:
         load(branch, [6])
         session.inputs["x"].insert([(6,)], once="d6")
         session.inputs["x"].insert([(7,)])
         session.commit()
-        with pytest.raises(StageError, match="epoch 6 of the parent has rows") as told:
+        with pytest.raises(StageError, match="epoch 6 of the parent has rows") as raised:
             branch.follow(session)
-        assert "upto=5" in str(told.value.hint)
-        assert held(branch) == [1, 2, 3, 4, 5, 6]
+        assert "upto=5" in str(raised.value.hint)
+        assert values_of(branch) == [1, 2, 3, 4, 5, 6]
         branch.rewind(to=5)
         branch.follow(session)
-        assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
+        assert values_of(branch) == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_load_that_its_epoch_took_back_adds_nothing_to_one_that_is_here(
-    session: Session,
-) -> None:
+def test_load_retracted_in_its_epoch_adds_nothing_to_the_branch(session: Session) -> None:
     with session.branch("b") as branch:
         load(branch, [6])
         session.inputs["x"].insert([(6,)], once="d6")
@@ -142,10 +136,10 @@ def test_a_load_that_its_epoch_took_back_adds_nothing_to_one_that_is_here(
         session.commit()
         load(session, [7])
         branch.follow(session)
-        assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
+        assert values_of(branch) == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_epochs_that_the_parent_cannot_tell_apart_are_not_taken(session: Session) -> None:
+def test_follow_of_epochs_thinned_in_the_parent_is_refused(session: Session) -> None:
     session.retain = 5
     with session.branch("b") as branch:
         for values in (range(6, 106), range(106, 206)):
@@ -154,29 +148,29 @@ def test_epochs_that_the_parent_cannot_tell_apart_are_not_taken(session: Session
             checkpoint_now(session)
         with pytest.raises(TimeError, match="not readable"):
             branch.follow(session)
-        assert held(branch) == [1, 2, 3, 4, 5]
+        assert values_of(branch) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("at", [2, 5])
-def test_an_input_that_was_declared_anew_is_another_one(session: Session, at: int) -> None:
+def test_input_declared_again_in_the_parent_is_another_input(session: Session, at: int) -> None:
     with session.branch("b", at=at) as branch:
         session.drop("x", cascade=True)
         session.input("x", "a bigint")
         load(session, [900])
         with pytest.raises(SchemaError, match="has dropped the input 'x'"):
             branch.follow(session)
-        assert held(branch) == list(range(1, at + 1))
+        assert values_of(branch) == list(range(1, at + 1))
 
 
 @pytest.mark.parametrize("at", [2, 5])
-def test_an_input_that_only_the_parent_has_is_asked_for(session: Session, at: int) -> None:
+def test_new_input_of_the_parent_must_be_declared(session: Session, at: int) -> None:
     with session.branch("b", at=at) as branch:
         for values in ([1], [2]):
             session.input("y", "b bigint").insert([(value,) for value in values])
             session.commit()
-        with pytest.raises(SchemaError, match="has a new input 'y'") as told:
+        with pytest.raises(SchemaError, match="has a new input 'y'") as raised:
             branch.follow(session)
-        assert "session.input('y', 'b bigint')" in str(told.value.hint)
+        assert "session.input('y', 'b bigint')" in str(raised.value.hint)
         assert branch.follow(session, upto=5) == 5
         branch.input("y", "b bigint")
         branch.input("own", "c bigint").insert([(7,)])
@@ -186,7 +180,7 @@ def test_an_input_that_only_the_parent_has_is_asked_for(session: Session, at: in
         assert len(branch["own"]) == 1
 
 
-def test_an_input_that_was_dropped_in_the_branch_is_left_out(session: Session) -> None:
+def test_input_dropped_in_the_branch_is_left_out(session: Session) -> None:
     session.input("y", "b bigint")
     session.commit()
     with session.branch("b") as branch:
@@ -194,14 +188,14 @@ def test_an_input_that_was_dropped_in_the_branch_is_left_out(session: Session) -
         session.inputs["y"].insert([(1,)])
         load(session, [6])
         branch.follow(session)
-        assert held(branch) == [1, 2, 3, 4, 5, 6]
+        assert values_of(branch) == [1, 2, 3, 4, 5, 6]
         assert "y" not in branch
 
 
-def test_follow_of_a_reader_goes_on_when_the_owner_deletes_a_merged_file(
+def test_follow_of_reader_continues_after_a_merged_file_is_deleted(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file goes between the reader's look at the log and its first read."""
+    """The file is deleted between the snapshot of the reader and its first read."""
     checkpoint_now(session)
     session.branch("b", at=2).close()
     (pack,) = Path(session.path, "history").iterdir()
@@ -224,4 +218,4 @@ def test_follow_of_a_reader_goes_on_when_the_owner_deletes_a_merged_file(
         monkeypatch.setattr(Files, "mapped", miss_first)
         assert branch.follow(reader) == 5
         assert missed
-        assert held(branch) == held(session)
+        assert values_of(branch) == values_of(session)

@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "log"
 
 
-def defined(session: Session) -> None:
+def define_stages(session: Session) -> None:
     edges = session.input("edges", "src long, dst long")
     nodes = session.input("nodes", "node long, label string", key="node")
     if not session.now:
@@ -34,7 +34,7 @@ def defined(session: Session) -> None:
 
 
 def commit(session: Session, i: int, **more: Any) -> int:
-    """The i-th epoch: what it does depends on nothing but i."""
+    """Commits the i-th epoch; its changes depend on nothing but i."""
     edges = session.inputs["edges"]
     edges.insert([(i % 7, i % 5), (i % 3, 10 + i)], once=f"load {i}")
     if i > 3:
@@ -47,48 +47,48 @@ def rows(session: Session, at: int | None = None) -> dict[str, list[Any]]:
     return {name: sorted(session[name].rows(at=at)) for name in NAMES}
 
 
-def checkpointed(session: Session) -> None:
-    """Has a checkpoint of now; there is one at a time, the worker's first."""
+def take_checkpoint(session: Session) -> None:
+    """Takes a checkpoint, after the one of the background worker."""
     drain_background(session)
     checkpoint_now(session)
 
 
 @pytest.fixture
-def was() -> dict[int, dict[str, list[Any]]]:
-    """What there was after each epoch; filled by `session`."""
+def by_epoch() -> dict[int, dict[str, list[Any]]]:
+    """The contents after each epoch; filled by `session`."""
     return {}
 
 
 @pytest.fixture
-def session(folder: Path, was: dict[int, dict[str, list[Any]]]) -> Iterator[Session]:
-    with nosync_nb.open(folder) as made:
-        defined(made)
+def session(folder: Path, by_epoch: dict[int, dict[str, list[Any]]]) -> Iterator[Session]:
+    with nosync_nb.open(folder) as opened:
+        define_stages(opened)
         for i in range(1, 13):
-            assert commit(made, i, label=f"epoch {i}") == i
-            was[i] = rows(made)
-        yield made
+            assert commit(opened, i, label=f"epoch {i}") == i
+            by_epoch[i] = rows(opened)
+        yield opened
 
 
-# -- what goes back --------------------------------------------------------------------------------
+# -- state after a rewind --------------------------------------------------------------------------
 
 
-def test_data_go_back_and_the_session_goes_on_as_it_went_on_then(
-    session: Session, was: dict[int, dict[str, list[Any]]]
+def test_rewind_restores_data_and_later_epochs_repeat(
+    session: Session, by_epoch: dict[int, dict[str, list[Any]]]
 ) -> None:
-    told = session.rewind(to=6)
-    assert (told.left, told.epoch) == (12, 6)
-    assert set(told.cut) == set(NAMES)
+    rewound = session.rewind(to=6)
+    assert (rewound.left, rewound.epoch) == (12, 6)
+    assert set(rewound.cut) == set(NAMES)
     assert session.now == 6
-    assert rows(session) == was[6]
+    assert rows(session) == by_epoch[6]
     for i in range(7, 13):
         assert commit(session, i) == i
-        assert rows(session) == was[i]
+        assert rows(session) == by_epoch[i]
     for at in range(1, 13):
-        assert rows(session, at) == was[at]
+        assert rows(session, at) == by_epoch[at]
 
 
-def test_what_is_left_is_a_branch_that_can_be_gone_on_with(
-    session: Session, was: dict[int, dict[str, list[Any]]]
+def test_undone_epochs_are_in_a_branch_that_continues(
+    session: Session, by_epoch: dict[int, dict[str, list[Any]]]
 ) -> None:
     first, second = session.rewind(to=6), session.rewind(to=3)
     assert (first.branch, second.branch) == ("before-rewind-1", "before-rewind-2")
@@ -98,35 +98,32 @@ def test_what_is_left_is_a_branch_that_can_be_gone_on_with(
     }
     assert first.undo == f"nosync.open({first.path!r})"
     with nosync_nb.open(first.path) as left:
-        assert rows(left) == was[12]
-        assert rows(left, 4) == was[4]
+        assert rows(left) == by_epoch[12]
+        assert rows(left, 4) == by_epoch[4]
         commit(left, 13)
         assert left.rewind(to=11).branch == "before-rewind-1"
-        assert rows(left) == was[11]
-    assert rows(session) == was[3]
+        assert rows(left) == by_epoch[11]
+    assert rows(session) == by_epoch[3]
     session.drop_branch("before-rewind-2")
     assert session.rewind(to=1).branch == "before-rewind-3"
 
 
-def test_a_rewind_that_is_refused_leaves_no_branch(session: Session) -> None:
-    with pytest.raises(TimeError):
-        session.rewind(to=99)
-    assert not session.branches
-
-
 @pytest.mark.parametrize("checkpoint", ["before", "after", "between", None])
-def test_who_opens_the_log_finds_what_the_session_went_back_to(
-    folder: Path, was: dict[int, dict[str, list[Any]]], session: Session, checkpoint: str | None
+def test_opening_after_rewinds_finds_the_rewound_state(
+    folder: Path,
+    by_epoch: dict[int, dict[str, list[Any]]],
+    session: Session,
+    checkpoint: str | None,
 ) -> None:
     if checkpoint == "before":
-        checkpointed(session)
+        take_checkpoint(session)
     session.rewind(to=5)
     if checkpoint == "after":
-        checkpointed(session)
+        take_checkpoint(session)
     for i in (6, 7, 8):
         commit(session, i)
     if checkpoint == "between":
-        checkpointed(session)
+        take_checkpoint(session)
     session.rewind(to=7)
     with nosync_nb.open(folder, takeover=True) as opened:
         assert opened.now == 7
@@ -135,15 +132,15 @@ def test_who_opens_the_log_finds_what_the_session_went_back_to(
             "labels": "read",
             "pairs": "read",
         }
-        assert rows(opened) == was[7]
+        assert rows(opened) == by_epoch[7]
         for i in range(8, 13):
             assert commit(opened, i) == i
-            assert rows(opened) == was[i]
+            assert rows(opened) == by_epoch[i]
         assert [epoch.number for epoch in opened.epochs()] == list(range(13))
         assert not opened.verify().damage
 
 
-def test_keys_of_loads_and_labels_of_the_epochs_that_are_left_are_forgotten(
+def test_load_keys_and_labels_of_undone_epochs_are_forgotten(
     session: Session, folder: Path
 ) -> None:
     session.rewind(to="epoch 8")
@@ -151,34 +148,34 @@ def test_keys_of_loads_and_labels_of_the_epochs_that_are_left_are_forgotten(
     for opened in (session, nosync_nb.open(folder, takeover=True)):
         with pytest.raises(TimeError, match="no epoch is labelled 'epoch 9'"):
             opened["edges"].rows(at="epoch 9")
-        known = services_of(opened).publisher.ledger
-        assert [known.loaded(f"edges:load {i}") for i in (8, 9)] == [
-            known.loaded("edges:load 8"),
+        epoch_index = services_of(opened).publisher.ledger
+        assert [epoch_index.loaded(f"edges:load {i}") for i in (8, 9)] == [
+            epoch_index.loaded("edges:load 8"),
             False,
         ]
     assert commit(opened, 9, label="epoch 9") == 9
     opened.close()
 
 
-def test_a_stage_that_was_defined_later_is_computed_from_its_inputs_as_of_then(
-    session: Session, was: dict[int, dict[str, list[Any]]], folder: Path
+def test_stage_defined_later_is_computed_from_inputs_at_that_epoch(
+    session: Session, by_epoch: dict[int, dict[str, list[Any]]], folder: Path
 ) -> None:
     session.stage("few", session["labels"].filter("n > 1"))
     commit(session, 13)
-    told = session.rewind(to=6)
-    assert told.computed == ("few",)
-    expected = sorted(row for row in was[6]["labels"] if row[1] > 1)
+    rewound = session.rewind(to=6)
+    assert rewound.computed == ("few",)
+    expected = sorted(row for row in by_epoch[6]["labels"] if row[1] > 1)
     assert sorted(session["few"].rows()) == expected
     assert expected
     assert [*session["few"].history()] == [range(6, 7)]
     opened = nosync_nb.open(folder, takeover=True)
     assert sorted(opened["few"].rows()) == expected
     commit(opened, 7)
-    assert sorted(opened["few"].rows()) == sorted(r for r in was[7]["labels"] if r[1] > 1)
+    assert sorted(opened["few"].rows()) == sorted(r for r in by_epoch[7]["labels"] if r[1] > 1)
     opened.close()
 
 
-def test_an_input_that_was_declared_later_stays_and_is_empty(session: Session) -> None:
+def test_input_declared_later_remains_and_is_empty(session: Session) -> None:
     late = session.input("late", "x long")
     late.insert([(1,), (2,)])
     session.stage("doubled", late.select("x * 2 as y"))
@@ -191,7 +188,7 @@ def test_an_input_that_was_declared_later_stays_and_is_empty(session: Session) -
     assert late.rows(at=3) == []
 
 
-def test_an_edit_stays_and_what_it_replaced_is_known_as_far_as_it_went(session: Session) -> None:
+def test_edited_stage_remains_and_its_old_version_is_cut(session: Session) -> None:
     session.stage("pairs", session["edges"].select("src").distinct())
     commit(session, 13)
     session.rewind(to=6)
@@ -201,20 +198,18 @@ def test_an_edit_stays_and_what_it_replaced_is_known_as_far_as_it_went(session: 
     assert sorted(session["pairs"].rows()) == sorted({(s,) for s, _ in session["edges"].rows()})
 
 
-def test_a_stage_that_has_stopped_does_so_from_where_the_session_went_back_to(
-    session: Session, folder: Path
-) -> None:
+def test_stale_stage_remains_stale_since_the_rewound_epoch(session: Session, folder: Path) -> None:
     session.stage("ends", session["pairs"].group_by("dst").agg(n="count(*)"))
     for i in (13, 14):
         commit(session, i)
-    then = sorted(session["ends"].rows(at=13))
+    expected = sorted(session["ends"].rows(at=13))
     session.stage("pairs", session["edges"].select("src").distinct())
     assert "ends" in session.stale
     commit(session, 15)
     session.rewind(to=13)
     for opened in (session, nosync_nb.open(folder, takeover=True)):
         assert "ends" in opened.stale
-        assert sorted(opened["ends"].rows(at=13)) == then
+        assert sorted(opened["ends"].rows(at=13)) == expected
     commit(opened, 14)
     with pytest.raises(TimeError, match="stale since epoch 13"):
         opened["ends"].rows(at=14)
@@ -226,81 +221,71 @@ def test_a_stage_that_has_stopped_does_so_from_where_the_session_went_back_to(
     opened.close()
 
 
-def test_a_stage_in_memory_goes_back_too(session: Session) -> None:
-    session.define({"light": session["edges"].group_by("src").agg(n="count(*)")}, persist="memory")
-    before = {}
-    for i in (13, 14, 15):
-        commit(session, i)
-        before[i] = sorted(session["light"].rows())
-    session.rewind(to=13)
-    assert sorted(session["light"].rows()) == before[13]
-    commit(session, 14)
-    assert sorted(session["light"].rows()) == before[14]
-
-
-def test_now_is_gone_back_to_without_a_frame(session: Session) -> None:
+def test_rewind_to_the_current_epoch_writes_no_frame(session: Session) -> None:
     head = log_of(session).head
-    told = session.rewind(to=12)
-    assert (told.left, told.epoch) == (12, 12)
+    rewound = session.rewind(to=12)
+    assert (rewound.left, rewound.epoch) == (12, 12)
     assert log_of(session).head == head
 
 
-def test_nothing_of_the_state_is_written(session: Session, folder: Path) -> None:
-    checkpointed(session)
+def test_rewind_writes_no_state(session: Session, folder: Path) -> None:
+    take_checkpoint(session)
     before = log_of(session).head.offset
-    there = {p.name for p in folder.glob("*/*.*")}
+    files = {p.name for p in folder.glob("*/*.*")}
     session.rewind(to=2)
     catalog = len(log_of(session).read(services_of(session).publisher.position).payload)  # type: ignore[arg-type]
     assert log_of(session).head.offset - before < catalog + 200
-    assert {p.name for p in folder.glob("layers/*")} <= there
+    assert {p.name for p in folder.glob("layers/*")} <= files
 
 
-# -- who else is told ------------------------------------------------------------------------------
+# -- readers, listeners and frontiers --------------------------------------------------------------
 
 
-def test_who_follows_begins_again(session: Session, folder: Path, was: Any) -> None:
+def test_reader_follows_a_rewind(session: Session, folder: Path, by_epoch: Any) -> None:
     with nosync_nb.open(folder, mode="r") as reader:
-        assert rows(reader) == was[12]
+        assert rows(reader) == by_epoch[12]
         session.rewind(to=6)
-        assert rows(reader) == was[6]
+        assert rows(reader) == by_epoch[6]
         assert reader.now == 6
         commit(session, 7)
-        assert rows(reader) == was[7]
+        assert rows(reader) == by_epoch[7]
+        with pytest.raises(FencedError, match="open for reading"):
+            reader.rewind(to=3)
 
 
-def test_inspectors_are_told_what_takes_a_collection_back(session: Session, was: Any) -> None:
-    held = dict.fromkeys(was[12]["labels"], 1)
-    heard = []
+def test_inspectors_get_the_changes_that_undo_epochs(session: Session, by_epoch: Any) -> None:
+    counts = dict.fromkeys(by_epoch[12]["labels"], 1)
+    inspected = []
 
     def hear(epoch: int, changes: pa.Table) -> None:
-        heard.append(epoch)
+        inspected.append(epoch)
         for *row, diff in zip(*changes.to_pydict().values(), strict=True):
-            held[tuple(row)] = held.get(tuple(row), 0) + diff
+            counts[tuple(row)] = counts.get(tuple(row), 0) + diff
 
     session["labels"].inspect(hear)
     epochs: list[int] = []
     stop = session.subscribe(epochs.append)
     session.rewind(to=6)
-    assert sorted(row for row, count in held.items() if count) == was[6]["labels"]
-    assert (heard, epochs) == ([6], [6])
+    assert sorted(row for row, count in counts.items() if count) == by_epoch[6]["labels"]
+    assert (inspected, epochs) == ([6], [6])
     stop()
 
 
-def test_readers_of_before_go_on_with_what_they_have(session: Session, was: Any) -> None:
-    seen = snapshot_of(session)
+def test_snapshot_from_before_a_rewind_stays_readable(session: Session, by_epoch: Any) -> None:
+    snapshot = snapshot_of(session)
     epochs = session.epochs()
     session.rewind(to=3)
     commit(session, 4)
-    checkpointed(session)
+    take_checkpoint(session)
     gc.collect()
-    number = seen.graph.named["edges"].log
+    number = snapshot.graph.named["edges"].log
     assert number is not None
-    assert sum(len(b) for b in seen.history.state(number, 12)) > 0
+    assert sum(len(b) for b in snapshot.history.state(number, 12)) > 0
     assert [e.number for e in epochs][-1] == 12
     assert epochs[12].committed_at is not None
 
 
-def test_what_is_on_disk_follows_epochs_that_fall(session: Session) -> None:
+def test_disk_frontier_falls_with_a_rewind(session: Session) -> None:
     services_of(session).commits.sync("disk")
     assert session.frontiers["edges"].disk == 12
     session.rewind(to=6)
@@ -311,50 +296,42 @@ def test_what_is_on_disk_follows_epochs_that_fall(session: Session) -> None:
     assert session.frontiers["edges"].disk == 7
 
 
-def test_epochs_that_are_left_are_not_told_as_lost(session: Session, folder: Path) -> None:
-    session.rewind(to=6)
-    commit(session, 7)
-    with nosync_nb.open(folder, takeover=True) as opened:
-        assert opened.recovery.lost == []
-        assert opened.now == 7
-
-
-# -- what is refused -------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("to", [13, -1, 10**20, "no such label", True, 1.5])
-def test_an_epoch_that_is_none_is_refused(session: Session, to: Any, was: Any) -> None:
+def test_rewind_to_no_epoch_is_refused(session: Session, to: Any, by_epoch: Any) -> None:
     with pytest.raises(TimeError) as caught:
         session.rewind(to=to)
     assert caught.value.__notes__
-    assert rows(session) == was[12]
+    assert rows(session) == by_epoch[12]
+    assert not session.branches
 
 
-def test_an_epoch_that_was_let_go_is_refused_with_those_that_are_near(
-    session: Session, was: Any
+def test_rewind_to_thinned_epoch_names_the_nearest_retained_ones(
+    session: Session, by_epoch: Any
 ) -> None:
     while session.now < 60:
         commit(session, session.now + 1)
     session.retain = 2
     for _ in range(2):
-        checkpointed(session)
-    there = [epoch.number for epoch in session.epochs()]
-    gone = next(each for each in range(there[0], 60) if each not in there)
+        take_checkpoint(session)
+    retained = [epoch.number for epoch in session.epochs()]
+    gone = next(each for each in range(retained[0], 60) if each not in retained)
     before, branches, head = rows(session), session.branches, log_of(session).head
     with pytest.raises(TimeError, match=f"epoch {gone}") as caught:
         session.rewind(to=gone)
-    near = max(each for each in there if each < gone), min(each for each in there if each > gone)
+    near = (
+        max(each for each in retained if each < gone),
+        min(each for each in retained if each > gone),
+    )
     for each in near:
         assert str(each) in str(caught.value.hint)
-    assert (rows(session), session.branches, log_of(session).head) == (
-        before,
-        branches,
-        head,
-    )
+    assert (rows(session), session.branches, log_of(session).head) == (before, branches, head)
     assert session.rewind(to=near[1]).epoch == near[1]
 
 
-def test_rows_that_wait_keep_the_session_where_it_is(session: Session) -> None:
+def test_rewind_with_pending_rows_is_refused(session: Session) -> None:
     session.inputs["edges"].insert([(1, 1), (2, 2)])
     with pytest.raises(StageError, match="2 changes of edges are pending") as caught:
         session.rewind(to=3)
@@ -364,7 +341,7 @@ def test_rows_that_wait_keep_the_session_where_it_is(session: Session) -> None:
     assert session.rewind(to=3).epoch == 3
 
 
-def test_it_is_refused_in_a_transaction(session: Session) -> None:
+def test_rewind_in_a_transaction_is_refused(session: Session) -> None:
     with session.epoch(), pytest.raises(StageError, match="inside a transaction"):
         session.rewind(to=3)
     transaction = session.begin(None)
@@ -375,7 +352,7 @@ def test_it_is_refused_in_a_transaction(session: Session) -> None:
     assert session.rewind(to=3).epoch == 3
 
 
-def test_it_is_refused_in_a_stages_function(session: Session) -> None:
+def test_rewind_in_a_stage_function_is_refused(session: Session) -> None:
     def meddle(row: Any) -> Any:
         session.rewind(to=3)
         return row
@@ -386,27 +363,21 @@ def test_it_is_refused_in_a_stages_function(session: Session) -> None:
     assert session.now == 12
 
 
-def test_a_reader_cannot_go_back(session: Session, folder: Path) -> None:
-    with (
-        nosync_nb.open(folder, mode="r") as reader,
-        pytest.raises(FencedError, match="open for reading"),
-    ):
-        reader.rewind(to=3)
-
-
-def test_who_was_fenced_cannot_go_back(session: Session, folder: Path, was: Any) -> None:
+def test_rewind_of_a_fenced_session_is_refused(
+    session: Session, folder: Path, by_epoch: Any
+) -> None:
     with nosync_nb.open(folder, takeover=True) as owner:
         with pytest.raises(FencedError):
             session.rewind(to=3)
         assert session.now == 12
-        assert rows(owner) == was[12]
+        assert rows(owner) == by_epoch[12]
 
 
-def test_a_stage_that_cannot_be_computed_then_keeps_the_session_where_it_is(
-    session: Session, was: Any
+def test_failing_recomputation_leaves_the_session_unchanged(
+    session: Session, by_epoch: Any
 ) -> None:
     def picky(row: Any) -> Any:
-        if row.dst == 12:  # it was there from epoch 2 on, until it was removed
+        if row.dst == 12:  # in the input from epoch 2 until it was removed
             raise ValueError("not this one")
         return row
 
@@ -420,24 +391,22 @@ def test_a_stage_that_cannot_be_computed_then_keeps_the_session_where_it_is(
     assert session.rewind(to=1).computed == ("picked",)
 
 
-def test_a_stage_that_stopped_and_of_which_a_rewind_left_nothing_points_to_no_epoch(
-    tmp_path: Path,
-) -> None:
-    with nosync_nb.open(tmp_path / "stopped") as made:
-        rows = made.input("rows", "k int, v int")
+def test_stale_stage_without_epochs_names_no_epoch_after_rewind(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "stopped") as session:
+        rows = session.input("rows", "k int, v int")
         for i in range(1, 6):
             rows.insert([(i % 2, i)])
-            made.commit()
-        made.stage("narrow", rows.select("k", "v"))
-        made.stage("sums", made["narrow"].group_by("k").agg(total="sum(v)"))
+            session.commit()
+        session.stage("narrow", rows.select("k", "v"))
+        session.stage("sums", session["narrow"].group_by("k").agg(total="sum(v)"))
         rows.insert([(0, 9)])
-        made.commit()
-        made.stage("narrow", rows.select("k"))
-        made.rewind(to=2)
-        assert made["sums"].history() == []
-        made.inputs["rows"].insert([(1, 1)])
-        made.commit()
+        session.commit()
+        session.stage("narrow", rows.select("k"))
+        session.rewind(to=2)
+        assert session["sums"].history() == []
+        session.inputs["rows"].insert([(1, 1)])
+        session.commit()
         for epoch in (1, 2, 3):
-            with pytest.raises(TimeError, match="stale since epoch 2") as told:
-                made["sums"].rows(at=epoch)
-            assert told.value.hint == "run the cell that defines it"
+            with pytest.raises(TimeError, match="stale since epoch 2") as raised:
+                session["sums"].rows(at=epoch)
+            assert raised.value.hint == "run the cell that defines it"

@@ -23,22 +23,22 @@ from nosync_nb.store.log import Log
 NAMES = ("edges", "counts", "pairs")
 
 pytestmark = [
-    pytest.mark.usefixtures("small"),
+    pytest.mark.usefixtures("single_threaded"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing happens in other threads."""
+def single_threaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Runs nothing in other threads."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
     monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
 
 
 @pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Files], Session]:
-    """Opens the log of the test on another disk, from whoever had it."""
+def open_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Files], Session]:
+    """Opens the log of the test on another disk, and takes it over."""
     return opener(monkeypatch, tmp_path / "log", left=True)
 
 
@@ -52,7 +52,7 @@ def contents(session: Session, at: int | None = None) -> dict[str, list[Any]]:
     return {name: sorted(session[name].rows(at=at)) for name in NAMES}
 
 
-def prepared(session: Session) -> None:
+def prepare_log(session: Session) -> None:
     edges = session.input("edges", "src long, dst long")
     session.stage("counts", edges.group_by("src").agg(n="count(*)", most="max(dst)"))
     session.stage("pairs", edges.filter("src > 0").distinct())
@@ -63,71 +63,73 @@ def prepared(session: Session) -> None:
         commit(session)
 
 
-def check(
+def check_all_or_nothing(
     session: Session, now: int, was: dict[str, list[Any]], then: dict[str, list[Any]], where: Any
 ) -> bool:
-    """Whether the session has gone back by two epochs, if all of it is as if it had, or had not."""
-    gone = session.now != now
-    assert session.now == (now - 2 if gone else now), where
-    assert contents(session) == (then if gone else was), where
+    """Returns True if the session was rewound by two epochs, and checks all or nothing."""
+    rewound = session.now != now
+    assert session.now == (now - 2 if rewound else now), where
+    assert contents(session) == (then if rewound else was), where
     assert session.epochs()[-1].label == f"epoch {session.now}", where
-    assert services_of(session).publisher.ledger.labelled(f"epoch {now}") == (None if gone else now)
-    assert len(session.branches) == gone, where
+    assert services_of(session).publisher.ledger.labelled(f"epoch {now}") == (
+        None if rewound else now
+    )
+    assert len(session.branches) == rewound, where
     for branch in session.branches.values():
         with nosync_nb.open(branch.path) as left:
             assert (left.now, contents(left)) == (now, was), where
         session.drop_branch(branch.name)
-    return gone
+    return rewound
 
 
 @pytest.mark.parametrize("phase", ["before", "inside", "after"])
-def test_a_process_that_dies_has_gone_back_or_has_not(
-    on: Callable[[Files], Session], tmp_path: Path, phase: Phase
+def test_crash_in_rewind_leaves_all_or_nothing(
+    open_on: Callable[[Files], Session], tmp_path: Path, phase: Phase
 ) -> None:
-    session = on(HastyFiles())
-    prepared(session)
+    session = open_on(HastyFiles())
+    prepare_log(session)
     session.close()
     disk = FaultyFiles()
-    session = on(disk)
+    session = open_on(disk)
     before = len(disk.steps)
     session.rewind(to=5)
     steps = len(disk.steps) - before
     assert steps > 20
     session.drop_branch("before-rewind-1")
     session.close()
-    went = died = 0
+    rewinds = crashes = 0
     for at in range(1, steps + 1):
-        with on(HastyFiles()) as session:
+        with open_on(HastyFiles()) as session:
             while session.now < 7:
                 commit(session)
         disk = FaultyFiles(seed=at)
-        session = on(disk)
+        session = open_on(disk)
         was, then = contents(session), contents(session, 5)
         disk.crash_in(at, phase)
         try:
             session.rewind(to=5)
         except Crash:
-            died += 1
+            crashes += 1
         disk.go_on()
-        with on(HastyFiles()) as again:
-            gone = check(again, 7, was, then, at)
-            went += gone
+        with open_on(HastyFiles()) as again:
+            rewound = check_all_or_nothing(again, 7, was, then, at)
+            rewinds += rewound
             commit(again)
-            assert contents(again)["edges"][-1] or gone
+            assert contents(again)["edges"][-1] or rewound
         assert os.listdir(tmp_path / "log" / "branches") == [], at
-        with on(HastyFiles()) as again:
+        with open_on(HastyFiles()) as again:
             again.rewind(to=again.now - 1)
             again.drop_branch(next(iter(again.branches)))
-    assert 0 < went < died + 1
-    assert died > steps // 2  # later ones have fewer files to bring along
+    assert 0 < rewinds < crashes + 1
+    assert crashes > steps // 2  # later ones have fewer files to bring along
 
 
-def test_a_disk_that_fails_leaves_the_session_where_it_is_or_says_that_it_has_gone_back(
-    on: Callable[[Files], Session], tmp_path: Path
+def test_disk_error_in_rewind_leaves_all_or_nothing_and_reports_it(
+    open_on: Callable[[Files], Session], tmp_path: Path
 ) -> None:
     disk = FaultyFiles()
-    session = on(disk)
-    prepared(session)
+    session = open_on(disk)
+    prepare_log(session)
     was, then = contents(session), contents(session, 5)
     before = len(disk.steps)
     session.rewind(to=5)
@@ -145,44 +147,44 @@ def test_a_disk_that_fails_leaves_the_session_where_it_is_or_says_that_it_has_go
             stands = any("has been rewound" in note for note in error.__notes__)
             assert stands == (session.now == 5), at
         disk.go_on()
-        check(session, 7, was, then, at)
+        check_all_or_nothing(session, 7, was, then, at)
         assert os.listdir(tmp_path / "log" / "branches") == [], at
     assert 0 < refused <= steps
     while session.now < 7:
         commit(session)
     session.close()
-    with on(HastyFiles()) as again:
+    with open_on(HastyFiles()) as again:
         assert contents(again) == was
 
 
 @pytest.mark.parametrize("phase", ["before", "after"])
-def test_power_that_fails_leaves_it_before_or_after(
-    on: Callable[[Files], Session], tmp_path: Path, phase: Phase
+def test_power_loss_in_rewind_leaves_all_or_nothing(
+    open_on: Callable[[Files], Session], tmp_path: Path, phase: Phase
 ) -> None:
-    log, kept = tmp_path / "log", tmp_path / "kept"
-    with on(Files()) as session:
-        prepared(session)
+    log, saved = tmp_path / "log", tmp_path / "kept"
+    with open_on(Files()) as session:
+        prepare_log(session)
         was, then = contents(session), contents(session, 5)
-    log.rename(kept)
+    log.rename(saved)
     found: set[int] = set()
     for at in itertools.count(1):
-        shutil.copytree(kept, log)
+        shutil.copytree(saved, log)
         disk = FaultyFiles(seed=at)
-        session = on(disk)
+        session = open_on(disk)
         disk.crash_in(at, phase)
-        told = False
+        returned = False
         try:
             session.rewind(to=5)
-            told = True
+            returned = True
         except Crash:
             pass
         disk.lose_power(str(log))
-        with on(HastyFiles()) as again:
+        with open_on(HastyFiles()) as again:
             found.add(again.now)
-            assert again.now == 5 or not told, at
-            check(again, 7, was, then, at)
+            assert again.now == 5 or not returned, at
+            check_all_or_nothing(again, 7, was, then, at)
             commit(again)
         shutil.rmtree(log)
-        if told:
+        if returned:
             break
     assert found == {5, 7}

@@ -32,14 +32,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The worker does nothing: tests merge and make checkpoints."""
+def no_background_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Disables the background worker: the tests merge and take checkpoints themselves."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     monkeypatch.setattr(BackgroundWorker, "submit", lambda *_, **__: False)
     monkeypatch.setattr(store, "SPILL_BYTES", 1 << 12)
 
 
-def defined(folder: Path) -> Session:
+def define_stages(folder: Path) -> Session:
     session = nosync_nb.open(folder)
     edges = session.input("edges", "src long, dst long")
     names = session.input("names", "dst long, name string", key="dst")
@@ -53,7 +53,7 @@ def defined(folder: Path) -> Session:
 
 
 def commit(session: Session) -> None:
-    """The next epoch: what it does depends on its number alone."""
+    """Commits the next epoch; its changes depend on its number alone."""
     i = session.now + 1
     session.inputs["edges"].insert([(i % 50, 100 + i), (3, i % 40)])
     session.inputs["edges"].remove([(i % 50, i % 40 if i % 2 else i % 50 % 40)])
@@ -61,8 +61,8 @@ def commit(session: Session) -> None:
     session.commit()
 
 
-def settled(session: Session) -> None:
-    """All is merged that may be, and a checkpoint made of it."""
+def merge_and_checkpoint(session: Session) -> None:
+    """Merges all traces and takes a checkpoint."""
     for number in list(traces_of(session)):
         merge_trace(session, number)
     checkpoint_now(session)
@@ -72,37 +72,35 @@ def contents(session: Session, at: int | None = None) -> dict[str, list[Any]]:
     return {name: sorted(session[name].rows(at=at)) for name in NAMES}
 
 
-def gone_on(session: Session, was: dict[int, dict[str, list[Any]]]) -> None:
-    """Commits all epochs again that there were, each as it was the first time."""
-    assert contents(session) == was[session.now]
-    for epoch in range(session.now + 1, max(was) + 1):
+def check_later_epochs(session: Session, by_epoch: dict[int, dict[str, list[Any]]]) -> None:
+    """Commits all undone epochs again, and compares each with the first time."""
+    assert contents(session) == by_epoch[session.now]
+    for epoch in range(session.now + 1, max(by_epoch) + 1):
         commit(session)
-        assert contents(session) == was[epoch], epoch
+        assert contents(session) == by_epoch[epoch], epoch
 
 
 @pytest.fixture
-def was() -> dict[int, dict[str, list[Any]]]:
+def by_epoch() -> dict[int, dict[str, list[Any]]]:
     return {}
 
 
 @pytest.fixture
-def log(tmp_path: Path, was: dict[int, dict[str, list[Any]]]) -> Path:
-    """A log of 25 epochs whose checkpoint is of the last but two, closed."""
-    with defined(tmp_path / "log") as session:
+def log(tmp_path: Path, by_epoch: dict[int, dict[str, list[Any]]]) -> Path:
+    """A closed log of 25 epochs with checkpoints at epochs 9 and 23."""
+    with define_stages(tmp_path / "log") as session:
         for _ in range(24):
-            was[session.now] = contents(session)
+            by_epoch[session.now] = contents(session)
             if session.now in (9, 23):
-                settled(session)
+                merge_and_checkpoint(session)
             commit(session)
-        was[session.now] = contents(session)
+        by_epoch[session.now] = contents(session)
     return tmp_path / "log"
 
 
 @pytest.mark.parametrize("to", [24, 22, 10, 2])
-def test_the_first_epoch_after_it_touches_what_it_touched_the_first_time(
-    tmp_path: Path, to: int
-) -> None:
-    with defined(tmp_path / "log") as session:
+def test_first_epoch_after_rewind_touches_as_many_rows_as_before(tmp_path: Path, to: int) -> None:
+    with define_stages(tmp_path / "log") as session:
         touched: dict[int, int] = {}
 
         def counted() -> int:
@@ -113,31 +111,31 @@ def test_the_first_epoch_after_it_touches_what_it_touched_the_first_time(
         while session.now < 25:
             touched[session.now + 1] = counted()
             if session.now % 9 == 0:
-                settled(session)
+                merge_and_checkpoint(session)
         assert session.rewind(to=to).remade == ()
         again = counted()
         assert again <= 2 * touched[to + 1]
-        assert again < ROWS / 10, "to make it anew touches every row"
+        assert again < ROWS / 10, "a recomputation touches every row"
 
 
 @pytest.mark.parametrize("to", [24, 20, 11, 5, 2])
-def test_who_opens_the_log_needs_no_frame_before_its_checkpoint(
-    log: Path, was: dict[int, dict[str, list[Any]]], to: int
+def test_opening_after_rewind_needs_no_frame_before_its_checkpoint(
+    log: Path, by_epoch: dict[int, dict[str, list[Any]]], to: int
 ) -> None:
     with nosync_nb.open(log) as session:
         assert session.rewind(to=to).remade == ()
         with nosync_nb.open(log, takeover=True) as opened:
             assert log_of(opened).checkpoint_seq > 0
-            assert contents(opened) == was[to]
+            assert contents(opened) == by_epoch[to]
             before = opened.stats["touched"]
             commit(opened)
             assert opened.stats["touched"] - before < ROWS / 10
-            gone_on(opened, was)
+            check_later_epochs(opened, by_epoch)
             assert opened.verify().whole
 
 
-def trimmed(folder: Path) -> int:
-    """Deletes the segments of a log before its newest checkpoint; returns how many."""
+def delete_old_segments(folder: Path) -> int:
+    """Deletes the segments before the newest checkpoint of a log; returns their number."""
     names = Files().names(str(folder))
     marks = [
         checkpoint.mark_of((folder / name).read_bytes())
@@ -147,86 +145,89 @@ def trimmed(folder: Path) -> int:
     assert newest is not None
     assert oldest is not None
     live = segments.linked_segments(Files(), str(folder), names, since=oldest.offset).live
-    gone = [one for one, after in pairwise(live) if after.start.offset <= newest.offset]
-    for each in gone:
+    old = [one for one, after in pairwise(live) if after.start.offset <= newest.offset]
+    for each in old:
         (folder / each.name).unlink()
-    return len(gone)
+    return len(old)
 
 
-def checkpointed(session: Session, was: dict[int, dict[str, list[Any]]]) -> None:
-    """Commits 32 epochs, with a checkpoint after each tenth; `was` tells what they were."""
+def commit_with_checkpoints(session: Session, by_epoch: dict[int, dict[str, list[Any]]]) -> None:
+    """Commits 32 epochs with a checkpoint after each tenth, and records them in `by_epoch`."""
     while session.now < 32:
-        was[session.now] = contents(session)
+        by_epoch[session.now] = contents(session)
         if session.now in (10, 20, 30):
-            settled(session)
+            merge_and_checkpoint(session)
         commit(session)
-    was[session.now] = contents(session)
+    by_epoch[session.now] = contents(session)
 
 
 @pytest.mark.parametrize("to", [28, 24, 21])
-def test_frames_that_were_trimmed_since_are_not_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: dict[int, dict[str, list[Any]]], to: int
+def test_opening_after_rewind_needs_no_trimmed_frames(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by_epoch: dict[int, dict[str, list[Any]]],
+    to: int,
 ) -> None:
     for place in (segments, writer):
         monkeypatch.setattr(place, "SEGMENT_BYTES_MAX", 1 << 10)
-    with defined(tmp_path / "log") as session:
-        checkpointed(session, was)
+    with define_stages(tmp_path / "log") as session:
+        commit_with_checkpoints(session, by_epoch)
         assert session.rewind(to=to).remade == ()
         shutil.copytree(tmp_path / "log", tmp_path / "copy")
-        assert trimmed(tmp_path / "copy")
+        assert delete_old_segments(tmp_path / "copy")
         with nosync_nb.open(tmp_path / "copy", takeover=True) as opened:
-            gone_on(opened, was)
+            check_later_epochs(opened, by_epoch)
 
 
-def test_going_back_again_and_again_is_one_way_back(
-    log: Path, was: dict[int, dict[str, list[Any]]]
+def test_repeated_rewinds_equal_one_rewind(
+    log: Path, by_epoch: dict[int, dict[str, list[Any]]]
 ) -> None:
     with nosync_nb.open(log) as session:
         for to, more in ((20, 2), (18, 3), (21, 0), (15, 4), (19, 1), (12, 0), (6, 0)):
             assert session.rewind(to=to).remade == (), to
             for _ in range(more):
                 commit(session)
-            assert contents(session) == was[to + more]
+            assert contents(session) == by_epoch[to + more]
         shutil.copytree(log, log.parent / "copy")
-        gone_on(session, was)
+        check_later_epochs(session, by_epoch)
     with nosync_nb.open(log.parent / "copy", takeover=True) as opened:
-        gone_on(opened, was)
+        check_later_epochs(opened, by_epoch)
         assert opened.verify().whole
 
 
-def test_merges_and_checkpoints_between_make_no_other_of_it(
-    log: Path, was: dict[int, dict[str, list[Any]]]
+def test_rewinds_between_merges_and_checkpoints(
+    log: Path, by_epoch: dict[int, dict[str, list[Any]]]
 ) -> None:
     with nosync_nb.open(log) as session:
         session.rewind(to=20)
         for _ in range(2):
             commit(session)
-        settled(session)
+        merge_and_checkpoint(session)
         assert session.rewind(to=17).remade == ()
         with nosync_nb.open(log, takeover=True) as opened:
             assert opened.rewind(to=14).remade == ()
-            settled(opened)
+            merge_and_checkpoint(opened)
             with nosync_nb.open(log, takeover=True) as again:
-                gone_on(again, was)
+                check_later_epochs(again, by_epoch)
 
 
-def test_where_much_would_be_taken_back_operators_run_again(
-    log: Path, was: dict[int, dict[str, list[Any]]], monkeypatch: pytest.MonkeyPatch
+def test_rewind_of_large_changes_reruns_operators(
+    log: Path, by_epoch: dict[int, dict[str, list[Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rewind, "UNDONE_BYTES", 100)
     with nosync_nb.open(log) as session:
         before = log_of(session).head.offset
-        told = session.rewind(to=12)
-        assert told.remade
+        rewound = session.rewind(to=12)
+        assert rewound.remade
         position = services_of(session).publisher.position
         assert position is not None
         payload = log_of(session).read(position).payload
         assert log_of(session).head.offset - before < len(payload) + 200
         with nosync_nb.open(log, takeover=True) as opened:
-            gone_on(opened, was)
+            check_later_epochs(opened, by_epoch)
 
 
-def test_the_frame_grows_with_what_is_taken_back_not_with_what_is_held(log: Path) -> None:
+def test_rewind_frame_grows_with_undone_changes_not_with_state(log: Path) -> None:
     with nosync_nb.open(log) as session:
         before = log_of(session).head.offset
         session.rewind(to=24)
@@ -239,9 +240,9 @@ def test_the_frame_grows_with_what_is_taken_back_not_with_what_is_held(log: Path
 
 
 @pytest.mark.parametrize("phase", ["before", "inside", "after"])
-def test_a_process_that_dies_has_gone_behind_the_checkpoint_or_has_not(
+def test_crash_in_rewind_behind_a_checkpoint_leaves_all_or_nothing(
     log: Path,
-    was: dict[int, dict[str, list[Any]]],
+    by_epoch: dict[int, dict[str, list[Any]]],
     monkeypatch: pytest.MonkeyPatch,
     phase: Phase,
 ) -> None:
@@ -270,10 +271,12 @@ def test_a_process_that_dies_has_gone_behind_the_checkpoint_or_has_not(
             disk.go_on()
             with on(HastyFiles(), folder) as again:
                 assert again.now in (21, 25), at
-                assert contents(again) == was[again.now], at
+                assert contents(again) == by_epoch[again.now], at
                 gone.add(again.now)
                 commit(again)
-                assert contents(again)["counts"] == was.get(again.now, contents(again))["counts"]
+                assert (
+                    contents(again)["counts"] == by_epoch.get(again.now, contents(again))["counts"]
+                )
             shutil.rmtree(folder)
 
     gone: set[int] = set()
@@ -284,7 +287,7 @@ def test_a_process_that_dies_has_gone_behind_the_checkpoint_or_has_not(
     assert gone == {21, 25}
 
 
-def test_a_stage_of_which_a_rewind_left_nothing_stops_no_definition(tmp_path: Path) -> None:
+def test_stage_without_epochs_after_rewind_can_be_redefined(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         data = session.input("data", "k int, v int")
         for epoch in range(1, 6):
@@ -302,38 +305,36 @@ def test_a_stage_of_which_a_rewind_left_nothing_stops_no_definition(tmp_path: Pa
 
 
 @pytest.mark.parametrize("to", [2, 3])
-def test_epochs_that_cancel_out_are_gone_back_to_behind_a_checkpoint(
-    tmp_path: Path, to: int
-) -> None:
+def test_rewind_to_epochs_that_cancel_out_behind_a_checkpoint(tmp_path: Path, to: int) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         names = session.input("names", "k int, name string", key="k")
         names.upsert([(k, "a") for k in range(ROWS)])
         session.stage("some", names.filter("k < 3").distinct())
         session.commit()
-        settled(session)
+        merge_and_checkpoint(session)
         for name in "bca":
             names.upsert([(1, name)])
             session.commit()
-        settled(session)
-    was = [(0, "a"), (1, " abc"[to]), (2, "a")]
+        merge_and_checkpoint(session)
+    expected = [(0, "a"), (1, " abc"[to]), (2, "a")]
     with nosync_nb.open(tmp_path / "log") as session:
         with session.branch("then", at=to) as branch:
-            assert sorted(branch["some"].rows()) == was
-            assert sorted(branch["names"].rows(limit=3)) == was
+            assert sorted(branch["some"].rows()) == expected
+            assert sorted(branch["names"].rows(limit=3)) == expected
         session.rewind(to=to)
-        assert sorted(session["some"].rows()) == was
+        assert sorted(session["some"].rows()) == expected
     with nosync_nb.open(tmp_path / "log") as session:
-        assert sorted(session["some"].rows()) == was
-        assert sorted(session["names"].rows(limit=3)) == was
+        assert sorted(session["some"].rows()) == expected
+        assert sorted(session["names"].rows(limit=3)) == expected
         session.inputs["names"].upsert([(1, "z")])
         session.commit()
         assert sorted(session["some"].rows()) == [(0, "a"), (1, "z"), (2, "a")]
 
 
-def test_frames_that_say_nothing_of_an_epoch_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: dict[int, dict[str, list[Any]]]
+def test_rewind_reads_no_frames_that_lack_its_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_epoch: dict[int, dict[str, list[Any]]]
 ) -> None:
-    """Those that a rewind has left count up from where they begin, as far as they are kept."""
+    """Undone frames count from the epoch where they begin, as far as they are retained."""
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 1 << 10)
     monkeypatch.setattr(writer, "NEAR_FRAMES", 4)
     monkeypatch.setattr(segments, "NEAR_FRAMES", 4)
@@ -344,18 +345,18 @@ def test_frames_that_say_nothing_of_an_epoch_are_not_read(
         read.append(len(frames))
         return frames
 
-    with defined(tmp_path / "log") as session:
-        checkpointed(session, was)
+    with define_stages(tmp_path / "log") as session:
+        commit_with_checkpoints(session, by_epoch)
         monkeypatch.setattr(point_in_time, "retained_frames", counted)
         for to, told in ((31, True), (8, False), (8, False), (7, False), (6, False)):
             read.clear()
             session.rewind(to=to)
             assert bool(read) == told, to
-            assert contents(session) == was[to]
+            assert contents(session) == by_epoch[to]
         commit(session)
         commit(session)
         read.clear()
-        session.rewind(to=7)  # these frames are kept, although older ones are of later epochs
+        session.rewind(to=7)  # these frames are retained, although older ones have later epochs
         assert read
-        assert contents(session) == was[7]
-        gone_on(session, was)
+        assert contents(session) == by_epoch[7]
+        check_later_epochs(session, by_epoch)

@@ -22,7 +22,7 @@ def commit(session: Session) -> None:
     session.commit()
 
 
-def test_a_replica_holds_what_the_session_went_back_to(tmp_path: Path) -> None:
+def test_replica_follows_a_rewind_and_a_lost_log_is_restored(tmp_path: Path) -> None:
     folder, copy = tmp_path / "log", tmp_path / "copy"
     with nosync_nb.open(folder, replicas=[copy.as_uri()]) as session:
         data = session.input("data", "k int, v int")
@@ -34,7 +34,7 @@ def test_a_replica_holds_what_the_session_went_back_to(tmp_path: Path) -> None:
         (before,) = session.replicas.status()
         assert (before.epoch, before.state) == (8, "level")
         session.rewind(to=5)
-        # Whatever the copy has by now, it is not further than the session.
+        # Whatever the copy has received, it is not ahead of the session.
         assert session.replicas.status()[0].epoch <= 5
         assert session.recovery_frontier("disk") <= 5
         session.sync("replicas", timeout=WAIT_S)
@@ -46,7 +46,7 @@ def test_a_replica_holds_what_the_session_went_back_to(tmp_path: Path) -> None:
         now = sorted(session["sums"].rows())
         verified = session.verify()
         assert not verified.damage
-        # The checkpoint that a rewind asks for, and its pack, may still be on the way.
+        # The checkpoint that a rewind requests, and its pack, may not be shipped yet.
         (held,) = verified.replicas
         assert (held.state in ("level", "behind"), held.damage) == (True, ())
     shutil.rmtree(folder)

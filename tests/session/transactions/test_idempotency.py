@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +36,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Session]]:
-    """Opens the log of the test as after a crash; every session is closed at the end."""
-    sessions: list[Session] = []
-
-    def open_() -> Session:
-        sessions.append(nosync_nb.open(tmp_path / "log", takeover=True))
-        return sessions[-1]
-
-    yield open_
-    for session in reversed(sessions):
-        session.close()
+def opened(opened: Callable[..., Session]) -> Callable[..., Session]:
+    """Opens the log as after a crash."""
+    return partial(opened, takeover=True)
 
 
-def told(act: Callable[[], Any]) -> list[str]:
+def warnings_of(act: Callable[[], Any]) -> list[str]:
     """The warnings of an act."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -56,7 +49,7 @@ def told(act: Callable[[], Any]) -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
-def test_an_insert_of_before_a_kill_is_warned_of(tmp_path: Path) -> None:
+def test_insert_repeated_after_a_kill_warns(tmp_path: Path) -> None:
     log = tmp_path / "log"
     run = subprocess.run([sys.executable, "-c", PROGRAM, str(log), repr(LOADS)], timeout=60)
     assert run.returncode == -signal.SIGKILL
@@ -74,7 +67,7 @@ def test_an_insert_of_before_a_kill_is_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["in frames", "in a checkpoint"])
-def test_the_form_and_the_order_of_rows_do_not_matter(
+def test_repeated_insert_is_found_in_any_form_and_order(
     opened: Callable[..., Session], packed: bool
 ) -> None:
     session = opened()
@@ -85,11 +78,11 @@ def test_the_form_and_the_order_of_rows_do_not_matter(
         checkpoint_now(session)
     session = opened()
     again = pa.table({"name": ["a", "a", None], "x": [1, 1, 2]})
-    assert len(told(lambda: session["events"].insert(again))) == 1
+    assert len(warnings_of(lambda: session["events"].insert(again))) == 1
 
 
-def filed(opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> Session:
-    """A session whose load lies in files."""
+def session_with_files(opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session whose load is in files."""
     monkeypatch.setattr("nosync_nb.store.store.SPILL_ROWS", 16)
     session = opened()
     session.input("events", "x bigint, name string").insert(LOADS[2])
@@ -97,16 +90,16 @@ def filed(opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> Se
     return session
 
 
-def test_rows_in_files_are_compared(
+def test_repeated_insert_of_rows_in_files_warns(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = filed(opened, monkeypatch)
+    session = session_with_files(opened, monkeypatch)
     assert list((Path(session.path) / "layers").glob("*.arrow"))
     session = opened()
-    assert len(told(lambda: session["events"].insert(LOADS[2]))) == 1
+    assert len(warnings_of(lambda: session["events"].insert(LOADS[2]))) == 1
 
 
-def test_calls_that_made_one_epoch_are_compared_together(opened: Callable[..., Session]) -> None:
+def test_calls_of_one_epoch_are_compared_together(opened: Callable[..., Session]) -> None:
     session = opened()
     events = session.input("events", "x bigint, name string")
     for x in range(5):
@@ -114,8 +107,8 @@ def test_calls_that_made_one_epoch_are_compared_together(opened: Callable[..., S
     session.commit()
     session = opened()
     events = session["events"]
-    assert told(lambda: [events.insert([(x, "one")]) for x in range(4)]) == []
-    (text,) = told(lambda: events.insert([(4, "one")]))
+    assert warnings_of(lambda: [events.insert([(x, "one")]) for x in range(4)]) == []
+    (text,) = warnings_of(lambda: events.insert([(4, "one")]))
     assert "the 5 rows to insert are those that epoch 1 inserted" in text
 
 
@@ -130,7 +123,7 @@ CLEARED: dict[str, Callable[[Any, Session], Any]] = {
 
 @pytest.mark.parametrize("filed_rows", [False, True], ids=["in frames", "in files"])
 @pytest.mark.parametrize("clear", CLEARED.values(), ids=list(CLEARED))
-def test_insert_of_rows_that_were_taken_away_is_not_warned_of(
+def test_insert_of_removed_rows_does_not_warn(
     opened: Callable[..., Session],
     monkeypatch: pytest.MonkeyPatch,
     clear: Callable[[Any, Session], Any],
@@ -145,10 +138,10 @@ def test_insert_of_rows_that_were_taken_away_is_not_warned_of(
     session = opened()
     events = session["events"]
     clear(events, session)
-    assert told(lambda: events.insert(rows)) == []
+    assert warnings_of(lambda: events.insert(rows)) == []
 
 
-def test_insert_of_rows_that_are_there_again_is_warned_of(opened: Callable[..., Session]) -> None:
+def test_insert_of_rows_present_again_warns(opened: Callable[..., Session]) -> None:
     session = opened()
     session.input("events", "x bigint, name string").insert(LOADS[2])
     session.commit()
@@ -157,10 +150,10 @@ def test_insert_of_rows_that_are_there_again_is_warned_of(opened: Callable[..., 
     events.clear()
     session.commit()
     events.set([*LOADS[2], (1000, "more")])
-    assert len(told(lambda: events.insert(LOADS[2]))) == 1
+    assert len(warnings_of(lambda: events.insert(LOADS[2]))) == 1
 
 
-def test_other_rows_and_repeatable_loads_are_not_warned_of(opened: Callable[..., Session]) -> None:
+def test_other_rows_and_idempotent_loads_do_not_warn(opened: Callable[..., Session]) -> None:
     session = opened()
     events = session.input("events", "x bigint, name string")
     people = session.input("people", "id bigint", key="id")
@@ -187,10 +180,10 @@ def test_other_rows_and_repeatable_loads_are_not_warned_of(opened: Callable[...,
             events.insert([(7, "day")])
         assert block.skipped
 
-    assert told(act) == []
+    assert warnings_of(act) == []
 
 
-def test_nothing_is_compared_without_a_restart(opened: Callable[..., Session]) -> None:
+def test_repetition_without_a_restart_does_not_warn(opened: Callable[..., Session]) -> None:
     session = opened()
     events = session.input("events", "x bigint, name string")
 
@@ -199,30 +192,30 @@ def test_nothing_is_compared_without_a_restart(opened: Callable[..., Session]) -
             events.insert(LOADS[0])
             session.commit()
 
-    assert told(act) == []
+    assert warnings_of(act) == []
 
 
-def test_an_epoch_is_told_of_once(opened: Callable[..., Session]) -> None:
+def test_repetition_of_an_epoch_warns_once(opened: Callable[..., Session]) -> None:
     session = opened()
     session.input("events", "x bigint, name string").insert(LOADS[1])
     session.commit()
     session = opened()
-    assert len(told(lambda: session["events"].insert(LOADS[1]))) == 1
+    assert len(warnings_of(lambda: session["events"].insert(LOADS[1]))) == 1
     session.discard()
-    assert told(lambda: session["events"].insert(LOADS[1])) == []
+    assert warnings_of(lambda: session["events"].insert(LOADS[1])) == []
 
 
-def test_an_input_of_the_same_name_is_another_one(opened: Callable[..., Session]) -> None:
+def test_new_input_of_the_same_name_does_not_warn(opened: Callable[..., Session]) -> None:
     session = opened()
     session.input("events", "x bigint, name string").insert(LOADS[0])
     session.commit()
     session = opened()
     session.drop("events")
     events = session.input("events", "x bigint, name string")
-    assert told(lambda: events.insert(LOADS[0])) == []
+    assert warnings_of(lambda: events.insert(LOADS[0])) == []
 
 
-def test_the_comparison_ends_some_epochs_after_the_restart(
+def test_comparison_ends_some_epochs_after_the_restart(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency, "EPOCHS_MAX", 2)
@@ -232,11 +225,11 @@ def test_the_comparison_ends_some_epochs_after_the_restart(
     session = opened()
     session.commit()
     session.commit()
-    assert told(lambda: session["events"].insert(LOADS[0])) == []
+    assert warnings_of(lambda: session["events"].insert(LOADS[0])) == []
     assert repeats_of(session) is None
 
 
-def test_the_first_and_the_last_of_many_epochs_are_compared(
+def test_first_and_last_epochs_are_compared(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency, "COMPARED_MAX", 3)
@@ -247,37 +240,37 @@ def test_the_first_and_the_last_of_many_epochs_are_compared(
         session.commit()
     session = opened()
     events = session["events"]
-    found = [x for x in range(10) if told(lambda x=x: events.insert([(x, "one")]))]  # type: ignore[misc]
+    found = [x for x in range(10) if warnings_of(lambda x=x: events.insert([(x, "one")]))]  # type: ignore[misc]
     assert found == [0, 1, 7, 8, 9]  # epoch 0 is one of the first three
 
 
-def test_a_few_rows_are_compared_with_no_load_that_lies_in_files(
+def test_small_insert_is_not_compared_with_loads_in_files(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = filed(opened, monkeypatch)
+    session = session_with_files(opened, monkeypatch)
     session["events"].insert(LOADS[0])
     session.commit()
-    looked: list[int] = []
+    read_epochs: list[int] = []
     read = History.changes
 
-    def watched(self: History, trace: int, after: int | None, upto: int) -> list[Batch]:
-        looked.append(upto)
+    def record_read(self: History, trace: int, after: int | None, upto: int) -> list[Batch]:
+        read_epochs.append(upto)
         return read(self, trace, after, upto)
 
     session = opened()
     with monkeypatch.context() as patch:
-        patch.setattr(History, "changes", watched)
-        assert len(told(lambda: session["events"].insert(LOADS[0]))) == 1
-        assert looked == []
+        patch.setattr(History, "changes", record_read)
+        assert len(warnings_of(lambda: session["events"].insert(LOADS[0]))) == 1
+        assert read_epochs == []
         session.discard()
-        assert told(lambda: session["events"].insert(LOADS[2][1:])) == []
-        assert looked == []
+        assert warnings_of(lambda: session["events"].insert(LOADS[2][1:])) == []
+        assert read_epochs == []
         session.discard()
-        assert len(told(lambda: session["events"].insert(LOADS[2]))) == 1
-        assert looked == [1]
+        assert len(warnings_of(lambda: session["events"].insert(LOADS[2]))) == 1
+        assert read_epochs == [1]
 
 
-def test_the_epochs_to_compare_with_are_read_in_a_few_steps(
+def test_epochs_to_compare_are_read_in_few_steps(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened()
@@ -291,17 +284,17 @@ def test_the_epochs_to_compare_with_are_read_in_a_few_steps(
     steps: list[tuple[int, int]] = []
     read = History.changes_by_epoch
 
-    def watched(self: History, trace: int, lower: int, upper: int) -> EpochReads:
+    def record_read(self: History, trace: int, lower: int, upper: int) -> EpochReads:
         steps.append((lower, upper))
         return read(self, trace, lower, upper)
 
     with monkeypatch.context() as patch:
-        patch.setattr(History, "changes_by_epoch", watched)
+        patch.setattr(History, "changes_by_epoch", record_read)
         patch.setattr(History, "changes", None)
-        found = [x for x in (0, 126, 127, 167, 168, 295) if told(_inserting(session, x))]
+        found = [x for x in (0, 126, 127, 167, 168, 295) if warnings_of(inserter(session, x))]
     assert found == [0, 126, 168, 295]  # epoch 0 is one of the first
     assert len(steps) == 2
 
 
-def _inserting(session: Session, x: int) -> Callable[[], Any]:
+def inserter(session: Session, x: int) -> Callable[[], Any]:
     return lambda: session["events"].insert([(x, "one")])

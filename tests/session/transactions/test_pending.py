@@ -1,44 +1,27 @@
-"""Pending changes: who sees them, before and after the commit."""
+"""Pending changes: visibility in other threads, counts, and reports."""
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
+from checks.sessions import in_thread
 from internals import notices_of, on_places, settle_background
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.errors import NegativeMultiplicityError, StageError
+from nosync_nb.errors import StageError
 from nosync_nb.operators import reduce
-
-
-def elsewhere(read: Callable[[], Any]) -> Any:
-    """What a read gives in another thread."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append(read())
-        except Exception as error:
-            found.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return found[0]
-
 
 # -- threads -----------------------------------------------------------------------------------
 
 
-def test_another_thread_reads_what_is_committed_while_rows_wait(session: Session) -> None:
+def test_another_thread_reads_committed_rows_while_rows_are_pending(session: Session) -> None:
     data = session.input("data", "n bigint")
     doubled = session.stage("doubled", data.select("n * 2 as n"))
     data.insert([(1,)])
@@ -52,17 +35,17 @@ def test_another_thread_reads_what_is_committed_while_rows_wait(session: Session
     with pytest.raises(StageError, match=r"^'doubled' depends on input 'data', which has 4"):
         doubled.count()
     unnamed = data.filter("n > 0")
-    assert elsewhere(data.count) == 1
-    assert elsewhere(data.rows) == elsewhere(lambda: data.rows(limit=3)) == [(1,)]
-    assert elsewhere(doubled.rows) == elsewhere(lambda: doubled.head(2)) == [(2,)]
-    assert elsewhere(unnamed.rows) == [(1,)]
+    assert in_thread(data.count) == 1
+    assert in_thread(data.rows) == in_thread(lambda: data.rows(limit=3)) == [(1,)]
+    assert in_thread(doubled.rows) == in_thread(lambda: doubled.head(2)) == [(2,)]
+    assert in_thread(unnamed.rows) == [(1,)]
     session.commit()
-    assert elsewhere(data.count) == data.count() == 5
+    assert in_thread(data.count) == data.count() == 5
 
 
-def test_who_inserts_is_told_that_its_rows_wait_whichever_thread_it_is(session: Session) -> None:
+def test_thread_that_inserts_cannot_read_its_pending_rows(session: Session) -> None:
     data = session.input("data", "n bigint")
-    other = elsewhere(lambda: (data.insert([(1,)]), data.count()))
+    other = in_thread(lambda: (data.insert([(1,)]), data.count()))
     assert isinstance(other, StageError)
     assert data.count() == 0
     data.insert([(2,)])
@@ -72,16 +55,16 @@ def test_who_inserts_is_told_that_its_rows_wait_whichever_thread_it_is(session: 
     assert data.count() == 0
 
 
-def test_a_transaction_that_is_committed_hides_nothing_afterwards(session: Session) -> None:
+def test_committed_transaction_hides_nothing(session: Session) -> None:
     data = session.input("data", "n bigint")
     transaction = session.begin()
     data.insert([(1,)])
-    assert elsewhere(data.count) == 0
+    assert in_thread(data.count) == 0
     transaction.commit()
-    assert data.count() == elsewhere(data.count) == 1
+    assert data.count() == in_thread(data.count) == 1
 
 
-# -- counts of what waits ----------------------------------------------------------------------
+# -- counts of pending rows --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,7 +76,7 @@ def test_a_transaction_that_is_committed_hides_nothing_afterwards(session: Sessi
         {"n": [1, 1, 2], "s": ["x", "x", "y"]},
     ],
 )
-def test_an_insert_counts_rows_with_their_copies(session: Session, rows: Any) -> None:
+def test_insert_counts_rows_with_copies(session: Session, rows: Any) -> None:
     data = session.input("data", "n bigint, s string")
     assert data.insert(rows) == 3
     assert session.pending["data"].rows == 3
@@ -105,9 +88,7 @@ def test_an_insert_counts_rows_with_their_copies(session: Session, rows: Any) ->
 
 
 @pytest.mark.spark
-def test_an_insert_of_a_data_frame_counts_rows_with_their_copies(
-    spark: Any, session: Session
-) -> None:
+def test_insert_of_a_spark_data_frame_counts_rows_with_copies(spark: Any, session: Session) -> None:
     frame = spark.createDataFrame([(1, "x"), (1, "x"), (2, "y")], "n bigint, s string")
     data = session.input("data", "n bigint, s string")
     assert data.insert(frame) == 3
@@ -123,46 +104,28 @@ def test_an_insert_of_a_data_frame_counts_rows_with_their_copies(
     assert keyed.rows() == [(1, "x"), (2, "y")]
 
 
-# -- rows removed that were not there ----------------------------------------------------------
-
-
-def test_removing_an_absent_row_is_reported_by_each_read(session: Session) -> None:
-    orders = session.input("orders", "id bigint, fruit string")
-    total = session.stage("total", orders.group_by().agg(n="count(*)"))
-    orders.insert([(1, "fig"), (2, "plum")])
-    session.commit()
-    orders.remove([(999999, "fig"), (2, "plum")])
-    assert session.commit() == 2
-    assert total.rows() == [(0,)]
-    assert orders.rows(at=1) == [(1, "fig"), (2, "plum")]
-    for read in (orders.rows, orders.count, orders.to_arrow, orders.filter("id > 0").rows):
-        with pytest.raises(NegativeMultiplicityError, match="999999") as error:
-            read()
-        assert "orders.insert([(999999, 'fig')])" in str(error.value.hint)
-    orders.insert([(999999, "fig")])
-    session.commit()
-    assert orders.rows() == [(1, "fig")]
+# -- removals of absent rows -------------------------------------------------------------------
 
 
 def test_commit_looks_up_no_removed_row(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     data = session.input("data", "n bigint")
     data.insert([(n,) for n in range(3000)])
     session.commit()
-    looked: list[int] = []
-    on_places(monkeypatch, looked.append)
+    lookups: list[int] = []
+    on_places(monkeypatch, lookups.append)
     for n in range(100):
         data.remove([(n,)])
         session.commit()
     settle_background(session)
-    assert not looked
+    assert not lookups
     assert data.count() == 2900
-    assert looked
+    assert lookups
 
 
 # -- loads with a key --------------------------------------------------------------------------
 
 
-def test_a_load_with_a_known_key_and_other_rows_is_told_and_not_done(tmp_path: Path) -> None:
+def test_load_with_a_known_key_and_other_rows_warns_and_does_nothing(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     with nosync_nb.open(path) as session:
         orders = session.input("orders", "id bigint, price double")
@@ -196,7 +159,7 @@ def test_a_load_with_a_known_key_and_other_rows_is_told_and_not_done(tmp_path: P
                 settle_background(session)
 
 
-def test_a_block_with_a_known_key_and_other_rows_is_told_and_not_done(session: Session) -> None:
+def test_block_with_a_known_key_and_other_rows_warns_and_does_nothing(session: Session) -> None:
     data = session.input("data", "n bigint")
     keyed = session.input("keyed", "n bigint, s string", key="n")
 
@@ -218,7 +181,7 @@ def test_a_block_with_a_known_key_and_other_rows_is_told_and_not_done(session: S
 # -- large groups ------------------------------------------------------------------------------
 
 
-def test_a_large_group_is_told_once_a_stage_whatever_its_size_becomes(
+def test_large_group_warns_once_for_each_stage(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reduce, "_LARGE_GROUP", 10)
@@ -238,12 +201,12 @@ def test_a_large_group_is_told_once_a_stage_whatever_its_size_becomes(
         session.stage("second", data.group_by("k").reduce(total, "n bigint"))
         data.insert([(1, 100)])
         session.commit()
-    told = [str(each.message) for each in caught if "reduce recomputes" in str(each.message)]
-    assert [text.partition(":")[0] for text in told] == ["stage 'first'", "stage 'second'"]
+    warned = [str(each.message) for each in caught if "reduce recomputes" in str(each.message)]
+    assert [text.partition(":")[0] for text in warned] == ["stage 'first'", "stage 'second'"]
     assert first.rows() == [(1, 190 + 10 + 100)]
 
 
-def test_a_group_is_large_beyond_the_bound_alone(
+def test_group_warns_only_beyond_the_limit(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reduce, "_LARGE_GROUP", 10)

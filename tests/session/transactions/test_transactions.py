@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from checks.sessions import run_threads, values
 from faults.interleaving import at_one_line_after_the_other
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,14 +36,10 @@ def session(session: Session) -> Session:
     return session
 
 
-def values(collection: Any, at: Any = None) -> list[Any]:
-    return [tuple(row) if len(row) > 1 else row[0] for row in collection.rows(at)]
-
-
 # -- calls -----------------------------------------------------------------------------------------
 
 
-def test_changes_become_visible_together_with_the_epoch(session: Session) -> None:
+def test_changes_of_an_epoch_become_visible_together(session: Session) -> None:
     numbers, planes = session.inputs["numbers"], session.inputs["planes"]
     assert numbers.insert([(1,), (1,), (2,)]) == 3
     assert numbers.remove([(1,)]) == 1
@@ -68,7 +66,7 @@ def test_changes_become_visible_together_with_the_epoch(session: Session) -> Non
     ],
     ids=["tuples", "dicts", "pandas", "table", "record batch", "columns"],
 )
-def test_rows_come_in_many_forms_and_are_matched_by_name(session: Session, rows: Any) -> None:
+def test_rows_of_many_forms_are_matched_by_name(session: Session, rows: Any) -> None:
     things = session.input("things", "x bigint, name string")
     assert things.insert(rows) == 2
     session.commit()
@@ -76,13 +74,13 @@ def test_rows_come_in_many_forms_and_are_matched_by_name(session: Session, rows:
 
 
 @pytest.mark.parametrize("kind", ["insert", "remove", "set", "upsert"])
-def test_none_is_no_data(session: Session, kind: str) -> None:
+def test_none_is_refused_as_data(session: Session, kind: str) -> None:
     with pytest.raises(SchemaError, match=r"input 'planes'.*None"):
         getattr(session.inputs["planes"], kind)(None)
     assert not session.pending
 
 
-def test_data_is_taken_at_the_call(session: Session) -> None:
+def test_data_is_copied_at_the_call(session: Session) -> None:
     numbers = session.inputs["numbers"]
     rows = [(1,), (2,)]
     frame = pd.DataFrame({"x": [3, 4]})
@@ -109,17 +107,6 @@ def test_set_commits_the_difference_and_nothing_if_equal(session: Session) -> No
     assert not session.pending
 
 
-def test_clear_removes_every_row_also_those_that_wait(session: Session) -> None:
-    numbers = session.inputs["numbers"]
-    numbers.insert([(1,), (2,)])
-    session.commit()
-    numbers.insert([(3,)])
-    numbers.clear()
-    numbers.insert([(4,)])
-    session.commit()
-    assert values(numbers) == [4]
-
-
 @pytest.mark.parametrize(
     "rows",
     [
@@ -130,31 +117,29 @@ def test_clear_removes_every_row_also_those_that_wait(session: Session) -> None:
     ],
     ids=["rows", "equal rows", "table", "many rows"],
 )
-def test_insert_with_two_rows_of_a_key_is_refused_as_two_inserts_are(
-    session: Session, rows: Any
-) -> None:
+def test_insert_of_two_rows_with_one_key_is_refused(session: Session, rows: Any) -> None:
     planes = session.inputs["planes"]
     with pytest.raises(SchemaError, match="'planes': key 'a' occurs twice in the rows") as caught:
         planes.insert(rows)
     assert "planes.upsert(rows)" in str(caught.value.hint)
     assert not session.pending
     planes.insert([("a", 1)])
-    for _ in range(2):  # also while the first one waits
+    for _ in range(2):  # also while the first one is pending
         with pytest.raises(SchemaError, match="key 'a' exists already"):
             planes.insert([("a", 2)])
         session.commit()
     assert values(planes) == [("a", 1)]
 
 
-def test_remove_by_key_takes_away_equal_rows_and_names_absent_ones(session: Session) -> None:
+def test_remove_by_key_removes_equal_rows_and_reports_absent_ones(session: Session) -> None:
     planes = session.inputs["planes"]
     planes.insert([("a", 1), ("b", 1), ("c", 1)])
     session.commit()
     assert planes.remove([("a", 1)]) == 1
     with pytest.warns(UserWarning, match="does not exist, nor do 2 more of the rows: nothing was"):
         assert planes.remove([("c", 1), ("c", 1), ("a", 1), ("d", 1)]) == 1
-    told = r"input 'planes': row \('b', 2\) does not exist: nothing was removed for it"
-    with pytest.warns(UserWarning, match=told) as caught:
+    expected = r"input 'planes': row \('b', 2\) does not exist: nothing was removed for it"
+    with pytest.warns(UserWarning, match=expected) as caught:
         assert planes.remove([("b", 2)]) == 0
     assert caught[0].filename == __file__
     session.commit()
@@ -164,7 +149,7 @@ def test_remove_by_key_takes_away_equal_rows_and_names_absent_ones(session: Sess
     assert values(planes) == []
 
 
-def test_remove_by_key_of_a_row_that_another_epoch_took_away_does_nothing(session: Session) -> None:
+def test_remove_of_a_keyed_row_replaced_by_another_epoch_does_nothing(session: Session) -> None:
     planes = session.inputs["planes"]
     planes.insert([("a", 1), ("b", 1)])
     session.commit()
@@ -184,7 +169,7 @@ def test_upsert_and_set_keep_the_last_row_of_a_key(session: Session) -> None:
     planes.upsert([("a", 2)])
     session.commit()
     assert planes.changes(after=1).num_rows == 0
-    assert planes.upsert([("a", 2), ("b", 3)]) == 0  # what is there already
+    assert planes.upsert([("a", 2), ("b", 3)]) == 0  # equal rows
     assert not session.pending
     assert planes.upsert([("a", 5), ("c", 6)]) == 3
     planes.delete(["b", "nobody"])
@@ -194,20 +179,7 @@ def test_upsert_and_set_keep_the_last_row_of_a_key(session: Session) -> None:
     assert planes.key == ("tail",)
 
 
-def test_a_key_that_was_deleted_can_be_inserted_again(session: Session) -> None:
-    planes = session.inputs["planes"]
-    planes.insert([("a", 1)])
-    session.commit()
-    planes.delete(["a"])
-    planes.insert([("a", 2)])
-    session.commit()
-    assert values(planes) == [("a", 2)]
-    with pytest.raises(SchemaError, match="key 'a' exists already"):
-        planes.insert([("a", 3)])
-    assert not session.pending
-
-
-def test_keys_may_be_several_columns(session: Session) -> None:
+def test_key_of_several_columns(session: Session) -> None:
     seats = session.input("seats", "tail string, row int, free boolean", key=["tail", "row"])
     seats.insert([("a", 1, True), ("a", 2, True), ("b", 1, True)])
     session.commit()
@@ -233,32 +205,32 @@ def test_any_program_of_keyed_calls_equals_a_dictionary(
 ) -> None:
     with nosync_nb.open(tmp_path_factory.mktemp("keyed") / "log") as session:
         keyed = session.input("keyed", "k int, v int", key="k")
-        held: dict[int, int] = {}
+        expected: dict[int, int] = {}
         for call, rows in program:
             if call == "commit":
                 session.commit()
-                assert values(keyed) == sorted(held.items())
+                assert values(keyed) == sorted(expected.items())
             elif call == "clear":
                 keyed.clear()
-                held = {}
+                expected = {}
             elif call == "delete":
                 keyed.delete([k for k, _ in rows])
-                held = {k: v for k, v in held.items() if k not in dict(rows)}
+                expected = {k: v for k, v in expected.items() if k not in dict(rows)}
             elif call == "remove":
-                removed = {k: v for k, v in rows if held.get(k) == v}
+                removed = {k: v for k, v in rows if expected.get(k) == v}
                 assert keyed.remove(rows) == len(removed)
-                held = {k: v for k, v in held.items() if k not in removed}
+                expected = {k: v for k, v in expected.items() if k not in removed}
             elif call == "insert" and len(dict(rows)) < len(rows):
                 with pytest.raises(SchemaError, match="occurs twice"):
                     keyed.insert(rows)
-            elif call == "insert" and any(k in held for k, _ in rows):
+            elif call == "insert" and any(k in expected for k, _ in rows):
                 with pytest.raises(SchemaError, match="exists already"):
                     keyed.insert(rows)
             else:
                 getattr(keyed, call)(rows)
-                held = dict(rows) if call == "set" else {**held, **dict(rows)}
+                expected = dict(rows) if call == "set" else {**expected, **dict(rows)}
         session.commit()
-        assert values(keyed) == sorted(held.items())
+        assert values(keyed) == sorted(expected.items())
 
 
 UNKEYED = st.lists(
@@ -276,20 +248,20 @@ def test_any_program_of_unkeyed_calls_equals_a_bag(
 ) -> None:
     with nosync_nb.open(tmp_path_factory.mktemp("unkeyed") / "log") as session:
         numbers = session.input("numbers", "x int")
-        held: Bag = bag()
+        expected: Bag = bag()
         for call, rows in program:
             if call == "commit":
                 session.commit()
             elif call == "clear":
                 numbers.clear()
-                held = bag()
+                expected = bag()
             else:
                 getattr(numbers, call)(rows)
                 added = bag(rows, -1 if call == "remove" else 1)
-                held = added if call == "set" else summed([*held.items(), *added.items()])
-        numbers.insert([(x,) for x in range(4) for _ in range(60)])  # nothing is below 0
+                expected = added if call == "set" else summed([*expected.items(), *added.items()])
+        numbers.insert([(x,) for x in range(4) for _ in range(60)])  # no count is negative
         session.commit()
-        wanted = summed([*held.items(), *(((x,), 60) for x in range(4))])
+        wanted = summed([*expected.items(), *(((x,), 60) for x in range(4))])
         assert bag(map(tuple, numbers.rows())) == wanted
 
 
@@ -297,14 +269,14 @@ def test_any_program_of_unkeyed_calls_equals_a_bag(
 
 
 @pytest.mark.fault(46)
-def test_an_epoch_with_nothing_pending_is_empty(session: Session) -> None:
+def test_commit_without_pending_changes_is_an_empty_epoch(session: Session) -> None:
     assert session.commit() == 1
     assert session.commit(label="empty") == 2
     assert session.inputs["numbers"].changes(after=0).num_rows == 0
     assert session.epochs()[2].label == "empty"
 
 
-def test_a_block_is_an_epoch_of_its_own(session: Session) -> None:
+def test_epoch_block_is_an_epoch_of_its_own(session: Session) -> None:
     numbers = session.inputs["numbers"]
     numbers.insert([(1,)])
     with session.epoch(label="block") as block:
@@ -319,7 +291,7 @@ def test_a_block_is_an_epoch_of_its_own(session: Session) -> None:
     assert values(numbers) == [1, 2]
 
 
-def test_a_block_that_raises_changes_nothing(session: Session) -> None:
+def test_epoch_block_that_raises_changes_nothing(session: Session) -> None:
     numbers = session.inputs["numbers"]
     numbers.insert([(1,)])
     with suppress(KeyError), session.epoch():
@@ -331,7 +303,7 @@ def test_a_block_that_raises_changes_nothing(session: Session) -> None:
     assert values(numbers) == [1]
 
 
-def test_a_block_whose_stages_fail_changes_nothing(session: Session) -> None:
+def test_epoch_block_with_a_failing_stage_changes_nothing(session: Session) -> None:
     numbers = session.inputs["numbers"]
     session.stage("inverse", numbers.map(lambda row: (12 // row.x,), "y int"))
     with pytest.raises(StageError), session.epoch():
@@ -340,7 +312,7 @@ def test_a_block_whose_stages_fail_changes_nothing(session: Session) -> None:
     assert session.now == 0
 
 
-def test_a_load_with_a_key_happens_once(session: Session) -> None:
+def test_load_with_a_key_is_taken_once(session: Session) -> None:
     numbers = session.inputs["numbers"]
     assert numbers.insert([(1,)], once="january") == 1
     assert numbers.insert([(1,)], once="january") == 0
@@ -356,33 +328,29 @@ def test_a_load_with_a_key_happens_once(session: Session) -> None:
     assert any("'january' is loaded already" in notice for notice in notices_of(session))
 
 
-def test_a_load_that_two_threads_look_for_at_once_happens_once(session: Session) -> None:
-    looked = threading.Barrier(2, timeout=60)
+def test_load_of_two_concurrent_blocks_is_taken_once(session: Session) -> None:
+    both_inserted = threading.Barrier(2, timeout=60)
     refused: list[str] = []
 
     def load() -> None:
         try:
             with session.epoch():
                 session.inputs["numbers"].insert([(1,)], once="january")
-                looked.wait()
+                both_inserted.wait()
         except StageError as error:
             refused.append(str(error))
 
-    threads = [threading.Thread(target=load) for _ in range(2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    run_threads(load, load)
     assert session.now == 1
     assert values(session["numbers"]) == [1]
     assert refused == ["another thread has committed a load with the same key"]
 
 
 @pytest.mark.parametrize("commits", [False, True], ids=["waits", "committed"])
-def test_a_load_that_two_threads_bring_to_what_waits_is_taken_once(
+def test_load_of_two_threads_into_pending_changes_is_taken_once(
     session: Session, commits: bool
 ) -> None:
-    """Wherever one of them stands while the other one looks for the key, and takes its rows."""
+    """One thread is stopped at each line while the other one inserts with the same key."""
     numbers = session.inputs["numbers"]
     keys = iter(range(1000))
     key = 0
@@ -400,11 +368,11 @@ def test_a_load_that_two_threads_bring_to_what_waits_is_taken_once(
     loaded = len(at_one_line_after_the_other(["session/writes/input"], load, other))
     session.commit()
     assert values(numbers) == [*range(loaded)]
-    told = [notice for notice in notices_of(session) if "already" in notice]
-    assert len(told) == loaded - 1
+    notices = [notice for notice in notices_of(session) if "already" in notice]
+    assert len(notices) == loaded - 1
 
 
-def test_a_key_may_be_a_number_a_date_or_made_of_them(session: Session) -> None:
+def test_load_key_can_be_a_number_a_date_or_nested(session: Session) -> None:
     numbers = session.inputs["numbers"]
     days = (date(2024, 1, 1), datetime(2024, 1, 1), np.int64(3), Decimal(1), ["a", {"b": None}])
     for key in days:
@@ -412,8 +380,8 @@ def test_a_key_may_be_a_number_a_date_or_made_of_them(session: Session) -> None:
     assert session.pending["numbers"].rows == len(days)
 
 
-def test_a_block_of_which_every_load_is_there_is_no_epoch(session: Session) -> None:
-    """A notebook that is run again has as many epochs as before."""
+def test_epoch_block_of_known_loads_makes_no_epoch(session: Session) -> None:
+    """A notebook that is run again commits no further epochs."""
     numbers = session.inputs["numbers"]
     for _ in range(2):
         with session.epoch(label="days") as block:
@@ -430,13 +398,13 @@ def test_a_block_of_which_every_load_is_there_is_no_epoch(session: Session) -> N
         numbers.insert([(3,)], once="day 3")
         numbers.remove([(0,)])
     assert (block.skipped, block.number) == (False, 3)
-    with session.epoch() as block:  # an empty one was asked for
+    with session.epoch() as block:  # an empty epoch was requested
         pass
     assert (block.skipped, block.number) == (False, 4)
     assert values(numbers) == [1, 2, 3]
 
 
-def test_a_block_with_a_key_happens_once(session: Session) -> None:
+def test_epoch_block_with_a_key_is_committed_once(session: Session) -> None:
     numbers = session.inputs["numbers"]
     for _ in range(2):
         for day in range(3):
@@ -453,15 +421,7 @@ def test_a_block_with_a_key_happens_once(session: Session) -> None:
     assert block.number == 4
 
 
-def test_discarding_forgets_rows_and_keys_of_loads(session: Session) -> None:
-    numbers = session.inputs["numbers"]
-    numbers.insert([(1,), (2,)], once="a")
-    assert session.discard() == 2
-    assert session.commit() == 1
-    assert numbers.insert([(1,)], once="a") == 1
-
-
-def test_a_transaction_of_a_cell_ends_with_its_epoch_or_without(session: Session) -> None:
+def test_transaction_ends_with_its_epoch_or_is_discarded(session: Session) -> None:
     numbers = session.inputs["numbers"]
     cell = session.begin(label="cell")
     numbers.insert([(1,)])
@@ -475,7 +435,7 @@ def test_a_transaction_of_a_cell_ends_with_its_epoch_or_without(session: Session
     assert values(numbers) == [1, 4]
 
 
-def test_what_a_call_means_is_decided_by_what_was_there_when_it_commits(session: Session) -> None:
+def test_upsert_semantics_are_decided_at_the_commit(session: Session) -> None:
     planes = session.inputs["planes"]
     planes.upsert([("a", 1)])
     with session.epoch():
@@ -484,7 +444,7 @@ def test_what_a_call_means_is_decided_by_what_was_there_when_it_commits(session:
     assert values(planes) == [("a", 1), ("b", 7)]
 
 
-def test_two_transactions_do_not_insert_one_key_both(session: Session) -> None:
+def test_key_inserted_by_two_transactions_is_refused_at_the_second_commit(session: Session) -> None:
     people = session.input("keyed", "id int, name string", key="id")
     people.insert([(1, "first"), (2, "other")])
     with session.epoch():
@@ -492,16 +452,14 @@ def test_two_transactions_do_not_insert_one_key_both(session: Session) -> None:
     for _ in range(2):
         with pytest.raises(SchemaError, match="input 'keyed': key 1 exists already"):
             session.commit()
-        assert session.pending["keyed"].rows == 2, "a refused commit leaves what waits"
+        assert session.pending["keyed"].rows == 2, "a refused commit keeps pending rows"
     assert session.discard() == 2
     assert people.rows() == [(1, "second")]
 
 
 @pytest.mark.parametrize("kind", ["insert", "upsert"])
-def test_equal_rows_in_files_are_one_row_of_their_key_or_refused(
-    session: Session, kind: str
-) -> None:
-    """As executors leave them: arranged, so that a row that occurs twice is one with a count."""
+def test_equal_rows_of_a_key_in_files_are_merged_or_refused(session: Session, kind: str) -> None:
+    """Executors write arranged rows, in which equal rows are one row with a count."""
     people = session.input("keyed", "id bigint, age bigint", key="id")
     layout = Layout(("bigint", "bigint"), (0,))
     columns = [np.array([1, 1, 2]), np.array([10, 10, 5])]
@@ -517,7 +475,7 @@ def test_equal_rows_in_files_are_one_row_of_their_key_or_refused(
     assert people.rows() == [(1, 10), (2, 5)]
 
 
-def test_a_renamed_or_dropped_input_does_not_lose_what_waits(session: Session) -> None:
+def test_rename_or_drop_of_an_input_with_pending_rows_is_refused(session: Session) -> None:
     session.inputs["numbers"].insert([(1,)])
     for act in (lambda: session.rename("numbers", "values"), lambda: session.drop("numbers")):
         with pytest.raises(StageError, match="input 'numbers' has 1 uncommitted changes"):
@@ -527,7 +485,7 @@ def test_a_renamed_or_dropped_input_does_not_lose_what_waits(session: Session) -
     assert values(session["values"]) == [1]
 
 
-def test_changes_for_an_input_that_was_replaced_meanwhile_are_refused(session: Session) -> None:
+def test_pending_rows_of_a_replaced_input_are_refused(session: Session) -> None:
     numbers = session.inputs["numbers"]
 
     def replace() -> None:
@@ -545,7 +503,7 @@ def test_changes_for_an_input_that_was_replaced_meanwhile_are_refused(session: S
     assert session["numbers"].rows() == []
 
 
-def test_inserts_of_many_threads_into_one_transaction_are_all_there(session: Session) -> None:
+def test_concurrent_inserts_into_one_transaction_are_all_committed(session: Session) -> None:
     numbers = session.inputs["numbers"]
 
     def write(start: int) -> None:
@@ -554,56 +512,47 @@ def test_inserts_of_many_threads_into_one_transaction_are_all_there(session: Ses
             if x % 10 == 0:
                 session.commit()
 
-    threads = [threading.Thread(target=write, args=(n * 30,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(*(partial(write, n * 30) for n in range(4)))
     session.commit()
     assert values(numbers) == list(range(120))
 
 
-def test_threads_commit_one_after_the_other(session: Session) -> None:
+def test_concurrent_commits_are_serialised(session: Session) -> None:
     numbers = session.inputs["numbers"]
     session.stage("sums", numbers.group_by().agg(n="count(*)", total="sum(x)"))
-    seen = []
+    read_rows = []
 
     def read() -> None:
         for _ in range(50):
-            seen.append(session["sums"].rows(at=session.now)[0])
+            read_rows.append(session["sums"].rows(at=session.now)[0])
 
     def write(start: int) -> None:
         for x in range(start, start + 20):
             with session.epoch():
                 numbers.insert([(x,)])
 
-    threads = [threading.Thread(target=write, args=(n * 20,)) for n in range(3)]
-    threads += [threading.Thread(target=read) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(*(partial(write, n * 20) for n in range(3)), read, read)
     assert session.now == 60
     assert values(session["sums"]) == [(60, sum(range(60)))]
-    assert {row.n for row in seen} <= set(range(61))
+    assert {row.n for row in read_rows} <= set(range(61))
 
 
-def test_what_is_inserted_while_a_commit_runs_waits_for_the_next(
+def test_insert_during_a_commit_is_pending_until_the_next(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit stands still until the other thread is at the lock, or has passed it."""
+    """The commit is stopped until the other thread has reached or passed the lock."""
     numbers = session.inputs["numbers"]
-    begun, there = threading.Event(), threading.Event()
+    begun, arrived = threading.Event(), threading.Event()
 
     class Lock:
-        """The session's lock, which tells when a second thread comes."""
+        """The lock of the session; reports when the second thread arrives."""
 
         def __init__(self, lock: Any) -> None:
             self.lock = lock
 
         def __enter__(self) -> None:
             if threading.current_thread() is other:
-                there.set()
+                arrived.set()
             self.lock.acquire()
 
         def __exit__(self, *_: object) -> None:
@@ -612,14 +561,14 @@ def test_what_is_inserted_while_a_commit_runs_waits_for_the_next(
     def insert() -> None:
         assert begun.wait(60)
         numbers.insert([(2,)])
-        there.set()
+        arrived.set()
 
     run = services_of(session).publisher.runner.epoch
 
     def slow(*arguments: Any) -> Any:
         draft = run(*arguments)
         begun.set()
-        assert there.wait(60)
+        assert arrived.wait(60)
         return draft
 
     monkeypatch.setattr(services_of(session).publisher.runner, "epoch", slow)
@@ -635,7 +584,7 @@ def test_what_is_inserted_while_a_commit_runs_waits_for_the_next(
 
 
 class TimeIsUpError(Exception):
-    """What the handler of a user's alarm raises."""
+    """Raised by the alarm handler of a user."""
 
 
 def ring(*_: Any) -> None:
@@ -643,10 +592,12 @@ def ring(*_: Any) -> None:
 
 
 @pytest.fixture
-def struck(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Lets a signal come as soon as the next frame is written."""
+def raise_after_write(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int], None]]:
+    """Raises a signal as soon as the next frame is written."""
     write, alarm = store_of(session).write_epoch, signal.signal(signal.SIGALRM, ring)
-    # Who is started in the background of a shell ignores it.
+    # A process that a shell starts in the background ignores SIGINT.
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def arm(number: int) -> None:
@@ -668,14 +619,17 @@ SIGNALS = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, TimeIsUpError)]
 
 @pytest.mark.fault(48)
 @pytest.mark.parametrize(("number", "error"), SIGNALS)
-def test_an_epoch_whose_frame_is_written_stands_whatever_signal_comes(
-    session: Session, struck: Callable[[int], None], number: int, error: type[BaseException]
+def test_signal_after_the_frame_is_written_leaves_the_epoch_committed(
+    session: Session,
+    raise_after_write: Callable[[int], None],
+    number: int,
+    error: type[BaseException],
 ) -> None:
     session.inputs["numbers"].insert([(1,)])
-    struck(number)
-    with pytest.raises(error) as told:
+    raise_after_write(number)
+    with pytest.raises(error) as raised:
         session.commit(label="first")
-    assert told.value.__notes__ == ["epoch 1 is committed: do not insert its rows again"]
+    assert raised.value.__notes__ == ["epoch 1 is committed: do not insert its rows again"]
     assert session.now == 1
     assert not session.pending
     assert session.commit() == 2
@@ -691,17 +645,20 @@ def test_an_epoch_whose_frame_is_written_stands_whatever_signal_comes(
 
 
 @pytest.mark.parametrize(("number", "error"), SIGNALS)
-def test_a_block_and_a_transaction_know_that_their_epoch_stands(
-    session: Session, struck: Callable[[int], None], number: int, error: type[BaseException]
+def test_interrupted_block_and_transaction_know_their_committed_epoch(
+    session: Session,
+    raise_after_write: Callable[[int], None],
+    number: int,
+    error: type[BaseException],
 ) -> None:
-    struck(number)
+    raise_after_write(number)
     with pytest.raises(error), session.epoch() as block:
         session.inputs["numbers"].insert([(1,)])
     assert block.number == 1
     session.inputs["numbers"].insert([(2,)])
     transaction = session.begin()
     session.inputs["numbers"].insert([(3,)])
-    struck(number)
+    raise_after_write(number)
     with pytest.raises(error):
         transaction.commit()
     assert values(session["numbers"], at=2) == [1, 3]
