@@ -131,14 +131,14 @@ def test_every_stage_is_read_at_every_epoch_without_recomputation(log: Path) -> 
 
 
 @pytest.mark.fault(45)
-@pytest.mark.parametrize("how", ["here", "other cloudpickle"])
+@pytest.mark.parametrize("how", ["here", "other_cloudpickle"])
 def test_epochs_after_an_opening_are_right_in_every_stage(
     log: Path, how: str, request: pytest.FixtureRequest
 ) -> None:
     """The expected rows come from the process that wrote the log, checked from scratch."""
-    if how == "other cloudpickle":
-        request.getfixturevalue("other cloudpickle")
-    stale = set(CALLING[log.name]) if how == "other cloudpickle" or not SAME else set()
+    if how == "other_cloudpickle":
+        request.getfixturevalue("other_cloudpickle")
+    stale = set(CALLING[log.name]) if how == "other_cloudpickle" or not SAME else set()
     expected = EXPECTED[log.name]
     with nosync_nb.open(log) as session:
         assert session.stale.keys() == stale

@@ -370,28 +370,23 @@ def test_stages_with_unloadable_functions_are_stale_and_others_continue(stale: S
         stale.stage("late", stale["doubled"].filter("y > 1"))
 
 
-def test_stale_stage_without_missed_epochs_continues_when_redefined(stale: Session) -> None:
-    define_functions(stale)
-    assert [s.version for s in catalog_of(stale).values()] == [1, 1, 1, 1, 1]
-    assert stale["doubled"].history() == [range(2)]
-    stale["numbers"].insert([(3,)])
-    stale.commit()
-    assert values(stale["doubled"]) == [2, 4, 4, 6]
-    assert values(stale["inside"]) == [(0, 2), (1, 2)]
-    assert values(stale["reader"]) == [2, 4, 6]
-    assert values(stale["inside"], 1) == [(0, 2), (1, 1)]
-
-
-def test_stale_stage_with_missed_epochs_catches_up_when_redefined(stale: Session) -> None:
+@pytest.mark.parametrize("missed", [False, True])
+def test_stale_stage_continues_or_catches_up_when_redefined(stale: Session, missed: bool) -> None:
     stale.replay_rows = 0
-    stale["numbers"].insert([(3,)])
-    stale.commit()
-    define_functions(stale)
+    for turn in (True, False):
+        if missed is turn:
+            stale["numbers"].insert([(3,)])
+            stale.commit()
+        if turn:
+            define_functions(stale)
+            assert [s.version for s in catalog_of(stale).values()] == [1, 1, 1, 1, 1]
+            assert stale["doubled"].history() == [range(stale.now + 1)]
+    assert "doubled@1" not in stale
     assert values(stale["doubled"]) == [2, 4, 4, 6]
     assert values(stale["inside"]) == [(0, 2), (1, 2)]
     assert values(stale["reader"]) == [2, 4, 6]
     assert values(stale["doubled"], 1) == [2, 4, 4]
-    assert "doubled@1" not in stale
+    assert values(stale["inside"], 1) == [(0, 2), (1, 1)]
     stale["numbers"].remove([(2,)])
     stale.commit()
     assert values(stale["doubled"]) == [2, 4, 6]
