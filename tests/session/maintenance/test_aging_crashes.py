@@ -158,34 +158,25 @@ def crash_at(open_on: Opens, saved_log: Path, log: Path, at: int, phase: Phase) 
     return disk
 
 
-@pytest.mark.fault(6)
-@pytest.mark.parametrize("phase", ["before", "inside", "after"])
+@pytest.mark.fault(6, 8)
+@pytest.mark.parametrize(
+    ("phase", "power"),
+    [("before", False), ("inside", False), ("after", False), ("before", True), ("after", True)],
+)
 def test_crash_while_history_is_thinned_leaves_readable_epochs_right(
-    open_on: Opens, saved_log: Path, tmp_path: Path, phase: Phase
+    open_on: Opens, saved_log: Path, tmp_path: Path, phase: Phase, power: bool
 ) -> None:
+    """The process crashes at each step, and the machine loses power as well if `power`."""
     log = tmp_path / "log"
     steps, kinds = steps_of(open_on, saved_log, log)
     assert {"unlink segment", "rename checkpoint"} <= kinds
-    deleted = [kind for kind in kinds if kind.startswith("unlink") and "segment" not in kind]
-    assert deleted
+    assert [kind for kind in kinds if kind.startswith("unlink") and "segment" not in kind]
     for at in range(1, steps + 1, tried(7, 1)):
         disk = crash_at(open_on, saved_log, log, at, phase)
-        disk.go_on()
-        with open_on(HastyFiles()) as again:
-            check_and_finish(again)
-        shutil.rmtree(log)
-
-
-@pytest.mark.fault(8)
-@pytest.mark.parametrize("phase", ["before", "after"])
-def test_power_loss_while_history_is_thinned_leaves_readable_epochs_right(
-    open_on: Opens, saved_log: Path, tmp_path: Path, phase: Phase
-) -> None:
-    log = tmp_path / "log"
-    steps, _ = steps_of(open_on, saved_log, log)
-    for at in range(1, steps + 1, tried(7, 1)):
-        disk = crash_at(open_on, saved_log, log, at, phase)
-        disk.lose_power(str(log))
+        if power:
+            disk.lose_power(str(log))
+        else:
+            disk.go_on()
         with open_on(HastyFiles()) as again:
             check_and_finish(again)
         shutil.rmtree(log)

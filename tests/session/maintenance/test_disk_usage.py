@@ -12,6 +12,7 @@ import pytest
 from internals import checkpoint_now, drain_background, graph_of, services_of
 
 import nosync_nb
+from nosync_nb import Session
 from nosync_nb.session.maintenance import disk_usage
 from nosync_nb.session.maintenance.disk_usage import DiskUsage, measure_disk_usage
 from nosync_nb.session.state.worker import BackgroundWorker
@@ -58,6 +59,18 @@ def test_usage_of_an_empty_log_is_its_log_files(tmp_path: Path) -> None:
     assert found.log > 0
 
 
+def input_traces(session: Session, rows_by_name: dict[str, int]) -> dict[str, int]:
+    """Makes inputs of four epochs, and returns the number of the trace of each."""
+    numbers = {}
+    for name, rows in rows_by_name.items():
+        each = session.input(name, "x bigint")
+        for epoch in range(4):
+            each.insert(pa.table({"x": range(rows * epoch, rows * (epoch + 1))}))
+            session.commit()
+        numbers[name] = next(iter(graph_of(session).named[name].traces.values()))
+    return numbers
+
+
 def test_merge_with_the_best_gain_per_written_byte_runs_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,13 +80,7 @@ def test_merge_with_the_best_gain_per_written_byte_runs_first(
         BackgroundWorker, "submit", lambda _, key, task, **_later: waiting.append(task)
     )
     with nosync_nb.open(tmp_path / "log") as session:
-        numbers = {}
-        for name, rows in (("large", 40_000), ("small", 2000), ("middle", 9000)):
-            each = session.input(name, "x bigint")
-            for epoch in range(4):
-                each.insert(pa.table({"x": range(rows * epoch, rows * (epoch + 1))}))
-                session.commit()
-            numbers[name] = next(iter(graph_of(session).named[name].traces.values()))
+        numbers = input_traces(session, {"large": 40_000, "small": 2000, "middle": 9000})
         monkeypatch.setattr(
             type(services_of(session).upkeep), "merge", lambda _, n: order.append(n)
         )
@@ -90,13 +97,7 @@ def test_due_merge_is_not_starved_by_another_trace(
 ) -> None:
     order: list[int] = []
     with nosync_nb.open(tmp_path / "log") as session:
-        numbers = {}
-        for name, rows in (("large", 40_000), ("small", 2000)):
-            each = session.input(name, "x bigint")
-            for epoch in range(4):
-                each.insert(pa.table({"x": range(rows * epoch, rows * (epoch + 1))}))
-                session.commit()
-            numbers[name] = next(iter(graph_of(session).named[name].traces.values()))
+        numbers = input_traces(session, {"large": 40_000, "small": 2000})
         upkeep, worker = services_of(session).upkeep, services_of(session).worker
         worker.drain()
 

@@ -259,23 +259,3 @@ def test_copy_into_the_log_itself_is_refused(session: Session, tmp_path: Path, t
     with pytest.raises(SchemaError, match="copy:"):
         nosync_nb.copy(tmp_path / "log", f"{tmp_path / 'log'}{to}")
     assert session.verify().whole
-
-
-def test_copy_has_operator_state(tmp_path: Path) -> None:
-    with nosync_nb.open(tmp_path / "log") as session:
-        rows, names = session.input("rows", "k long, v long"), session.input("names", "k long")
-        session.stage("sums", rows.filter("v > 0").group_by("k").agg(n="count(*)", most="max(v)"))
-        session.stage("both", rows.join(names, on="k").distinct())
-        rows.insert([(1, 1), (1, 2), (2, 3)])
-        names.insert([(1,)])
-        session.commit()
-        nosync_nb.copy(tmp_path / "log", tmp_path / "copy")
-        with nosync_nb.open(tmp_path / "copy") as copied:
-            for each in (session, copied):
-                each.inputs["rows"].insert([(1, 5), (1, 1), (3, 3)])
-                each.inputs["rows"].remove([(1, 2)])
-                each.inputs["names"].insert([(2,)])
-                each.commit()
-            for name in ("sums", "both"):
-                assert copied[name].rows() == session[name].rows()
-            assert {(1, 3, 5), (3, 1, 3)} < {tuple(row) for row in copied["sums"].rows()}

@@ -34,20 +34,24 @@ def values_of(session: Session) -> list[int]:
     return rows
 
 
-def test_follow_after_parent_was_rewound_before_taken_epochs_is_refused(session: Session) -> None:
-    with session.branch("b", at=2) as branch:
-        assert branch.follow(session) == 5
-        session.rewind(to=3)
-        with pytest.raises(StageError, match="was rewound to before epoch 4") as raised:
+@pytest.mark.parametrize(("at", "to"), [(2, 3), (4, 1)], ids=["taken epochs", "before the fork"])
+def test_follow_of_a_parent_that_was_rewound_too_far_is_refused(
+    session: Session, at: int, to: int
+) -> None:
+    with session.branch("b", at=at) as branch:
+        if to > at:
             branch.follow(session)
-        assert "session.rewind(to=3)" in str(raised.value.hint)
-        load(session, [400, 500, 600])
-        with pytest.raises(StageError, match="was rewound to before epoch 4"):
-            branch.follow(session)
-        assert values_of(branch) == [1, 2, 3, 4, 5]
-        branch.rewind(to=3)
+        before = values_of(branch)
+        session.rewind(to=to)
+        for values in ([], [400, 500, 600]):
+            load(session, values)
+            with pytest.raises(StageError, match=f"rewound to before epoch {to + 1}") as raised:
+                branch.follow(session)
+            assert f"session.rewind(to={to})" in str(raised.value.hint)
+        assert values_of(branch) == before == [1, 2, 3, 4, 5][: 5 if to > at else at]
+        branch.rewind(to=to)
         branch.follow(session)
-        assert values_of(branch) == values_of(session) == [1, 2, 3, 400, 500, 600]
+        assert values_of(branch) == values_of(session) == [*range(1, to + 1), 400, 500, 600]
 
 
 def test_follow_after_parent_was_rewound_to_a_taken_epoch(session: Session) -> None:
@@ -57,19 +61,6 @@ def test_follow_after_parent_was_rewound_to_a_taken_epoch(session: Session) -> N
         load(session, [400])
         branch.follow(session)
         assert values_of(branch) == [1, 2, 3, 400]
-
-
-def test_follow_after_parent_was_rewound_before_the_fork_is_refused(session: Session) -> None:
-    with session.branch("b", at=4) as branch:
-        session.rewind(to=1)
-        load(session, [200, 300, 400, 500, 600])
-        with pytest.raises(StageError, match="was rewound to before epoch 2") as raised:
-            branch.follow(session)
-        assert "session.rewind(to=1)" in str(raised.value.hint)
-        assert values_of(branch) == [1, 2, 3, 4]
-        branch.rewind(to=1)
-        branch.follow(session)
-        assert values_of(branch) == [1, 200, 300, 400, 500, 600]
 
 
 def test_follow_after_branch_was_rewound_before_its_fork(session: Session) -> None:
