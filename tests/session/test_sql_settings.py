@@ -286,13 +286,14 @@ def test_invalid_recorded_settings_are_ignored(found: Any) -> None:
     assert retained_settings({"settings": found}) == SqlSettings()
 
 
-def test_settings_signed_with_another_key_are_ignored(tmp_path: Path) -> None:
+def test_settings_signed_with_another_key_are_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_with(tmp_path / "log") as session:
         define_stages(session)
-        catalog = services_of(session).publisher.described
-        services_of(session).publisher.described = {
-            n: replace(s, signer="another") for n, s in catalog.items()
-        }
-        assert services_of(session).link.types.recorded() == SqlSettings()
-        services_of(session).publisher.described = catalog
-        assert services_of(session).link.types.recorded() == SqlSettings("UTC", True)
+        publisher, types = services_of(session).publisher, services_of(session).link.types
+        foreign = {n: replace(s, signer="another") for n, s in publisher.described.items()}
+        with monkeypatch.context() as patch:
+            patch.setattr(publisher, "described", foreign)
+            assert types.recorded() == SqlSettings()
+        assert types.recorded() == SqlSettings("UTC", True)
