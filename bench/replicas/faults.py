@@ -95,7 +95,7 @@ def find(options: argparse.Namespace) -> None:
     session = nosync_nb.open(options.folder / "x.nosync", replicas=options.replicas, quorum=QUORUM)
     result = sorted(map(list, session["per_label"].rows()))
     seconds = time.perf_counter() - started
-    fetching = services_of(session).fetching
+    fetching = services_of(session).lazy_files
     files, size = fetching.requests
     frames = [p for p in (options.folder / "x.nosync").iterdir() if is_frames(p.name)]
     size += sum(p.stat().st_size for p in frames)

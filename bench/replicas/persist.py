@@ -107,7 +107,7 @@ def make(options: argparse.Namespace) -> None:
     session.stage("per_label", counted, persist=options.level)
     nodes.insert(node_table(workload, strings=False))
     latencies = []
-    with mock.patch.object(services_of(session).upkeep, "plan_merges", return_value=None):
+    with mock.patch.object(services_of(session).maintenance, "plan_merges", return_value=None):
         for part in range(options.layers):
             some = slice(part, None, options.layers)
             edges.insert(edge_table(workload.src[some], workload.dst[some], strings=False))

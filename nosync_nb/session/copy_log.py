@@ -14,7 +14,7 @@ import os
 from nosync_nb.errors import DurabilityError, SchemaError
 from nosync_nb.session.opening import open as opened
 from nosync_nb.session.opening import plain_path
-from nosync_nb.session.session import owners_of
+from nosync_nb.session.session import services_of
 from nosync_nb.store.store import Store
 from nosync_nb.store.timetravel import branches
 
@@ -48,11 +48,11 @@ def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
     """
     target = os.path.realpath(plain_path(to, "copy"))
     with opened(path, mode="r") as reader:
-        owners = owners_of(reader)
-        _check_target(owners.publisher.store, target)
+        services = services_of(reader)
+        _check_target(services.publisher.store, target)
         for attempt in range(1 + TRIES):
-            owners.follower.refresh()
-            store, beginning = owners.publisher.store, owners.branching.beginning(None)
+            services.follower.refresh()
+            store, beginning = services.publisher.store, services.branch_service.beginning(None)
             try:
                 branches.copy(store, target, beginning)
             except DurabilityError as error:

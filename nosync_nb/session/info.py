@@ -101,7 +101,7 @@ class SessionInfo:
             >>> session.info.retention.user_value is None
             True
         """
-        return self._services.retaining.retention
+        return self._services.retention_service.retention
 
     def disk_usage(self) -> DiskUsage:
         """Returns the bytes and files of the log by purpose: `session.info.disk_usage().total`.
@@ -135,7 +135,7 @@ class SessionInfo:
             >>> session.info.missing_files.files
             0
         """
-        return self._services.fetching.left
+        return self._services.lazy_files.left
 
     def trust(self) -> TrustReport:
         """Returns whose key signed the log and its stages: `print(session.info.trust())`.
@@ -156,7 +156,7 @@ class SessionInfo:
             >>> session.info.activity is None
             True
         """
-        return self._services.works.doing.current
+        return self._services.metrics.activities.current
 
     @property
     def background_failures(self) -> list[str]:
@@ -176,7 +176,7 @@ class SessionInfo:
             >>> session.info.watches
             ()
         """
-        return self._services.watches.status()
+        return self._services.folder_watches.status()
 
     # -- stages ------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class SessionInfo:
             >>> [layer["rows"] for layer in session.info.layers("flights")]
             [3]
         """
-        return self._services.upkeep.layers(name)
+        return self._services.maintenance.layers(name)
 
     def earlier_versions(self, stage: str) -> dict[int, int]:
         """Returns the replaced versions of a stage, each with its last epoch.
@@ -237,7 +237,7 @@ class SessionInfo:
             >>> session.info.repeated_inputs(0, 1)
             []
         """
-        return self._services.loads.alike(before, now)
+        return self._services.load_registry.alike(before, now)
 
     # -- all of it ---------------------------------------------------------------------------
 
@@ -388,7 +388,7 @@ class SparkControl:
     """
 
     def __init__(self, services: Services) -> None:
-        self._link = services.link
+        self._spark_connection = services.spark_connection
 
     @property
     def recorded_conf(self) -> dict[str, str]:
@@ -398,7 +398,7 @@ class SparkControl:
             >>> session.spark_control.recorded_conf
             {}
         """
-        return conf_of(self._link.types.recorded())
+        return conf_of(self._spark_connection.types.recorded())
 
     @property
     def jobs(self) -> RunningJobs | None:
@@ -408,7 +408,7 @@ class SparkControl:
             >>> session.spark_control.jobs is None
             True
         """
-        return self._link.running()
+        return self._spark_connection.running()
 
     def start(self, purpose: str) -> Any:
         """Returns the user's Spark session, or starts one; stages become temporary views in it.
@@ -422,8 +422,8 @@ class SparkControl:
         Examples:
             >>> spark = session.spark_control.start("a report")
         """
-        spark = self._link.require(purpose)
-        self._link.follow()
+        spark = self._spark_connection.require(purpose)
+        self._spark_connection.follow()
         return spark
 
     def follow(self) -> None:
@@ -432,7 +432,7 @@ class SparkControl:
         Examples:
             >>> session.spark_control.follow()
         """
-        self._link.follow_new()
+        self._spark_connection.follow_new()
 
     def cancel(self) -> None:
         """Cancels the running jobs of the session: `session.spark_control.cancel()`.
@@ -440,7 +440,7 @@ class SparkControl:
         Examples:
             >>> session.spark_control.cancel()
         """
-        self._link.cancel()
+        self._spark_connection.cancel()
 
     def use_staging_area(self, url: str) -> None:
         """Sets where executors read and write if they cannot see the folder of the log.
@@ -451,4 +451,4 @@ class SparkControl:
         Examples:
             >>> session.spark_control.use_staging_area("s3://bucket/staging")
         """
-        self._link.carrier.name(url)
+        self._spark_connection.carrier.name(url)

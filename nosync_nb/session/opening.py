@@ -35,7 +35,7 @@ from nosync_nb.errors import (
 )
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.report import RecoveryReport
-from nosync_nb.session.session import Session, owners_of
+from nosync_nb.session.session import Session, services_of
 from nosync_nb.session.timetravel import remote_branches
 from nosync_nb.spark.session_protocol import SparkOptions
 from nosync_nb.spark.staging import location
@@ -123,9 +123,9 @@ def open(
         try:
             session = _open_or_reuse(request, gap=policy.gap)
             if retain is not None:
-                owners_of(session).retaining.set(retain)
+                services_of(session).retention_service.set(retain)
             if budget is not None:
-                owners_of(session).retaining.bound(budget)
+                services_of(session).retention_service.bound(budget)
             return session
         except QuorumUnavailableError as missing:
             policy.wait(missing)
@@ -176,12 +176,12 @@ def _open_or_reuse(request: _OpenRequest, *, gap: bool) -> Session:
             _usable_session(request.where) if request.mode == "w" and not request.takeover else None
         )
         if session is not None:
-            replication = owners_of(session).replication
+            replication = services_of(session).replication
             requested = request.over(replication.settings)
             if requested is not None:
                 replication.change(requested)
             if request.spark.bulk:
-                owners_of(session).carrier.name(request.spark.bulk)
+                services_of(session).staging.name(request.spark.bulk)
             return session
         with _without_garbage_collection():
             return _open_new(request, gap=gap)
@@ -217,9 +217,9 @@ def _open_new(request: _OpenRequest, *, gap: bool) -> Session:
         for note in (unfit, ready):
             if note is not None:
                 session.recovery.note(note)
-        owners, lacks = owners_of(session), mode == "w" and _may_lack_state(store)
-        if owners.behind:
-            owners.gate.run_pre_write_tasks()
+        services, lacks = services_of(session), mode == "w" and _may_lack_state(store)
+        if services.behind:
+            services.writer_lock.run_pre_write_tasks()
         verified, restored = store.verified, time.perf_counter()
         session.recovery.took(verified - started, read - verified, restored - read)
         if mode == "w":
@@ -227,11 +227,11 @@ def _open_new(request: _OpenRequest, *, gap: bool) -> Session:
             with suppress(NosyncError):  # opening must succeed even if the home is read-only
                 config.register_replicas(store.files, where, store.log.id, replicas)
         store.log.start()
-        owners.replication.start()
-        owners.fetching.start()
-        owners.link.follow()
+        services.replication.start()
+        services.lazy_files.start()
+        services.spark_connection.follow()
         if lacks:
-            owners.rebuilding.submit_rebuild()  # before a write waits for it
+            services.background_rebuild.submit_rebuild()  # before a write waits for it
         return session
     except BaseException:
         (session or store).close()
@@ -290,7 +290,7 @@ def _usable_session(where: str) -> Session | None:
     session = _open_sessions.get(where)
     if session is not None and session.closed:
         session.close()  # completes a close that was interrupted
-    if session is None or session.closed or owners_of(session).publisher.fenced:
+    if session is None or session.closed or services_of(session).publisher.fenced:
         return None
     return session
 
@@ -299,7 +299,9 @@ def _register(where: str, session: Session) -> None:
     """Registers the session of a folder in this process."""
     replaced = _open_sessions.get(where)
     if replaced is not None and not replaced.closed:
-        owners_of(replaced).link.close()  # because its views would show outdated contents
+        services_of(
+            replaced
+        ).spark_connection.close()  # because its views would show outdated contents
     _open_sessions[where] = session
     atexit.register(session.close)
 

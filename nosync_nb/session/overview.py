@@ -114,37 +114,37 @@ class OverviewMark(NamedTuple):
         return other is not None and self.snapshot is other.snapshot and self[1:] == other[1:]
 
 
-def overview_mark(owners: Services) -> OverviewMark:
+def overview_mark(services: Services) -> OverviewMark:
     """Returns the current mark. Cost: some us, and some more for each replica."""
-    owners.follower.refresh()
-    publisher = owners.publisher
+    services.follower.refresh()
+    publisher = services.publisher
     snapshot, durable = publisher.snapshot, publisher.store.log.durable
     copies = tuple(
         (copy.url, copy.state, copy.frame, copy.epoch, copy.behind_bytes > 0, copy.bytes_sent)
-        for copy in owners.replication.status()
+        for copy in services.replication.status()
     )
     return OverviewMark(
-        snapshot, durable, copies, owners.worker.tasks_count, owners.watches.status()
+        snapshot, durable, copies, services.worker.tasks_count, services.folder_watches.status()
     )
 
 
-def build_overview(owners: Services) -> Overview:
+def build_overview(services: Services) -> Overview:
     """Builds the current overview; inputs come first, then stages in order of definition.
 
     Cost: O(stages x (layers + replicas)); a layer's rows are counted once.
     """
-    owners.follower.refresh()
-    publisher, frontiers = owners.publisher, owners.frontiers
+    services.follower.refresh()
+    publisher, frontiers = services.publisher, services.frontiers
     of_stages, of_replicas = frontiers.of_stages(), frontiers.of_replicas()
     after = {failure.value: frontiers.of_failure(failure) for failure in FailureClass}
-    costs = _costs(owners)
+    costs = _costs(services)
     snapshot = publisher.snapshot  # taken last: not older than the frontiers
     outlines = []
     for name in sorted(snapshot.catalog, key=lambda each: not snapshot.catalog[each].is_input):
         stage = snapshot.catalog[name]
         if stage.frozen or name not in of_stages:
             continue
-        rows, size, why = _rows_and_size(owners, snapshot, stage)
+        rows, size, why = _rows_and_size(services, snapshot, stage)
         copies = tuple(copy.get(name, 0) for copy in of_replicas)
         outlines.append(
             StageOutline(
@@ -159,14 +159,14 @@ def build_overview(owners: Services) -> Overview:
                 snapshot.last(stage),
                 stage.goes_on,
                 stage.held or stage.reason or why,
-                publisher.works.last(name),
+                publisher.metrics.last(name),
                 of_stages[name],
                 copies,
                 {failure: left.get(name, 0) for failure, left in after.items()},
                 stage.reason is not None,
             )
         )
-    replication, ledger = owners.replication, publisher.ledger
+    replication, ledger = services.replication, publisher.ledger
     return Overview(
         snapshot.epoch,
         _utc_time(ledger.committed(snapshot.epoch)),
@@ -174,16 +174,16 @@ def build_overview(owners: Services) -> Overview:
         costs,
         tuple(replication.status()),
         replication.settings.quorum,
-        owners.watches.status(),
+        services.folder_watches.status(),
     )
 
 
 def _rows_and_size(
-    owners: Services, snapshot: Snapshot, stage: Stage
+    services: Services, snapshot: Snapshot, stage: Stage
 ) -> tuple[int | None, int, str]:
     """Returns the rows of a stage, its bytes, and why they cannot be read."""
     try:
-        layers = owners.upkeep.layers(stage.name)
+        layers = services.maintenance.layers(stage.name)
         return (
             stats.row_sums(snapshot.contents(stage.name)),
             sum(each["bytes"] for each in layers),
@@ -193,18 +193,18 @@ def _rows_and_size(
         return None, 0, str(error)
 
 
-def _costs(owners: Services) -> tuple[FailureCost, ...]:
+def _costs(services: Services) -> tuple[FailureCost, ...]:
     """Returns the costs of each class of failure; for a lost disk, by number of lost replicas."""
-    replicas = len(owners.replication.settings.replicas)
+    replicas = len(services.replication.settings.replicas)
     kinds: list[tuple[str, int | None]] = [("kernel", None), ("power", None)]
     kinds += [("disk", lost) for lost in range(replicas)] or [("disk", None)]
-    return tuple(_cost(owners, failure, lost) for failure, lost in kinds)
+    return tuple(_cost(services, failure, lost) for failure, lost in kinds)
 
 
-def _cost(owners: Services, failure: str, lost: int | None) -> FailureCost:
-    epoch = owners.frontiers.after(failure, lost)
-    gone = max(0, owners.publisher.last_epoch - epoch)
-    since = owners.publisher.ledger.committed(epoch + 1) if gone else None
+def _cost(services: Services, failure: str, lost: int | None) -> FailureCost:
+    epoch = services.frontiers.after(failure, lost)
+    gone = max(0, services.publisher.last_epoch - epoch)
+    since = services.publisher.ledger.committed(epoch + 1) if gone else None
     return FailureCost(failure, lost, epoch, gone, _utc_time(since))
 
 

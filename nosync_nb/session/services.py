@@ -2,13 +2,13 @@
 
 This module alone decides which service has which others. What each service owns, and under which
 lock, is documented in its module. A service is complete when it is created: no dependency is set
-later.
+later. A service that must hear of another one registers with it, so every dependency points to a
+service that is created earlier.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 
 from nosync_nb.errors import NosyncError
 from nosync_nb.session.backfill.background import BackgroundRebuild
@@ -24,13 +24,13 @@ from nosync_nb.session.feeds.folder_watch import FolderWatches
 from nosync_nb.session.feeds.stream import StreamFeeds
 from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.maintenance.maintenance import Maintenance
+from nosync_nb.session.maintenance.offloaded_merges import OffloadedMerges
 from nosync_nb.session.reads.collection_host import DataFrameExports, SessionHost
 from nosync_nb.session.reads.compare import CompareService
 from nosync_nb.session.reads.log_follower import LogFollower
 from nosync_nb.session.reads.paging import PagingService
 from nosync_nb.session.reads.reader import SnapshotReader
-from nosync_nb.session.recovery import recover
-from nosync_nb.session.recovery.recover import RecoveryState
+from nosync_nb.session.recovery.recover import RecoveryCompletion, RecoveryState, recover
 from nosync_nb.session.recovery.repair_and_retry import RepairService
 from nosync_nb.session.recovery.stage_recovery import StageRecovery
 from nosync_nb.session.state.definition_names import DefinitionNames
@@ -42,7 +42,7 @@ from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transactions
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.state.writer_lock import WriterLock
-from nosync_nb.session.timetravel.branch import BranchService, Opens
+from nosync_nb.session.timetravel.branch import BranchService
 from nosync_nb.session.timetravel.follow_parent import ParentFollower
 from nosync_nb.session.timetravel.rewind import RewindService
 from nosync_nb.session.writes.commit import CommitService
@@ -65,107 +65,120 @@ class Services:
         behind: True if some stages must catch up or be repaired.
     """
 
-    def __init__(
-        self, store: Store, settings: ReplicaConfig, opens: Opens, spark: SparkOptions
-    ) -> None:
+    def __init__(self, store: Store, settings: ReplicaConfig, spark: SparkOptions) -> None:
+        # -- state -------------------------------------------------------------------------------
         self.limits = limits = UserLimits(spark.rows)
-        self.works, self.worker, self.repeats = WorkMetrics(), BackgroundWorker(), RepeatedLoads()
-        self.gate = gate = WriterLock(store.log.mode, store.log.check)
-        self.listeners = listeners = Subscriptions(gate.call_user_functions)
-        self.names = names = DefinitionNames(listeners)
+        self.metrics = metrics = WorkMetrics()
+        self.worker = worker = BackgroundWorker()
+        self.repeated_loads = repeated_loads = RepeatedLoads()
+        self.writer_lock = writer_lock = WriterLock(store.log.mode, store.log.check)
+        self.subscriptions = subscriptions = Subscriptions(writer_lock.call_user_functions)
+        self.definition_names = names = DefinitionNames(subscriptions)
         self.transactions = transactions = Transactions()
-        self.publisher = publisher = Publisher(store, gate, self.works, FileCollector(), names)
-        tell = listeners.add_notice, self._evaluate_backlog, self._queue_proposals
-        self.replication = replication = ReplicationService(publisher, settings, *tell)
-        self.fetching = LazyFiles(store, lambda: replication.settings.replicas)
-        self.frontiers = frontiers = FrontierService(publisher, replication, self.fetching)
-        self.verification = VerificationService(publisher, replication)
         self.signer = signer = CatalogSigner(store.log.id)
-        self.branching = BranchService(gate, publisher, signer, replication, opens)
-        ended = partial(_is_ended, gate, publisher)
-        self.carrier = _staging_service(store, spark)
-        asks = limits, ended, listeners.add_notice, self.works.doing, spark.session
-        self.link = link = SparkConnection(publisher, *asks, self.carrier)
-        types = link.types
-        opening = recover.recover(store, types, self.fetching)
-        recovered, report = opening.recovered, opening.report
-        publisher.publish_recovered(recovered)
-        signer.believe(recovered)
-        self.report, self.behind = report, opening.behind or opening.lacking
-        self.upkeep = Maintenance(gate, publisher, signer, self.worker, limits, replication.merges)
-        executor = BackfillExecutor(gate, publisher, link, types, signer, self.upkeep, limits)
-        self.stages = StageRecovery(gate, publisher, executor, self.upkeep, types, report)
-        self.repairs = repairs = RepairService(store, replication, listeners, self.stages)
-        followed = recovered if store.log.mode == "r" else None
-        self.follower = follower = LogFollower(gate, publisher, signer, repairs, followed)
-        reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
-        frames = DataFrameExports(publisher, reader, names, link)
-        readers = publisher, reader, follower, frames
-        self.host = SessionHost(gate, *readers, names, listeners, types, limits)
-        self.comparing = CompareService(publisher, self.host)
-        self.paging = PagingService(publisher, reader, follower, names, types, self.comparing)
-        self.retaining = RetentionService(gate, publisher, executor, self.upkeep)
-        self.scaling = BacklogPolicy(
-            gate, publisher, executor, replication, frontiers, self.upkeep, self.worker, limits
-        )
-        self.declarations = InputDeclarations(gate, publisher, executor, link)
-        self.definitions = DefinitionService(
-            gate, publisher, executor, names, transactions, listeners, link, types,
-            self.host, report, repairs, replication,
+        self.publisher = publisher = Publisher(store, writer_lock, metrics, FileCollector(), names)
+
+        # -- replicas and Spark ------------------------------------------------------------------
+        self.replication = replication = ReplicationService(publisher, subscriptions, settings)
+        self.lazy_files = lazy_files = LazyFiles(store, replication)
+        self.frontiers = frontiers = FrontierService(publisher, replication, lazy_files)
+        self.verification = VerificationService(publisher, replication)
+        self.staging = staging = _staging_service(store, spark)
+        self.spark_connection = spark_connection = SparkConnection(
+            publisher, limits, publisher.is_ended, subscriptions.add_notice, metrics.activities,
+            spark.session, staging,
         )  # fmt: skip
-        self.audits = DeterminismChecks(publisher, self.definitions, link)
-        self.commits = CommitService(
-            gate, publisher, transactions, link, listeners, self.upkeep, self.audits, replication,
-            repairs, self.worker,
+        types, evaluate = spark_connection.types, spark_connection.evaluate
+
+        # -- recovery and maintenance ------------------------------------------------------------
+        opening = recover(store, types, lazy_files)
+        self.report, self.behind = opening.report, opening.behind or opening.lacking
+        publisher.publish_recovered(opening.recovered)
+        signer.believe(opening.recovered)
+        merges = OffloadedMerges(store, replication)
+        self.maintenance = maintenance = Maintenance(
+            writer_lock, publisher, signer, worker, limits, merges
+        )
+        executor = BackfillExecutor(
+            writer_lock, publisher, spark_connection, types, signer, maintenance, limits
+        )
+        self.background_rebuild = background_rebuild = BackgroundRebuild(
+            writer_lock, publisher, executor, maintenance, worker
+        )
+        self.stage_recovery = stage_recovery = StageRecovery(
+            writer_lock, publisher, executor, maintenance, types, opening.report
+        )
+        self.repairs = repairs = RepairService(store, replication, subscriptions, stage_recovery)
+        self.backlog_policy = BacklogPolicy(
+            writer_lock, publisher, executor, replication, frontiers, maintenance, worker, limits
+        )
+        self.retention_service = RetentionService(writer_lock, publisher, executor, maintenance)
+
+        # -- reads -------------------------------------------------------------------------------
+        followed = opening.recovered if store.log.mode == "r" else None
+        self.follower = follower = LogFollower(writer_lock, publisher, signer, repairs, followed)
+        reader = SnapshotReader(publisher, transactions, names, types, evaluate)
+        exports = DataFrameExports(publisher, reader, names, spark_connection)
+        self.host = host = SessionHost(
+            writer_lock, publisher, reader, follower, exports, names, subscriptions, types, limits
+        )
+        self.compare_service = compare_service = CompareService(publisher, host)
+        self.paging = PagingService(publisher, reader, follower, names, types, compare_service)
+
+        # -- definitions -------------------------------------------------------------------------
+        self.input_declarations = InputDeclarations(
+            writer_lock, publisher, executor, spark_connection
+        )
+        self.definitions = definitions = DefinitionService(
+            writer_lock, publisher, executor, names, transactions, subscriptions, spark_connection,
+            types, host, opening.report, repairs, replication,
         )  # fmt: skip
-        self.inputs = inputs = IngestService(gate, publisher, transactions, link, repairs)
-        self.following = ParentFollower(gate, publisher, transactions, inputs, self.commits)
-        self.loads = LoadRegistry(self.repeats, publisher, transactions, listeners, link.is_frame)
-        self.blocks = EpochBlocks(transactions, self.commits, self.loads)
-        feeds = gate, publisher, listeners, self.blocks, inputs, self.loads
-        self.watches, self.streams = (
-            FolderWatches(*feeds),
-            StreamFeeds(*feeds, commits=self.commits),
-        )
-        self._complete_opening(opening, transactions, executor)
-
-    def _evaluate_backlog(self) -> None:
-        """Re-evaluates the replication requirement after a message from the keeper."""
-        self.scaling.submit_if_due()
-
-    def _queue_proposals(self) -> None:
-        """Queues the adoption of merges that the keeper has made."""
-        self.worker.submit(
-            "proposals", self.upkeep.take_proposals, name="adopting merges of the keeper"
+        self.determinism_checks = determinism_checks = DeterminismChecks(
+            publisher, definitions, spark_connection
         )
 
-    def _complete_opening(
-        self, opening: RecoveryState, transactions: Transactions, executor: BackfillExecutor
-    ) -> None:
-        """Builds the rebuild and rewind services, and completes the opening.
-
-        Registers what recovery must finish before the first write.
-        """
-        report, publisher, repeats = opening.report, self.publisher, self.repeats
-        self.rebuilding = BackgroundRebuild(
-            self.gate, publisher, executor, self.upkeep, self.worker
-        )
-        self.rewinding = RewindService(
-            self.gate, publisher, transactions, self.link, self.signer, self.upkeep,
-            self.listeners, repeats, self.branching, self.rebuilding,
+        # -- writes ------------------------------------------------------------------------------
+        self.commits = commits = CommitService(
+            writer_lock, publisher, transactions, spark_connection, subscriptions, maintenance,
+            determinism_checks, replication, repairs, worker,
         )  # fmt: skip
-        if publisher.store.log.mode == "r":
-            return
+        self.ingest = ingest = IngestService(
+            writer_lock, publisher, transactions, spark_connection, repairs
+        )
+        self.load_registry = load_registry = LoadRegistry(
+            repeated_loads, publisher, transactions, subscriptions, spark_connection.is_frame
+        )
+        self.epoch_blocks = epoch_blocks = EpochBlocks(transactions, commits, load_registry)
+        feeds = writer_lock, publisher, subscriptions, epoch_blocks, ingest, load_registry
+        self.folder_watches = FolderWatches(*feeds)
+        self.stream_feeds = StreamFeeds(*feeds, commits=commits)
+
+        # -- time travel -------------------------------------------------------------------------
+        self.branch_service = branch_service = BranchService(
+            writer_lock, publisher, signer, replication
+        )
+        self.parent_follower = ParentFollower(writer_lock, publisher, transactions, ingest, commits)
+        self.rewind_service = RewindService(
+            writer_lock, publisher, transactions, spark_connection, signer, maintenance,
+            subscriptions, repeated_loads, branch_service, background_rebuild,
+        )  # fmt: skip
+
+        if store.log.mode == "w":
+            self._schedule_completion(opening)
+
+    def _schedule_completion(self, opening: RecoveryState) -> None:
+        """Cleans up after the previous owner; schedules what the first write must wait for."""
+        report, publisher = opening.report, self.publisher
         if report.resumed_at:
-            repeats.start_comparing(report.resumed_at)
+            self.repeated_loads.start_comparing(report.resumed_at)
         if not publisher.store.foreign:  # an untrusted log must not make us delete files
             with suppress(NosyncError):  # opening must succeed even if the clean-up fails
-                self.branching.finish_backups()
+                self.branch_service.finish_backups()
             publisher.garbage.expire(publisher.store.retired)
         if opening.recovered.said is not None:
-            completion = recover.RecoveryCompletion(
-                self.gate, publisher, self.upkeep, self.link, report, self.stages,
-                self.rebuilding,
+            completion = RecoveryCompletion(
+                self.writer_lock, publisher, self.maintenance, self.spark_connection, report,
+                self.stage_recovery, self.background_rebuild,
             )  # fmt: skip
             completion.schedule(opening)
 
@@ -174,8 +187,3 @@ def _staging_service(store: Store, spark: SparkOptions) -> StagingService:
     """Creates the service that stages the files of a log for executors."""
     own = store.log.id.hex(), str(store.log.generation)  # unique to this owner of the log
     return StagingService(store.parts, own, spark.bulk)
-
-
-def _is_ended(gate: WriterLock, publisher: Publisher) -> bool:
-    """Returns True if the session is closing, or another owner has the log."""
-    return gate.closing or publisher.fenced

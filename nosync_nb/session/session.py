@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.comparison import Comparison
@@ -35,7 +35,6 @@ from nosync_nb.session.report import StageReport
 from nosync_nb.session.services import Services
 from nosync_nb.session.state.pending_changes import PendingInputChanges
 from nosync_nb.session.state.transactions import Transaction
-from nosync_nb.session.timetravel.branch import Opens
 from nosync_nb.session.timetravel.rewind import RewindReport
 from nosync_nb.session.writes.epoch_block import EpochBlock
 from nosync_nb.session.writes.input import Input
@@ -60,10 +59,16 @@ class Session:
     """
 
     def __init__(
-        self, store: Store, replicas: ReplicaConfig, opens: Opens, *, spark: SparkOptions
+        self,
+        store: Store,
+        replicas: ReplicaConfig,
+        open_folder: Callable[[str], Session],
+        *,
+        spark: SparkOptions,
     ) -> None:
-        self._owners = Services(store, replicas, opens, spark)
-        self.recovery = self._owners.report
+        self._services = Services(store, replicas, spark)
+        self._open_folder = open_folder
+        self.recovery = self._services.report
 
     def input(
         self, name: str, schema: Any = None, *, key: str | Sequence[str] | None = None
@@ -82,7 +87,7 @@ class Session:
             >>> planes.upsert([("N1", 150), ("N1", 160)])
             1
         """
-        self._owners.declarations.declare(check_name(name, "input"), schema, key)
+        self._services.input_declarations.declare(check_name(name, "input"), schema, key)
         return self._input(name)
 
     def commit(
@@ -111,8 +116,8 @@ class Session:
             >>> session.commit(wait="disk", label="tuesday")
             2
         """
-        transaction = self._owners.transactions.current
-        return self._owners.commits.commit(transaction, wait, label, timeout)
+        transaction = self._services.transactions.current
+        return self._services.commits.commit(transaction, wait, label, timeout)
 
     def epoch(
         self, *, once: Any = None, label: str | None = None
@@ -132,7 +137,7 @@ class Session:
             >>> session.now
             2
         """
-        return self._owners.blocks.epoch(once, label)
+        return self._services.epoch_blocks.epoch(once, label)
 
     @property
     def pending(self) -> Mapping[str, PendingInputChanges]:
@@ -144,7 +149,7 @@ class Session:
             >>> list(session.pending)
             ['flights']
         """
-        return self._owners.transactions.current.pending
+        return self._services.transactions.current.pending
 
     def discard(self) -> int:
         """Drops the pending changes; returns the number of updates dropped.
@@ -155,7 +160,7 @@ class Session:
             >>> session.discard()
             1
         """
-        return self._owners.commits.discard(self._owners.transactions.current)
+        return self._services.commits.discard(self._services.transactions.current)
 
     def begin(self, label: str | None = None) -> Transaction:
         """Begins a transaction for calls of all threads until its `commit` or `discard`.
@@ -172,7 +177,7 @@ class Session:
             >>> transaction.commit()
             2
         """
-        return self._owners.commits.begin_transaction(label)
+        return self._services.commits.begin_transaction(label)
 
     def declared_from_data(self) -> list[str]:
         """Returns the inputs declared from data since the last call: they took none of its rows.
@@ -182,7 +187,7 @@ class Session:
             >>> session.declared_from_data()
             ['planes']
         """
-        return self._owners.declarations.from_data()
+        return self._services.input_declarations.from_data()
 
     def stream(self, frame: Any, into: Input, **options: Any) -> StreamFeed:
         r"""Commits each micro-batch of a streaming DataFrame as one epoch, exactly once.
@@ -217,7 +222,7 @@ class Session:
             (2, 4)
             >>> feed.stop()
         """
-        return self._owners.streams.start(frame, into, **options)
+        return self._services.stream_feeds.start(frame, into, **options)
 
     def sync(self, level: str = "disk", timeout: float | None = None) -> None:
         """Waits until all epochs have reached a durability level.
@@ -229,7 +234,7 @@ class Session:
         Examples:
             >>> session.sync("disk")
         """
-        self._owners.commits.sync(level, timeout)
+        self._services.commits.sync(level, timeout)
 
     # -- stages ------------------------------------------------------------------------------
 
@@ -256,7 +261,7 @@ class Session:
             >>> [row.n for row in both["odd"].rows()]
             [1, 3, 5]
         """
-        return iterate_together(self._owners.host, body, rounds, sources)
+        return iterate_together(self._services.host, body, rounds, sources)
 
     def stage(
         self,
@@ -300,7 +305,7 @@ class Session:
             >>> [(report.name, report.status, report.rows) for report in reports]
             [('AA', 'new', 2), ('UA', 'new', 1)]
         """
-        return self._owners.definitions.define(collections, **options)
+        return self._services.definitions.define(collections, **options)
 
     def replay(self, stage: str) -> int:
         """Computes a stage for the past, as far back as its inputs can be read.
@@ -312,7 +317,7 @@ class Session:
             >>> session.replay("late")  # the first epoch that it has now
             0
         """
-        own, snapshot = self._owners, self._owners.publisher.snapshot
+        own, snapshot = self._services, self._services.publisher.snapshot
         current = snapshot.stage(stage)
         if current.definition is None:
             raise StageError(f"'{stage}' is an input, and cannot be replayed", stage=stage)
@@ -330,7 +335,7 @@ class Session:
             >>> list(session.stages), list(session.inputs)
             ([], ['airlines', 'links'])
         """
-        self._owners.definitions.drop(names, cascade=cascade)
+        self._services.definitions.drop(names, cascade=cascade)
 
     def rename(self, old: str, new: str) -> None:
         """Renames a stage or input; stages that read it follow.
@@ -340,22 +345,28 @@ class Session:
             >>> session["delayed"].count()
             2
         """
-        self._owners.definitions.rename(old, check_name(new, "stage"))
+        self._services.definitions.rename(old, check_name(new, "stage"))
 
     def __getitem__(self, name: str) -> Collection:
         if name not in self:
-            self._owners.follower.refresh()
-        stage = self._owners.publisher.snapshot.stage(name)
+            self._services.follower.refresh()
+        stage = self._services.publisher.snapshot.stage(name)
         if stage.is_input:
             return self._input(name)
-        return Collection(self._owners.host, reference_to(name, stage.schema))
+        return Collection(self._services.host, reference_to(name, stage.schema))
 
     def _input(self, name: str) -> Input:
-        own, stage = self._owners, self._owners.publisher.snapshot.stage(name)
-        return Input(own.host, own.inputs, own.loads, own.watches, reference_to(name, stage.schema))
+        own, stage = self._services, self._services.publisher.snapshot.stage(name)
+        return Input(
+            own.host,
+            own.ingest,
+            own.load_registry,
+            own.folder_watches,
+            reference_to(name, stage.schema),
+        )
 
     def __contains__(self, name: object) -> bool:
-        return name in self._owners.publisher.snapshot.catalog
+        return name in self._services.publisher.snapshot.catalog
 
     @property
     def stages(self) -> dict[str, Collection]:
@@ -365,11 +376,11 @@ class Session:
             >>> list(session.stages)
             ['late']
         """
-        self._owners.follower.refresh()
-        stages = self._owners.publisher.snapshot.catalog.values()
+        self._services.follower.refresh()
+        stages = self._services.publisher.snapshot.catalog.values()
         derived = [s for s in stages if not s.is_input and not s.frozen]
         return {
-            s.name: Collection(self._owners.host, reference_to(s.name, s.schema)) for s in derived
+            s.name: Collection(self._services.host, reference_to(s.name, s.schema)) for s in derived
         }
 
     @property
@@ -380,8 +391,8 @@ class Session:
             >>> list(session.inputs)
             ['flights', 'airlines', 'links']
         """
-        self._owners.follower.refresh()
-        catalog = self._owners.publisher.snapshot.catalog
+        self._services.follower.refresh()
+        catalog = self._services.publisher.snapshot.catalog
         return {name: self._input(name) for name, stage in catalog.items() if stage.is_input}
 
     def owns(self, collection: Collection) -> bool:
@@ -391,7 +402,7 @@ class Session:
             >>> session.owns(late)
             True
         """
-        return session_of(collection) is self._owners.host
+        return session_of(collection) is self._services.host
 
     def cursor(
         self, collection: str | Collection, at: Any = None, previous: Cursor | None = None
@@ -415,7 +426,7 @@ class Session:
             Row(carrier='AA', day=1, delay=75.0)
         """
         read = self[collection] if isinstance(collection, str) else collection
-        return self._owners.paging.cursor(read, at, previous)
+        return self._services.paging.cursor(read, at, previous)
 
     def compare(
         self,
@@ -452,7 +463,7 @@ class Session:
         """
         one = self[a] if isinstance(a, str) else a
         other = self[b] if isinstance(b, str) else b
-        return self._owners.comparing.compare(one, other, at, by, columns)
+        return self._services.compare_service.compare(one, other, at, by, columns)
 
     # -- time --------------------------------------------------------------------------------
 
@@ -464,7 +475,7 @@ class Session:
             >>> session.now
             1
         """
-        return self._owners.publisher.last_epoch
+        return self._services.publisher.last_epoch
 
     def refresh(self) -> int:
         """Reads what the owner of the log has committed meanwhile; returns the last epoch.
@@ -476,7 +487,7 @@ class Session:
             >>> reader.refresh()
             1
         """
-        return self._owners.follower.refresh()
+        return self._services.follower.refresh()
 
     def resolve(self, at: Any) -> int:
         """Returns the number of an epoch, label, datetime, or negative offset from the last epoch.
@@ -488,7 +499,7 @@ class Session:
             >>> session.resolve("monday")
             1
         """
-        return self._owners.publisher.ledger.resolve(at, self.now)
+        return self._services.publisher.ledger.resolve(at, self.now)
 
     def epochs(self) -> EpochSequence:
         """Returns the epochs readable for all live stages, with time and label.
@@ -497,7 +508,7 @@ class Session:
             >>> [(epoch.number, epoch.label) for epoch in session.epochs()]
             [(0, None), (1, 'monday')]
         """
-        return self._owners.retaining.epochs()
+        return self._services.retention_service.epochs()
 
     @property
     def retain(self) -> Any:
@@ -506,11 +517,11 @@ class Session:
         Examples:
             >>> session.retain = "30 days"
         """
-        return self._owners.retaining.retention.user_value
+        return self._services.retention_service.retention.user_value
 
     @retain.setter
     def retain(self, period: Any) -> None:
-        self._owners.retaining.set(period)
+        self._services.retention_service.set(period)
 
     @property
     def budget(self) -> Any:
@@ -521,11 +532,11 @@ class Session:
             >>> session.budget
             2000000000
         """
-        return self._owners.retaining.retention.budget
+        return self._services.retention_service.retention.budget
 
     @budget.setter
     def budget(self, size: Any) -> None:
-        self._owners.retaining.bound(size)
+        self._services.retention_service.bound(size)
 
     def pin(self, at: Any, name: str) -> int:
         """Pins an epoch under a name, so that it stays readable; returns its number.
@@ -539,7 +550,7 @@ class Session:
             >>> session.pins
             {'before the audit': 1}
         """
-        return self._owners.retaining.pin(at, name)
+        return self._services.retention_service.pin(at, name)
 
     def unpin(self, name: str) -> None:
         """Removes a pin.
@@ -551,7 +562,7 @@ class Session:
             >>> session.pins
             {}
         """
-        self._owners.retaining.unpin(name)
+        self._services.retention_service.unpin(name)
 
     @property
     def pins(self) -> dict[str, int]:
@@ -563,7 +574,7 @@ class Session:
             >>> session.pins
             {'audit': 1}
         """
-        return dict(self._owners.retaining.retention.pins)
+        return dict(self._services.retention_service.retention.pins)
 
     @property
     def frontiers(self) -> dict[str, Frontier]:
@@ -574,7 +585,7 @@ class Session:
             >>> session.frontiers["late"]
             Frontier(memory=1, disk=1, replicas=None)
         """
-        return self._owners.frontiers.of_stages()
+        return self._services.frontiers.of_stages()
 
     def recovery_frontier(
         self, failure: FailureName = "kernel", lost: int | None = None, stage: str | None = None
@@ -585,7 +596,7 @@ class Session:
             >>> session.recovery_frontier("kernel"), session.recovery_frontier("disk")
             (1, 0)
         """
-        return self._owners.frontiers.after(failure, lost, stage)
+        return self._services.frontiers.after(failure, lost, stage)
 
     def branch(self, name: str, at: Any = None, *, definitions: str = "now") -> Session:
         """Creates a branch and opens it: a session that continues from an epoch of this one.
@@ -620,7 +631,7 @@ class Session:
             >>> late.count()
             2
         """
-        return cast(Session, self._owners.branching.branch(name, at, definitions=definitions))
+        return self._open_folder(self.fork(name, at, definitions=definitions))
 
     def fork(self, name: str, at: Any = None, *, definitions: str = "now") -> str:
         """Creates a branch as `branch` does, without opening it; returns its folder.
@@ -630,8 +641,7 @@ class Session:
             >>> list(session.branches)
             ['idea']
         """
-        name = check_name(name, "branch")
-        return self._owners.branching.make(name, at, definitions=definitions)
+        return self._services.branch_service.make(name, at, definitions=definitions)
 
     def follow(self, parent: Session, upto: Any = None) -> int:
         """Takes over the epochs that the parent has committed since, up to `upto`.
@@ -647,8 +657,8 @@ class Session:
             >>> idea["late"].count()
             3
         """
-        follow = partial(self._owners.following.follow, parent._owners.publisher, upto)
-        return parent._owners.follower.following(follow) if parent.mode == "r" else follow()
+        follow = partial(self._services.parent_follower.follow, parent._services.publisher, upto)
+        return parent._services.follower.following(follow) if parent.mode == "r" else follow()
 
     @property
     def branches(self) -> Mapping[str, BranchInfo]:
@@ -659,7 +669,7 @@ class Session:
             >>> session.branches["idea"].at, session.branches["idea"].now
             (1, 1)
         """
-        return self._owners.branching.by_name
+        return self._services.branch_service.by_name
 
     def drop_branch(self, name: str) -> None:
         """Deletes a branch that is not open and has no branches itself.
@@ -671,7 +681,7 @@ class Session:
             >>> dict(session.branches)
             {}
         """
-        self._owners.branching.drop(name)
+        self._services.branch_service.drop(name)
 
     def rewind(self, to: Any) -> RewindReport:
         """Rewinds to an earlier epoch: data are rewound, definitions stay the current ones.
@@ -705,7 +715,7 @@ class Session:
             >>> report.epoch, report.branch, late.count()
             (1, 'before-rewind-1', 2)
         """
-        return self._owners.rewinding.rewind(to)
+        return self._services.rewind_service.rewind(to)
 
     def verify(self) -> VerificationReport:
         """Reads every byte of the log; reports damaged files. Commits continue meanwhile.
@@ -715,7 +725,7 @@ class Session:
             >>> report.whole, report.damage
             (True, ())
         """
-        return self._owners.verification.verify()
+        return self._services.verification.verify()
 
     # -- for front ends ----------------------------------------------------------------------
 
@@ -727,7 +737,7 @@ class Session:
             >>> [(each.name, each.rows) for each in session.info.overview().collections]
             [('flights', 3), ('airlines', 2), ('links', 4), ('late', 2)]
         """
-        return SessionInfo(self._owners)
+        return SessionInfo(self._services)
 
     @property
     def replicas(self) -> Replicas:
@@ -737,7 +747,7 @@ class Session:
             >>> session.replicas.status()
             []
         """
-        return Replicas(self._owners)
+        return Replicas(self._services)
 
     @property
     def spark_control(self) -> SparkControl:
@@ -746,7 +756,7 @@ class Session:
         Examples:
             >>> session.spark_control.cancel()
         """
-        return SparkControl(self._owners)
+        return SparkControl(self._services)
 
     def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
         """Calls a function with the number of each new epoch; returns a function that ends it.
@@ -756,7 +766,7 @@ class Session:
         Examples:
             >>> unsubscribe = session.subscribe(lambda epoch: print(f"epoch {epoch}"))
         """
-        return self._owners.listeners.subscribe(callback)
+        return self._services.subscriptions.subscribe(callback)
 
     def on_notice(self, handler: Callable[[str], None] | None) -> None:
         """Sets the function that gets each notice for the user; None: the program's log gets them.
@@ -764,7 +774,7 @@ class Session:
         Examples:
             >>> session.on_notice(print)
         """
-        self._owners.listeners.set_notice_handler(handler)
+        self._services.subscriptions.set_notice_handler(handler)
 
     @property
     def path(self) -> str:
@@ -774,7 +784,7 @@ class Session:
             >>> session.path.endswith("flights.nosync")
             True
         """
-        return self._owners.publisher.store.path
+        return self._services.publisher.store.path
 
     @property
     def mode(self) -> str:
@@ -784,7 +794,7 @@ class Session:
             >>> session.mode
             'w'
         """
-        return self._owners.publisher.store.log.mode
+        return self._services.publisher.store.log.mode
 
     @property
     def closed(self) -> bool:
@@ -795,7 +805,7 @@ class Session:
             >>> session.closed
             True
         """
-        return self._owners.gate.closing
+        return self._services.writer_lock.closing
 
     @property
     def spark(self) -> Any:
@@ -805,7 +815,7 @@ class Session:
             >>> session.spark is None
             True
         """
-        return self._owners.link.current
+        return self._services.spark_connection.current
 
     @property
     def spark_conf(self) -> dict[str, str]:
@@ -814,7 +824,7 @@ class Session:
         Examples:
             >>> session.spark_conf["spark.master"] = "local[2]"
         """
-        return self._owners.link.conf
+        return self._services.spark_connection.conf
 
     @property
     def stale(self) -> dict[str, str]:
@@ -828,7 +838,7 @@ class Session:
             >>> session.stale
             {}
         """
-        stages = self._owners.publisher.snapshot.catalog.values()
+        stages = self._services.publisher.snapshot.catalog.values()
         return {s.name: s.reason for s in stages if s.reason is not None}
 
     @property
@@ -838,11 +848,11 @@ class Session:
         Examples:
             >>> session.spark_rows = 1_000_000
         """
-        return self._owners.limits.spark_rows
+        return self._services.limits.spark_rows
 
     @spark_rows.setter
     def spark_rows(self, rows: int | None) -> None:
-        self._owners.limits.spark_rows = rows
+        self._services.limits.spark_rows = rows
 
     @property
     def spark_off(self) -> bool:
@@ -851,11 +861,11 @@ class Session:
         Examples:
             >>> session.spark_off = True
         """
-        return self._owners.limits.spark_off
+        return self._services.limits.spark_off
 
     @spark_off.setter
     def spark_off(self, off: bool) -> None:
-        self._owners.limits.spark_off = off
+        self._services.limits.spark_off = off
 
     @property
     def collect_rows(self) -> int:
@@ -864,11 +874,11 @@ class Session:
         Examples:
             >>> session.collect_rows = 1_000_000
         """
-        return self._owners.limits.collect_rows
+        return self._services.limits.collect_rows
 
     @collect_rows.setter
     def collect_rows(self, rows: int) -> None:
-        self._owners.limits.collect_rows = rows
+        self._services.limits.collect_rows = rows
 
     @property
     def replay_rows(self) -> int:
@@ -877,11 +887,11 @@ class Session:
         Examples:
             >>> session.replay_rows = 10_000_000
         """
-        return self._owners.limits.replay_rows
+        return self._services.limits.replay_rows
 
     @replay_rows.setter
     def replay_rows(self, rows: int) -> None:
-        self._owners.limits.replay_rows = rows
+        self._services.limits.replay_rows = rows
 
     @property
     def backlog_bytes(self) -> int | None:
@@ -892,11 +902,11 @@ class Session:
         Examples:
             >>> session.backlog_bytes = 1 << 30
         """
-        return self._owners.limits.backlog_bytes
+        return self._services.limits.backlog_bytes
 
     @backlog_bytes.setter
     def backlog_bytes(self, size: int | None) -> None:
-        self._owners.limits.backlog_bytes = size
+        self._services.limits.backlog_bytes = size
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -906,7 +916,7 @@ class Session:
             >>> session.stats["epochs"]
             1
         """
-        return self._owners.works.counters
+        return self._services.metrics.counters
 
     def close(self) -> None:
         """Closes the session: everything is on disk, and the log is free for other owners.
@@ -917,16 +927,23 @@ class Session:
             >>> session["late"].count()
             2
         """
-        if self._owners.gate.close():
-            with self._owners.gate.ending:
-                self._owners.follower.run_between_refreshes(self._release)
+        if self._services.writer_lock.close():
+            with self._services.writer_lock.ending:
+                self._services.follower.run_between_refreshes(self._release)
 
     def _release(self) -> None:
         """Releases all resources. Each step may be repeated; the last one marks it as closed."""
-        if self._owners.gate.closed:  # another thread has closed it
+        if self._services.writer_lock.closed:  # another thread has closed it
             return
-        own, store, replaced = self._owners, self._owners.publisher.store, False
-        for owner in (own.streams, own.watches, own.link, own.carrier, own.fetching, own.worker):
+        own, store, replaced = self._services, self._services.publisher.store, False
+        for owner in (
+            own.stream_feeds,
+            own.folder_watches,
+            own.spark_connection,
+            own.staging,
+            own.lazy_files,
+            own.worker,
+        ):
             owner.close()
         try:
             store.close()
@@ -934,8 +951,8 @@ class Session:
             replaced = True
         finally:
             if store.log.closed:
-                self._owners.replication.close()
-                self._owners.gate.mark_closed()
+                self._services.replication.close()
+                self._services.writer_lock.mark_closed()
                 atexit.unregister(self.close)
             if not replaced:
                 own.worker.failures.report()
@@ -947,11 +964,11 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        names = ", ".join(self._owners.publisher.snapshot.catalog) or "no inputs yet"
+        names = ", ".join(self._services.publisher.snapshot.catalog) or "no inputs yet"
         folder = os.path.basename(self.path)
         return one_line(f"<nosync session {folder} at epoch {self.now}: {names}>")
 
 
-def owners_of(session: Session) -> Services:
+def services_of(session: Session) -> Services:
     """Returns the services of a session, for modules that open, show or measure it."""
-    return session._owners
+    return session._services

@@ -251,7 +251,7 @@ def test_dropped_stage_leaves_no_activity(session: Session) -> None:
     session.rename("big", "large")
     assert "in process" in session["large"].explain()
     session.drop("large")
-    assert services_of(session).works.stages.keys() <= {"numbers"}
+    assert services_of(session).metrics.stages.keys() <= {"numbers"}
     session.input("big", NUMBERS)
     session.input("large", NUMBERS)
     assert "in process" not in session["big"].explain() + session["large"].explain()

@@ -200,7 +200,7 @@ def test_check_accepts_deterministic_stage(session: Session) -> None:
     session.stage("none", numbers.filter(lambda row: False))
     numbers.insert([(n,) for n in range(10)] * 2)
     commit_until_audited(session)
-    assert services_of(session).audits.audit() == []
+    assert services_of(session).determinism_checks.audit() == []
     assert session["twice"].count() == 40
 
 
@@ -253,7 +253,7 @@ def test_check_demotes_threshold_of_changing_file(
     assert sum(row[-1] if below else 1 for row in stage.rows()) == 6
     rate_file(tmp_path / "rate", 3)
     if below:  # nothing of it is held: only two answers that differ would show
-        assert services_of(session).audits.audit() == []
+        assert services_of(session).determinism_checks.audit() == []
         return
     with pytest.warns(UserWarning, match=r"'some' is not det.*threshold now returns \d copies of"):
         commit_until_audited(session)
@@ -334,7 +334,7 @@ def test_check_skips_large_groups(
     session.commit()
     asked.write_text("")
     for _ in range(30):
-        assert services_of(session).audits.audit() == []
+        assert services_of(session).determinism_checks.audit() == []
     assert set(asked.read_text().split()) == {"5"}
 
 
@@ -373,4 +373,4 @@ def test_check_accepts_any_deterministic_program(
                     for change in calls:
                         getattr(inputs[name], "insert" if change.insert else "remove")(change.rows)
                 session.commit()
-                assert services_of(session).audits.audit() == []
+                assert services_of(session).determinism_checks.audit() == []

@@ -448,7 +448,7 @@ def test_failing_constant_fails_only_for_rows_that_use_it() -> None:
 def test_text_compared_with_number_needs_no_spark_and_fails_on_its_row(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(services_of(session).link, "require", None)
+    monkeypatch.setattr(services_of(session).spark_connection, "require", None)
     orders = session.input("orders", "sku string, amount double")
     session.stage("oops", orders.filter("sku > 5 and amount = 'abc'"))
     for sku, what in (("apple", "'apple' is not of type bigint"), ("7", "'abc' is not of type")):

@@ -97,7 +97,7 @@ def test_status_lists_failed_background_work_until_it_succeeds(notebook: Noteboo
     assert "background: writing a checkpoint failed at" in notebook.ok("%dd status").text
     with pytest.warns(UserWarning, match="background work failed: writing a checkpoint"):
         notebook.ok('flights.insert([("DL", 1)])')
-    services_of(session).upkeep.plan_checkpoint()
+    services_of(session).maintenance.plan_checkpoint()
     worker.drain()
     assert "background: " not in notebook.ok("%dd status").text
 

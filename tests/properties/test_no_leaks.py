@@ -64,8 +64,8 @@ def test_rerun_cell_leaves_no_description(tmp_path: Path) -> None:
             slow.select("carrier").inspect(print)  # never named
             session.define({"slow": slow})
         gc.collect()
-        assert len(services_of(session).names) <= 2
-        assert not services_of(session).listeners.unnamed_inspectors
+        assert len(services_of(session).definition_names) <= 2
+        assert not services_of(session).subscriptions.unnamed_inspectors
         assert slow.name == "slow"
 
 
@@ -78,7 +78,7 @@ def test_name_is_known_while_stage_is_defined(tmp_path: Path) -> None:
         assert slow.name == "late"
         session.drop("late")
         assert slow.name is None
-        assert not services_of(session).works.stages
+        assert not services_of(session).metrics.stages
 
 
 class _KernelCallable:
@@ -234,7 +234,7 @@ def test_value_too_large_for_frame_is_written_once(
                 for name, found in expected.items():
                     assert sorted(map(repr, again[name].rows(at=epoch))) == found
             if mode == "w":
-                services_of(again).gate.run_pre_write_tasks()
+                services_of(again).writer_lock.run_pre_write_tasks()
                 assert again.recovery.recomputed == 0
                 assert {n: len(t.consolidated()) for n, t in traces_of(again).items()} == held
                 again["texts"].remove([(1, text, None, None)])

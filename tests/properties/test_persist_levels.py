@@ -144,13 +144,13 @@ class Shipped:
     def scale(self, most: int) -> None:
         """Demotes `most` stages; 0 restores all of them."""
         owners = services_of(self.session)
-        with owners.gate.lock:
+        with owners.writer_lock.lock:
             if most:
-                owners.scaling.scale_back(
+                owners.backlog_policy.scale_back(
                     sorted(demotion_candidates(snapshot_of(self.session)))[:most]
                 )
             else:
-                owners.scaling.owe()
+                owners.backlog_policy.owe()
 
     def ship(self, calls: int) -> None:
         """Ships until the replica fails."""

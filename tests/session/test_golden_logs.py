@@ -120,13 +120,13 @@ def test_every_stage_is_read_at_every_epoch_without_recomputation(log: Path) -> 
         again = {n: w for n, w in session.recovery.stages.items() if w != "read"}
         assert again == ({} if SAME else dict.fromkeys(CALLING[log.name], "stale"))
         assert list(compare_all_reads(session, expected)) == read
-        services_of(session).gate.run_pre_write_tasks()
+        services_of(session).writer_lock.run_pre_write_tasks()
         assert session.recovery.recomputed == 0
         # Unnamed nodes that this release plans differently are computed once before a write.
         executed = session.stats["executed"]
         assert executed == PLANNED_DIFFERENTLY[log.name] or not SAME
     with nosync_nb.open(log) as session:
-        services_of(session).gate.run_pre_write_tasks()
+        services_of(session).writer_lock.run_pre_write_tasks()
         assert session.stats["executed"] == 0
 
 

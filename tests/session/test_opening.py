@@ -210,7 +210,7 @@ def test_file_removed_by_a_new_owner_is_no_failure_of_the_fenced_session(
 
     monkeypatch.setattr(store_of(session), "checkpoint_payload", missing)
     lose_patience(session)
-    services_of(session).upkeep.plan_checkpoint()
+    services_of(session).maintenance.plan_checkpoint()
     opened(takeover=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -228,7 +228,7 @@ def test_background_error_is_reported_at_close_at_the_latest(
         raise DurabilityError("the disk is full")
 
     monkeypatch.setattr(store_of(session), "checkpoint_payload", full)
-    services_of(session).upkeep.plan_checkpoint()
+    services_of(session).maintenance.plan_checkpoint()
     with pytest.warns(UserWarning, match="background work failed: .* the disk is full"):
         session.close()
 

@@ -200,7 +200,7 @@ def test_settings_are_recorded_only_by_dependent_stages(tmp_path: Path) -> None:
                 "d": log.join(log.rename({"i": "j", "t": "v"}), on={"lower(s)": "s"}),
             }
             session.define(stages)
-            assert services_of(session).link.types.recorded() == SqlSettings()
+            assert services_of(session).spark_connection.types.recorded() == SqlSettings()
             found.append(fingerprints(session))
     assert found[0] == found[1]
 
@@ -208,9 +208,9 @@ def test_settings_are_recorded_only_by_dependent_stages(tmp_path: Path) -> None:
 def test_zone_can_change_after_all_dependent_stages_are_dropped(tmp_path: Path) -> None:
     with open_with(tmp_path / "log") as session:
         define_stages(session)
-        assert services_of(session).link.types.recorded() == SqlSettings("UTC", True)
+        assert services_of(session).spark_connection.types.recorded() == SqlSettings("UTC", True)
         session.drop("hours", "numbers")
-        assert services_of(session).link.types.recorded() == SqlSettings()
+        assert services_of(session).spark_connection.types.recorded() == SqlSettings()
 
 
 def test_explain_names_the_zone_and_not_the_default_mode(session: Session) -> None:
@@ -291,7 +291,10 @@ def test_settings_signed_with_another_key_are_ignored(
 ) -> None:
     with open_with(tmp_path / "log") as session:
         define_stages(session)
-        publisher, types = services_of(session).publisher, services_of(session).link.types
+        publisher, types = (
+            services_of(session).publisher,
+            services_of(session).spark_connection.types,
+        )
         foreign = {n: replace(s, signer="another") for n, s in publisher.described.items()}
         with monkeypatch.context() as patch:
             patch.setattr(publisher, "described", foreign)

@@ -92,7 +92,7 @@ def test_dropped_and_redefined_stage_is_not_inspected(session: Session) -> None:
 def test_notices_reach_their_handler_and_the_last_are_retained(session: Session) -> None:
     received: list[str] = []
     session.on_notice(received.append)
-    assert services_of(session).listeners.on_notice == received.append
+    assert services_of(session).subscriptions.on_notice == received.append
     numbers = session.inputs["numbers"]
     for _ in range(130):
         numbers.insert([(1,)], once="load")
@@ -162,7 +162,7 @@ def test_notice_during_a_subscriber_keeps_commits_refused(session: Session) -> N
     refused: list[str] = []
 
     def on_epoch(epoch: int) -> None:
-        services_of(session).listeners.add_notice("meanwhile")
+        services_of(session).subscriptions.add_notice("meanwhile")
         with pytest.raises(NosyncError) as error:
             session.commit()
         refused.append(str(error.value))

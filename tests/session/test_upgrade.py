@@ -132,7 +132,7 @@ def check_unchanged(session: Session, expected: dict[str, Any]) -> None:
     assert current_rows(session) == expected["rows"]
     assert rows_by_epoch(session) == expected["epochs"]
     assert set(session.recovery.stages.values()) == {"read"}
-    services_of(session).gate.run_pre_write_tasks()
+    services_of(session).writer_lock.run_pre_write_tasks()
     assert session.recovery.recomputed == 0
     assert session.stats["executed"] == 0
     assert not session.recovery.lost

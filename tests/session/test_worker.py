@@ -232,7 +232,7 @@ def test_checkpoint_gives_way_to_epochs(session: Session, monkeypatch: pytest.Mo
     for number in range(3):
         numbers.insert([(number,)])
         session.commit()
-    services_of(session).upkeep.plan_checkpoint()
+    services_of(session).maintenance.plan_checkpoint()
     settle_background(session)
     assert len(pauses) >= 2  # packs are written, and layers are moved to files
     assert all(pause.calls for pause in pauses)

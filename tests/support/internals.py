@@ -26,8 +26,8 @@ from nosync_nb.files.filesystem import File, Files
 from nosync_nb.operators.aggregates.slot_cache import SlotCache
 from nosync_nb.operators.iterate.loop import Loop, LoopCostEstimate
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.services import Services
-from nosync_nb.session.session import owners_of
+from nosync_nb.session.maintenance.offloaded_merges import OffloadedMerges
+from nosync_nb.session.session import services_of as services_of
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.placement import Placement
 from nosync_nb.spark.staging import staging
@@ -57,10 +57,6 @@ if TYPE_CHECKING:
     from nosync_nb.spark.views import snapshot_server
 
 # -- the services of a session --------------------------------------------------------------------
-
-
-def services_of(session: Session) -> Services:
-    return owners_of(session)
 
 
 def store_of(session: Session) -> Store:
@@ -96,15 +92,20 @@ def traces_of(session: Session) -> Mapping[int, Trace]:
 
 
 def notices_of(session: Session) -> deque[str]:
-    return services_of(session).listeners.notices
+    return services_of(session).subscriptions.notices
 
 
 def checkpoint_now(session: Session) -> None:
-    services_of(session).upkeep.checkpoint()
+    services_of(session).maintenance.checkpoint()
 
 
 def merge_trace(session: Session, number: int) -> None:
-    services_of(session).upkeep.merge(number)
+    services_of(session).maintenance.merge(number)
+
+
+def offloaded_merges_of(session: Session) -> OffloadedMerges:
+    """Returns the merges that were requested from the keeper."""
+    return services_of(session).maintenance._merges
 
 
 def settle_background(session: Session) -> None:
@@ -121,7 +122,7 @@ def drain_background(session: Session, seconds: float | None = None) -> None:
 
 def give_spark(session: Session, spark: Any) -> None:
     """Makes a session use a Spark session as if it had been opened with it."""
-    services_of(session).link._given = spark
+    services_of(session).spark_connection._given = spark
 
 
 @contextmanager
@@ -151,22 +152,22 @@ class TellingLock:
 
 def on_second_checkpoint(session: Session, told: Callable[[], None]) -> None:
     """Calls `told` when a checkpoint waits for another one."""
-    services_of(session).upkeep._checkpointing = TellingLock(told)  # type: ignore[assignment]
+    services_of(session).maintenance._checkpointing = TellingLock(told)  # type: ignore[assignment]
 
 
 def lose_patience(session: Session) -> None:
     """Lets a failed checkpoint be retried as if the log had grown."""
-    services_of(session).upkeep.patience = 0
+    services_of(session).maintenance.patience = 0
 
 
 def rebuild(session: Session) -> None:
     """Rebuilds missing operator state in this thread."""
-    services_of(session).rebuilding._run_in_worker()
+    services_of(session).background_rebuild._run_in_worker()
 
 
 def repeats_of(session: Session) -> object:
     """The cached load keys from before the session was opened."""
-    return services_of(session).loads.repeats._state
+    return services_of(session).load_registry.repeats._state
 
 
 def batch_of(collection: Collection) -> Batch:

@@ -28,7 +28,7 @@ def both_ways(edges: Collection) -> Collection:
 
 
 def traces(session: Session) -> dict[int, Any]:
-    services_of(session).gate.run_pre_write_tasks()
+    services_of(session).writer_lock.run_pre_write_tasks()
     sums = {}
     for number, trace in traces_of(session).items():
         batch = trace.consolidated()

@@ -246,12 +246,12 @@ def test_threads_may_read_while_epochs_commit(grid: GridView, session: Any) -> N
 
 
 def test_closed_grid_receives_no_commit(session: Any) -> None:
-    before = services_of(session).listeners.subscribers
+    before = services_of(session).subscriptions.subscribers
     grid = GridView(session, "late")
     layout = grid.layout
     grid.close()
     grid.close()
-    assert services_of(session).listeners.subscribers == before
+    assert services_of(session).subscriptions.subscribers == before
     assert layout.comm is None
     add_flights(session, ("DL", 99))
     assert not grid.pace.waits

@@ -53,8 +53,8 @@ def add_flights(session: Any, *rows: tuple[str, int]) -> int:
 
 
 def test_view_adds_no_listener_to_commits(view: LayersView, session: Any) -> None:
-    assert services_of(session).listeners.subscribers == 0
-    assert not services_of(session).listeners.has_listeners
+    assert services_of(session).subscriptions.subscribers == 0
+    assert not services_of(session).subscriptions.has_listeners
     add_flights(session, ("DL", 1))
     assert view.state["epoch"] == 2
 

@@ -212,13 +212,13 @@ def test_page_is_bounded(session: Any) -> None:
 
 
 def test_closed_views_receive_no_commit_and_free_layout(session: Any) -> None:
-    before = services_of(session).listeners.subscribers
+    before = services_of(session).subscriptions.subscribers
     views = [TravelView(session, "worst") for _ in range(3)]
-    assert services_of(session).listeners.subscribers == before + 3
+    assert services_of(session).subscriptions.subscribers == before + 3
     for view in views:
         view.close()
         view.close()
-    assert services_of(session).listeners.subscribers == before
+    assert services_of(session).subscriptions.subscribers == before
     session["flights"].insert([("DL", 7)])
     session.commit()
     assert not any(view.pace.waits for view in views)

@@ -61,7 +61,7 @@ class _OffLockRun:
         self._cancelled = self._adopted = False
         self._result: BackfillResult | None = None
 
-    def compute(self, doing: ActivityMonitor) -> None:
+    def compute(self, activities: ActivityMonitor) -> None:
         """Runs the missing nodes; without the lock.
 
         Raises:
@@ -71,7 +71,7 @@ class _OffLockRun:
         new = missing_nodes(graph, self.prepared.old)
         stages = dict.fromkeys(node.stage for node in graph if node.id in new)
         what = f"builds operator state of {first_names([*stages])}"
-        with doing.record(what, len(new)) as progress:
+        with activities.record(what, len(new)) as progress:
 
             def step() -> None:
                 if self._cancelled:
@@ -111,23 +111,23 @@ class BackgroundRebuild:
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         executor: BackfillExecutor,
-        upkeep: Maintenance,
+        maintenance: Maintenance,
         worker: BackgroundWorker,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._executor = executor
-        self._maintenance = upkeep
+        self._maintenance = maintenance
         self._worker = worker
-        self._ended = threading.Condition(gate.lock)
+        self._ended = threading.Condition(writer_lock.lock)
         self._in_progress: _OffLockRun | None = None
 
     def plan(self) -> None:
         """Requests the rebuild before the next write that needs it; with the lock."""
-        self._gate.set_rebuild(self)
+        self._writer_lock.set_rebuild(self)
 
     def submit_rebuild(self) -> None:
         """Starts the rebuild in the background, if any state is missing."""
@@ -139,7 +139,7 @@ class BackgroundRebuild:
             self._ended.wait(WAIT_S)
         else:
             self._executor.install_stages({})
-            self._gate.set_rebuild(None)
+            self._writer_lock.set_rebuild(None)
 
     def cancel(self) -> None:
         """Cancels the rebuild in progress; with the lock."""
@@ -155,11 +155,11 @@ class BackgroundRebuild:
             return
         try:
             with suppress(Exception):  # the caller that needs it retries and gets the error
-                rebuild.compute(self._publisher.works.doing)
+                rebuild.compute(self._publisher.metrics.activities)
             self._adopt(rebuild)
         finally:
             rebuild.ended = True
-            with self._gate.lock:
+            with self._writer_lock.lock:
                 if self._in_progress is rebuild:
                     self._in_progress = None
                 self._ended.notify_all()
@@ -167,12 +167,15 @@ class BackgroundRebuild:
 
     def _plan_run(self) -> _OffLockRun | None:
         """Returns the run to compute; None if no state is missing, or planning failed."""
-        with self._gate.lock, suppress(NosyncError):  # the caller that needs it gets the error
-            self._gate.finish()
-            if self._gate.closing:
+        with (
+            self._writer_lock.lock,
+            suppress(NosyncError),
+        ):  # the caller that needs it gets the error
+            self._writer_lock.finish()
+            if self._writer_lock.closing:
                 return None
-            self._gate.run_pre_write_tasks(rebuilt=False)
-            if self._gate.is_state_missing and (
+            self._writer_lock.run_pre_write_tasks(rebuilt=False)
+            if self._writer_lock.is_state_missing and (
                 self._in_progress is None or self._in_progress.ended
             ):
                 unchanged = unchanged_decision(dict(self._publisher.snapshot.catalog))
@@ -182,14 +185,14 @@ class BackgroundRebuild:
         return None
 
     def _adopt(self, rebuild: _OffLockRun) -> None:
-        with self._gate.lock:
-            self._gate.finish()
+        with self._writer_lock.lock:
+            self._writer_lock.finish()
             if self._in_progress is not rebuild or not rebuild.fits(self._publisher.snapshot):
                 return
             prepared = rebuild.prepared
             computed = prepared, rebuild.over(self._publisher.snapshot)
             self._executor.install(prepared.decision, computed=computed)
-            self._gate.set_rebuild(None)
+            self._writer_lock.set_rebuild(None)
         self._maintenance.plan_checkpoint()
 
 

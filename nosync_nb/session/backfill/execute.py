@@ -91,7 +91,7 @@ def run_backfill(
     plan: BackfillPlan,
     catalog: Mapping[str, Stage],
     rows_max: int,
-    doing: ActivityMonitor,
+    activities: ActivityMonitor,
     step: Callable[[], None] | None = None,
 ) -> BackfillResult:
     """Runs a graph for past epochs as planned, and all that is still missing at the current epoch.
@@ -102,7 +102,7 @@ def run_backfill(
         runner: the runner of the new graph.
         base: the previous graph.
         rows_max: up to so many rows are run epoch by epoch.
-        doing: receives the progress.
+        activities: receives the progress.
         step: called before each node that runs at the current epoch; may end the run by an error.
     """
     previous, graph = base.graph, runner.graph
@@ -111,7 +111,7 @@ def run_backfill(
     begins: dict[str, int] = {}
     # No run repeats, because the base of the next one has the nodes of this one.
     while (run := next_run(graph, base, plan, catalog, rows_max)) is not None:
-        drafts, base = _run_past(run, runner, base, doing)
+        drafts, base = _run_past(run, runner, base, activities)
         if run.outcome == EXTEND:
             missed += drafts
             continue
@@ -126,13 +126,13 @@ def run_backfill(
     if step is not None:
         draft = runner.first_run(base.version, base.graph, step=step)
     else:
-        with doing.record(_first_run_text(graph, missing)):
+        with activities.record(_first_run_text(graph, missing)):
             draft = runner.first_run(base.version, base.graph)
     return BackfillResult(missed, replayed, draft, base.past, begins)
 
 
 def _run_past(
-    run: Run, runner: Runner, base: Base, doing: ActivityMonitor
+    run: Run, runner: Runner, base: Base, activities: ActivityMonitor
 ) -> tuple[list[EpochResult], Base]:
     """Runs nodes for past epochs.
 
@@ -152,7 +152,7 @@ def _run_past(
         traces.update(_continued_traces(node, first, base))
     part = Runner(span.graph, runner.evaluate, runner.bulk)
     drafts: list[EpochResult] = []
-    with doing.record(_run_text(run, base.version.epoch), len(run.epochs)) as progress:
+    with activities.record(_run_text(run, base.version.epoch), len(run.epochs)) as progress:
         existing = Graph([*span.sources, *continued], span.graph.numbers)
         draft = part.first_run(VersionState(first, traces), existing)
         if run.outcome != EXTEND:
@@ -304,20 +304,20 @@ class BackfillExecutor:
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
-        link: SparkConnection,
+        spark_connection: SparkConnection,
         types: SparkTypes,
         signer: CatalogSigner,
-        upkeep: Maintenance,
+        maintenance: Maintenance,
         limits: UserLimits,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
-        self._link = link
+        self._spark_connection = spark_connection
         self._types = types
         self._signer = signer
-        self._maintenance = upkeep
+        self._maintenance = maintenance
         self._limits = limits
 
     def install(
@@ -371,7 +371,7 @@ class BackfillExecutor:
         retired = _spilled_files(past) | self._unused_files(
             version, history, change if only_dropped else None
         )
-        works = [item for each in past for item in each.work.items()]
+        metrics = [item for each in past for item in each.work.items()]
         record = DefinitionRedo(
             publisher,
             publisher.next(),
@@ -383,8 +383,8 @@ class BackfillExecutor:
             sealed.digest,
             publisher.redefined(sealed.catalog),
             retired,
-            {**(publisher.works.stages if work is None else work), **dict(works)},
-            publisher.works.after_runs(each for _, each in works),
+            {**(publisher.metrics.stages if work is None else work), **dict(metrics)},
+            publisher.metrics.after_runs(each for _, each in metrics),
             names or {},
             outcome or DefinitionOutcome(),
         )
@@ -401,7 +401,7 @@ class BackfillExecutor:
 
     def prepare(self, decision: DefinitionDecision) -> Prepared:
         """Compiles a decision that changes no stage, to be run without the writer's lock."""
-        snapshot, bulk = self._publisher.snapshot, self._link.bulk().apart()
+        snapshot, bulk = self._publisher.snapshot, self._spark_connection.bulk().apart()
         old, runner = self._compile(decision, snapshot.graph, CURRENT)
         return Prepared(snapshot, decision, old, self._runner_of(runner, bulk), bulk.files)
 
@@ -411,10 +411,15 @@ class BackfillExecutor:
         """Runs a prepared catalog, without the writer's lock."""
         snapshot, rows_max = prepared.snapshot, self._limits.replay_rows
         past = HistoricalInputs(snapshot.history, snapshot.epoch)
-        base, doing = Base(prepared.old, snapshot.version, past), self._publisher.works.doing
+        base, activities = (
+            Base(prepared.old, snapshot.version, past),
+            self._publisher.metrics.activities,
+        )
         catalog = prepared.decision.catalog
-        return self._gate.run(
-            lambda: run_backfill(prepared.runner, base, CURRENT, catalog, rows_max, doing, step),
+        return self._writer_lock.run(
+            lambda: run_backfill(
+                prepared.runner, base, CURRENT, catalog, rows_max, activities, step
+            ),
             cleanup,
         )
 
@@ -423,14 +428,14 @@ class BackfillExecutor:
     ) -> BackfillResult:
         """Runs a plan with the writer's lock; operator placement sees the new stages meanwhile."""
         publisher, rows_max = self._publisher, self._limits.replay_rows
-        snapshot, doing = publisher.snapshot, publisher.works.doing
+        snapshot, activities = publisher.snapshot, publisher.metrics.activities
         past = HistoricalInputs(publisher.store.history, snapshot.epoch)
         base = Base(old, snapshot.version, past)
         publisher.describe(catalog)
         try:
-            return self._gate.run(
-                lambda: run_backfill(runner, base, plan, catalog, rows_max, doing),
-                self._link.bulk().files.end,
+            return self._writer_lock.run(
+                lambda: run_backfill(runner, base, plan, catalog, rows_max, activities),
+                self._spark_connection.bulk().files.end,
             )
         finally:
             publisher.describe(snapshot.catalog)
@@ -452,8 +457,10 @@ class BackfillExecutor:
 
     def _runner_of(self, runner: Runner, bulk: Placement | None = None) -> Runner:
         """Returns a runner of the same graph that writes to the session's files, or to others."""
-        bulk = bulk or self._link.bulk()
-        return Runner(runner.graph, self._link.evaluate, bulk, spill=bulk.files, before=runner)
+        bulk = bulk or self._spark_connection.bulk()
+        return Runner(
+            runner.graph, self._spark_connection.evaluate, bulk, spill=bulk.files, before=runner
+        )
 
     def _plan_background_work(self, draft: EpochResult) -> None:
         self._maintenance.plan_due(draft)
@@ -513,8 +520,10 @@ class BackfillExecutor:
             later=bool(plan.names),
         )
         self._publisher.take_numbers(graph.numbers)
-        bulk, previous = self._link.bulk(), self._publisher.runner
-        runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files, before=previous)
+        bulk, previous = self._spark_connection.bulk(), self._publisher.runner
+        runner = Runner(
+            graph, self._spark_connection.evaluate, bulk, spill=bulk.files, before=previous
+        )
         return old, runner
 
 

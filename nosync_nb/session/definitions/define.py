@@ -57,26 +57,26 @@ class DefinitionService:
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         executor: BackfillExecutor,
-        names: DefinitionNames,
+        definition_names: DefinitionNames,
         transactions: Transactions,
-        listeners: Subscriptions,
-        link: SparkConnection,
+        subscriptions: Subscriptions,
+        spark_connection: SparkConnection,
         types: SparkTypes,
         host: SessionProtocol,
         report: RecoveryReport,
         repairs: RepairService,
         replication: ReplicationService,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._executor = executor
-        self._names = names
+        self._definition_names = definition_names
         self._transactions = transactions
-        self._listeners = listeners
-        self._link = link
+        self._subscriptions = subscriptions
+        self._spark_connection = spark_connection
         self._types = types
         self._host = host
         self._report = report
@@ -132,12 +132,12 @@ class DefinitionService:
                     lambda: self._define(collections, options, replay, outcome, again=again),
                 )
         except BaseException as error:
-            self._gate.complete_interrupted(error, outcome, _defined_text(collections))
+            self._writer_lock.complete_interrupted(error, outcome, _defined_text(collections))
             raise
 
     def outcome_of(self, collections: Mapping[str, Collection]) -> str:
         """Returns what a definition has done that ran out of memory."""
-        names = self._names
+        names = self._definition_names
         if all(names.assigned_name(definition_of(n, each)) == n for n, each in collections.items()):
             return _defined_text(collections)
         return f"{', '.join(collections)}: not defined, and no stage has changed"
@@ -163,11 +163,11 @@ class DefinitionService:
         described = self._definitions_of(collections)
         for tree in described.values():  # before the lock, because Spark may have to start
             self._types.confirm(tree)
-        with self._gate.lock:
-            self._gate.begin_change("define")
+        with self._writer_lock.lock:
+            self._writer_lock.begin_change("define")
             snapshot = self._publisher.snapshot
             _refuse_inputs(snapshot.catalog, collections)
-            self._listeners.refuse_unnamed(described)
+            self._subscriptions.refuse_unnamed(described)
             trees = self._ordered_definitions(snapshot.catalog, described)
             redone = set(trees) if again else set()
             if first is not None and not again:
@@ -186,11 +186,11 @@ class DefinitionService:
                 self._install_decision(decision, first, names=names, outcome=outcome)
             else:
                 for definition, name in names.items():
-                    self._names.call(definition, name)
+                    self._definition_names.call(definition, name)
             self._raise_levels(risen)
         seconds = time.perf_counter() - start
         self._notify(decision.notices if changes else ())
-        self._link.follow()
+        self._spark_connection.follow()
         reported = [n for n in status if n in trees or status[n] != "unchanged"]
         return [self._stage_report(n, status[n], seconds, trees, first) for n in reported]
 
@@ -229,7 +229,7 @@ class DefinitionService:
 
     def _notify(self, notices: Iterable[str]) -> None:
         for text in notices:
-            self._listeners.add_notice(text)
+            self._subscriptions.add_notice(text)
 
     def _definitions_of(self, collections: Mapping[str, Any]) -> dict[str, Definition]:
         """Returns the definitions of some collections of this session, by stage name."""
@@ -251,7 +251,7 @@ class DefinitionService:
                 by_id[id(tree)] = reference_to(name, tree.schema)
         for tree in described.values():
             for part in tree.walk():
-                given_name = self._names.assigned_name(part)
+                given_name = self._definition_names.assigned_name(part)
                 if id(part) not in by_id and given_name in catalog:
                     by_id[id(part)] = reference_to(str(given_name), part.schema)
         trees = {}
@@ -278,7 +278,7 @@ class DefinitionService:
         snapshot = publisher.snapshot
         stage = snapshot.stage(name)
         last = snapshot.last(stage)
-        work = publisher.works.last(name)
+        work = publisher.metrics.last(name)
         hint = plan.replay_message(snapshot, stage, status, named, replay_from)
         if stage.reason:
             hint = f"stale: {stage.reason}"
@@ -302,15 +302,17 @@ class DefinitionService:
         outcome = DefinitionOutcome()
         try:
             self._drop(names, outcome, cascade=cascade)
-            self._link.follow()
+            self._spark_connection.follow()
         except BaseException as error:
             listed = ", ".join(f"'{name}'" for name in names)
-            self._gate.complete_interrupted(error, outcome, f"{listed}: dropped; do not drop again")
+            self._writer_lock.complete_interrupted(
+                error, outcome, f"{listed}: dropped; do not drop again"
+            )
             raise
 
     def _drop(self, names: Sequence[str], outcome: DefinitionOutcome, *, cascade: bool) -> None:
-        with self._gate.lock:
-            self._gate.begin_change("drop")
+        with self._writer_lock.lock:
+            self._writer_lock.begin_change("drop")
             snapshot = self._publisher.snapshot
             catalog = snapshot.catalog
             dropped = set(names)
@@ -327,13 +329,13 @@ class DefinitionService:
                 dropped |= set(readers)
             dropped |= {n for n in catalog if n.partition("@")[0] in dropped}
             self._refuse_pending(dropped, "drop")
-            works = self._publisher.works.stages
+            metrics = self._publisher.metrics.stages
             self._executor.install(
                 definition_diff.unchanged_decision(
                     {n: s for n, s in catalog.items() if n not in dropped}
                 ),
-                work={name: work for name, work in works.items() if name not in dropped},
-                names=dict.fromkeys(self._names.called(dropped)),
+                work={name: work for name, work in metrics.items() if name not in dropped},
+                names=dict.fromkeys(self._definition_names.called(dropped)),
                 outcome=outcome,
             )
 
@@ -342,30 +344,30 @@ class DefinitionService:
         outcome = DefinitionOutcome()
         try:
             self._rename(old, new, outcome)
-            self._link.follow()
+            self._spark_connection.follow()
         except BaseException as error:
-            self._gate.complete_interrupted(
+            self._writer_lock.complete_interrupted(
                 error, outcome, f"'{old}' has been renamed to '{new}'; do not rename it again"
             )
             raise
 
     def _rename(self, old: str, new: str, outcome: DefinitionOutcome) -> None:
-        with self._gate.lock:
-            self._gate.begin_change("rename")
+        with self._writer_lock.lock:
+            self._writer_lock.begin_change("rename")
             snapshot = self._publisher.snapshot
             if old not in snapshot.catalog:
                 raise unknown_name_error(snapshot.catalog, old)
             if new in snapshot.catalog:
                 raise StageError(f"'{new}' exists already", hint="drop it first")
             self._refuse_pending({old}, "rename")
-            works = self._publisher.works.stages
+            metrics = self._publisher.metrics.stages
             self._executor.install(
                 definition_diff.unchanged_decision(
                     renaming.renamed_catalog(snapshot.catalog, old, new)
                 ),
                 renamed=renaming.renamed_graph(snapshot.graph, old, new),
-                work={(new if name == old else name): work for name, work in works.items()},
-                names=dict.fromkeys(self._names.called({old}), new),
+                work={(new if name == old else name): work for name, work in metrics.items()},
+                names=dict.fromkeys(self._definition_names.called({old}), new),
                 outcome=outcome,
             )
 
@@ -418,15 +420,15 @@ class InputDeclarations:
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         executor: BackfillExecutor,
-        link: SparkConnection,
+        spark_connection: SparkConnection,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._executor = executor
-        self._link = link
+        self._spark_connection = spark_connection
         self._from_data: list[str] = []
 
     def from_data(self) -> list[str]:
@@ -468,9 +470,9 @@ class InputDeclarations:
             self._create(name, columns, key, key_positions, outcome)
             if _has_rows(schema):
                 self._from_data.append(name)
-            self._link.follow()
+            self._spark_connection.follow()
         except BaseException as error:
-            self._gate.complete_interrupted(
+            self._writer_lock.complete_interrupted(
                 error, outcome, f"input '{name}' is defined; do not define it again"
             )
             raise
@@ -484,8 +486,8 @@ class InputDeclarations:
         outcome: DefinitionOutcome,
     ) -> None:
         """Creates an input, unless another thread has created it meanwhile."""
-        with self._gate.lock:
-            self._gate.begin_change("input")
+        with self._writer_lock.lock:
+            self._writer_lock.begin_change("input")
             if self._exists(name, columns, key):
                 return
             now, catalog = self._publisher.last_epoch, self._publisher.snapshot.catalog

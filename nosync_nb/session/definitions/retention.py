@@ -29,15 +29,15 @@ class RetentionService:
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         executor: BackfillExecutor,
-        upkeep: Maintenance,
+        maintenance: Maintenance,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._executor = executor
-        self._maintenance = upkeep
+        self._maintenance = maintenance
 
     @property
     def retention(self) -> Retention:
@@ -87,8 +87,8 @@ class RetentionService:
         """
         budget = retention_policy.parse_budget(asked)
         if budget is not None:
-            with self._gate.lock:
-                self._gate.begin_change("budget")
+            with self._writer_lock.lock:
+                self._writer_lock.begin_change("budget")
                 log = self._publisher.store.log
                 grown = log.head.seq > log.checkpoint_seq
             if grown:  # because a checkpoint makes the tail as small as it can be
@@ -152,8 +152,8 @@ class RetentionService:
         """Writes changed retention settings, completely or not at all."""
         outcome = DefinitionOutcome()
         try:
-            with self._gate.lock:
-                self._gate.begin_change("retain")
+            with self._writer_lock.lock:
+                self._writer_lock.begin_change("retain")
                 current = self.retention
                 updated = changed(current)
                 if updated == current and not self._publisher.removed_limits:
@@ -162,7 +162,7 @@ class RetentionService:
                 self._executor.install(decision, retention=updated, outcome=outcome)
                 self._maintenance.plan_checkpoint()
         except BaseException as error:
-            self._gate.complete_interrupted(error, outcome, done)
+            self._writer_lock.complete_interrupted(error, outcome, done)
             raise
 
 

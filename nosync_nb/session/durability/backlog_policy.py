@@ -56,22 +56,22 @@ from nosync_nb.trace.epoch_ranges import EpochRanges
 class BacklogPolicy:
     """Decides which stages are demoted, as replicas fall behind and catch up.
 
-    The writer's lock guards its state.
+    It looks at the backlog after each message about a replica. The writer's lock guards its state.
     """
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         executor: BackfillExecutor,
         replication: ReplicationService,
         frontiers: FrontierService,
-        upkeep: Maintenance,
+        maintenance: Maintenance,
         worker: BackgroundWorker,
         limits: UserLimits,
     ) -> None:
-        self._gate = gate
-        self._maintenance = upkeep
+        self._writer_lock = writer_lock
+        self._maintenance = maintenance
         self._publisher = publisher
         self._executor = executor
         self._replication = replication
@@ -82,6 +82,7 @@ class BacklogPolicy:
         self._changed_at = -1  # log offset of the last change
         self._without_demoted: Mapping[str, Stage] | None = None  # a catalog without demoted stages
         self._exhausted: Mapping[str, Stage] | None = None  # a catalog without further candidates
+        replication.on_progress(self.submit_if_due)
 
     def submit_if_due(self) -> None:
         """Submits a change to the worker if one is due; any thread, without a lock."""
@@ -113,14 +114,14 @@ class BacklogPolicy:
 
     def _change(self) -> None:
         """Demotes or restores stages, all or none; runs in the worker."""
-        with self._gate.lock:
-            self._gate.finish()
+        with self._writer_lock.lock:
+            self._writer_lock.finish()
             backlog = self._replication.backlog()
-            if self._gate.closing or backlog is None or self._plan_checkpoint(backlog):
+            if self._writer_lock.closing or backlog is None or self._plan_checkpoint(backlog):
                 return
-            self._gate.run_pre_write_tasks(rebuilt=False)
+            self._writer_lock.run_pre_write_tasks(rebuilt=False)
             if (
-                self._gate.is_state_missing
+                self._writer_lock.is_state_missing
             ):  # a definition would rebuild the state here, with the lock
                 return
             direction = self._direction(backlog)
@@ -177,7 +178,7 @@ class BacklogPolicy:
         try:
             self._executor.install(unchanged_decision(catalog))
         except DurabilityError:
-            self._gate.finish()
+            self._writer_lock.finish()
         self._changed_at = self._publisher.store.log.head.offset - 1
 
 

@@ -49,9 +49,9 @@ class FrontierService:
     """
 
     def __init__(
-        self, publisher: Publisher, replication: ReplicationService, fetching: LazyFiles
+        self, publisher: Publisher, replication: ReplicationService, lazy_files: LazyFiles
     ) -> None:
-        self._publisher, self._lazy_files = publisher, fetching
+        self._publisher, self._lazy_files = publisher, lazy_files
         self._replication = replication
         self._freeze_lock = threading.RLock()  # reentrant, because a signal handler may call it
         self._frozen: Mapping[str, int] = {}  # of stages that are being demoted; with that lock

@@ -7,10 +7,11 @@ background.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nosync_nb.files.filesystem import Files
+from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.store.records import file_references
 from nosync_nb.store.records.file_references import FileReference
 from nosync_nb.store.replication.address import ReplicaAddress
@@ -38,20 +39,19 @@ class MissingFiles(NamedTuple):
 
 
 class LazyFiles:
-    """The files of one session that are not local.
+    """The files of one session that are not local."""
 
-    Args:
-        replicas: returns the current replicas of the log.
-    """
-
-    def __init__(self, store: Store, replicas: Callable[[], Sequence[ReplicaAddress]]) -> None:
-        self._store, self._replicas = store, replicas
+    def __init__(self, store: Store, replication: ReplicationService) -> None:
+        self._store, self._replication = store, replication
         self._fetcher: LazyFetcher | None = None
         if isinstance(store.files, FetchingFiles):
-            self._fetcher = LazyFetcher(Files(), store.path, store.log.id, replicas)
+            self._fetcher = LazyFetcher(Files(), store.path, store.log.id, self._replicas)
             store.files.ask(self._fetcher)
             for path in incomplete_restore(store.files, store.path):
                 store.files.unlink(path)
+
+    def _replicas(self) -> Sequence[ReplicaAddress]:
+        return self._replication.settings.replicas
 
     def expect(self, names: Sequence[str]) -> MissingFiles:
         """Registers referenced files that the folder lacks; returns those that no replica has.

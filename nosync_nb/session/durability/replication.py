@@ -30,8 +30,8 @@ from nosync_nb.session.durability.replication_lag import (
     backlog_of,
     replica_status,
 )
-from nosync_nb.session.maintenance.offloaded_merges import OffloadedMerges
 from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.store import threads
 from nosync_nb.store.replication import config
 from nosync_nb.store.replication.agent.offloaded_merges import MergeProposal
@@ -65,28 +65,22 @@ class ReplicationService:
     """The replicas of a log that this session writes.
 
     Args:
+        subscriptions: notified of what the keeper has repaired.
         settings: the replicas; without any, no keeper is started.
-        say: reports to the user what the keeper has repaired.
-        look, propose: called, without a lock, after a message about a replica, or a merge.
 
     Attributes:
-        merges: the merges that are offloaded to the keeper.
         scrubbed: the last scrub report of the keeper.
         heard: a condition that is notified, with its lock held, after each message.
     """
 
     def __init__(
-        self,
-        publisher: Publisher,
-        settings: ReplicaConfig,
-        say: Callable[[str], None],
-        look: Callable[[], None],
-        propose: Callable[[], None],
+        self, publisher: Publisher, subscriptions: Subscriptions, settings: ReplicaConfig
     ) -> None:
-        self.merges = OffloadedMerges(publisher.store, propose, self.ask)
         self._publisher, self._store = publisher, publisher.store
         self._log = publisher.store.log
-        self._say, self._look = say, look
+        self._subscriptions = subscriptions
+        self._on_progress: list[Callable[[], None]] = []
+        self._on_merge: list[Callable[[MergeProposal | None], None]] = []
         self.scrubbed = ScrubReport()
         self.heard = threading.Condition(threading.RLock())
         self._replicas = _ReplicaSet(settings, _initial_progress(settings), set(), (0, 0))
@@ -98,6 +92,17 @@ class ReplicationService:
     def settings(self) -> ReplicaConfig:
         """The current settings of the replicas."""
         return self._replicas.settings
+
+    def on_progress(self, notify: Callable[[], None]) -> None:
+        """Registers a function to call, without a lock, after each message about a replica."""
+        self._on_progress.append(notify)
+
+    def on_merge(self, notify: Callable[[MergeProposal | None], None]) -> None:
+        """Registers a function to call, without a lock, with each message about a merge.
+
+        When the keeper ends, the function is called with None.
+        """
+        self._on_merge.append(notify)
 
     def start(self) -> None:
         """Starts the keeper, if there are replicas."""
@@ -323,7 +328,7 @@ class ReplicationService:
                             self._handle(progress, parse_progress(line))
                             backoff.reset()
                 code = keeper.wait()
-                self.merges.proposals.lose()
+                self._notify_merge(None)
                 with self.heard:
                     self._close_pipe()
                     self._keeper = None
@@ -342,11 +347,15 @@ class ReplicationService:
             self._record_progress(progress, message)
             return
         if isinstance(message, MergeProposal):
-            self.merges.proposals.hear(message)
+            self._notify_merge(message)
             return
         self.scrubbed = message
         if message.event:
-            self._say(message.event)
+            self._subscriptions.add_notice(message.event)
+
+    def _notify_merge(self, message: MergeProposal | None) -> None:
+        for notify in self._on_merge:
+            notify(message)
 
     def _record_progress(self, progress: list[ReplicaProgress], message: ReplicaProgress) -> None:
         """Records the progress of a replica; `progress` is the list of its keeper."""
@@ -358,7 +367,8 @@ class ReplicationService:
                 self._replicas.confirmed.add(message.replica)
                 self._drop_former_settings()
             self.heard.notify_all()
-        self._look()
+        for notify in self._on_progress:
+            notify()
         if message.condition in _LOST:
             self._log.go_beyond(message.obeys)
             with suppress(DurabilityError):  # the log is closed and has another owner

@@ -39,7 +39,7 @@ class VerificationService:
         """Returns the damage in the log; see `Session.verify`."""
         store = self._publisher.store
         replicas = None if store.log.mode == "r" else self._replication.settings.replicas
-        with self._publisher.works.doing.record("verifies the log"):
+        with self._publisher.metrics.activities.record("verifies the log"):
             return verified_local_files(
                 store.path, replicas, files=store.files, pause=YieldingPause()
             )

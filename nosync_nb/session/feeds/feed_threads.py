@@ -45,13 +45,13 @@ class Feeder:
     Threads: any may call it. The unreported failures are one tuple, which is replaced under a lock.
     """
 
-    def __init__(self, listeners: Subscriptions) -> None:
-        self._listeners = listeners
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._mutex = threading.Lock()
         self._unreported: tuple[str, ...] = ()
-        self._unsubscribe = listeners.subscribe(self._committed)
+        self._unsubscribe = subscriptions.subscribe(self._committed)
 
     @property
     def running(self) -> bool:
@@ -72,7 +72,7 @@ class Feeder:
         with self._mutex:
             unreported, self._unreported = self._unreported, ()
         for text in unreported:
-            self._listeners.alert(text)
+            self._subscriptions.alert(text)
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +87,7 @@ class Feeder:
         with self._mutex:
             if text not in self._unreported:
                 self._unreported = (*self._unreported, text)
-        if self._listeners.has_notice_handler:
+        if self._subscriptions.has_notice_handler:
             self.report_failures()
 
     def _committed(self, _epoch: int) -> None:
@@ -103,33 +103,33 @@ class FeedRegistry(Generic[One]):
     """The feeds of one kind in a session: one for each source and input.
 
     Attributes:
-        publisher, listeners, blocks, inputs, loads: services of the session that feeds use.
+        publisher, subscriptions, epoch_blocks, ingest, load_registry: the services that feeds use.
     """
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
-        listeners: Subscriptions,
-        blocks: EpochBlocks,
-        inputs: IngestService,
-        loads: LoadRegistry,
+        subscriptions: Subscriptions,
+        epoch_blocks: EpochBlocks,
+        ingest: IngestService,
+        load_registry: LoadRegistry,
     ) -> None:
-        self.publisher, self.listeners = publisher, listeners
-        self.blocks, self.inputs, self.loads = blocks, inputs, loads
-        self._gate = gate
+        self.publisher, self.subscriptions = publisher, subscriptions
+        self.epoch_blocks, self.ingest, self.load_registry = epoch_blocks, ingest, load_registry
+        self._writer_lock = writer_lock
         self._lock = threading.Lock()
         self._feeders: dict[tuple[str, str], One] = {}
 
     @property
     def inherited(self) -> bool:
         """True in a forked child: the feeds belong to its parent."""
-        return self._gate.inherited
+        return self._writer_lock.inherited
 
     @property
     def over(self) -> bool:
         """True if the session can no longer commit."""
-        return self._gate.closing or self.publisher.fenced
+        return self.publisher.is_ended()
 
     def close(self) -> None:
         """Stops all feeds."""

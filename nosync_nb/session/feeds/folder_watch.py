@@ -105,10 +105,12 @@ class FolderWatch(Feeder):
         status: how many files were loaded, refused or are not settled yet, as of the last listing.
     """
 
-    def __init__(self, watches: FolderWatches, pattern: str, into: Input, every: float) -> None:
-        super().__init__(watches.listeners)
+    def __init__(
+        self, folder_watches: FolderWatches, pattern: str, into: Input, every: float
+    ) -> None:
+        super().__init__(folder_watches.subscriptions)
         self.pattern = pattern
-        self._watches = watches
+        self._folder_watches = folder_watches
         self._into = into
         self._every = every
         self._folder = user_files.glob_root(pattern)
@@ -183,7 +185,7 @@ class FolderWatch(Feeder):
         self.report_failures()
         if count := self._status.unsettled:
             it = "it" if count == 1 else "them"
-            self._listeners.add_notice(
+            self._subscriptions.add_notice(
                 f"{self.pattern}: {count} still being written (changed less than"
                 f" {self._every:g} s ago); .catch_up() waits for {it}"
             )
@@ -210,7 +212,7 @@ class FolderWatch(Feeder):
 
     def _load_settled(self, awaited: Collection[str]) -> dict[str, FileMark]:
         """Loads the settled files; returns the marks of the awaited files that are not settled."""
-        self._watches.check()
+        self._folder_watches.check()
         if self._ended.is_set():
             raise StageError(
                 f"the watch of '{self.pattern}' was stopped",
@@ -306,14 +308,17 @@ class FolderWatch(Feeder):
         outcome = self._outcomes.get(path)
         if not isinstance(outcome, FailedFile):
             return outcome != mark
-        return outcome.mark != mark or outcome.graph is not self._watches.publisher.snapshot.graph
+        return (
+            outcome.mark != mark
+            or outcome.graph is not self._folder_watches.publisher.snapshot.graph
+        )
 
     def _try_load(self, path: str, mark: FileMark, *, quiet: bool) -> bool:
         """Loads a file; returns True if that made an epoch. Records a failure."""
         try:
             epoch = self._load(path, mark)
         except Exception as error:
-            if self._watches.over:  # the error is about the session, not about the file
+            if self._folder_watches.over:  # the error is about the session, not about the file
                 self._ended.set()
                 return False
             reason = "\n".join([str(error), *getattr(error, "__notes__", ())])
@@ -324,14 +329,18 @@ class FolderWatch(Feeder):
             ):
                 self._queue_report(_refusal(path, self._into.name or "", reason))
             # A disk error may be temporary; an error in the rows is not.
-            graph = None if isinstance(error, OSError) else self._watches.publisher.snapshot.graph
+            graph = (
+                None
+                if isinstance(error, OSError)
+                else self._folder_watches.publisher.snapshot.graph
+            )
             self._outcomes[path] = FailedFile(mark, reason, graph)
             return False
         return epoch is not None
 
     def _load(self, path: str, mark: FileMark) -> int | None:
         """Commits a file as an epoch; None if it is committed already, or still being written."""
-        watches, relative = self._watches, os.path.relpath(path, self._folder)
+        watches, relative = self._folder_watches, os.path.relpath(path, self._folder)
         with watches.activities.record(
             f"reads {one_line(relative)}", mark.size_bytes, in_bytes=True
         ) as reading:
@@ -341,17 +350,17 @@ class FolderWatch(Feeder):
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
         into, name = self._into, self._into.name or ""
         key, kind = f"{relative} {digest}", "upsert" if into.key else "insert"
-        recorded = idempotency_mark(watches.inputs.stage(name).uid, kind, key)
+        recorded = idempotency_mark(watches.ingest.stage(name).uid, kind, key)
         epoch = None
         with watches.loading:  # because a file may match two patterns
-            if not watches.loads.is_loaded(recorded):
+            if not watches.load_registry.is_loaded(recorded):
                 what = f"decodes {one_line(relative)}"
                 with watches.activities.record(what, len(data), in_bytes=True) as decoding:
                     table = file_formats.table_of(data, path, into.schema, decoding.add_steps)
-                with watches.blocks.epoch(None, None) as block:
+                with watches.epoch_blocks.epoch(None, None) as block:
                     committed = [b for b in self._blocks.get(path, ()) if b.number is not None]
                     self._blocks[path] = (*committed[-1:], block)
-                    watches.inputs.ingest(name, kind, table, recorded)
+                    watches.ingest.ingest(name, kind, table, recorded)
                 epoch = block.number
         self._outcomes[path] = mark
         return epoch
@@ -377,17 +386,17 @@ class FolderWatches(FeedRegistry[FolderWatch]):
 
     def check(self) -> None:
         """Raises unless files can be loaded here and now."""
-        self._gate.writable("catch_up")
+        self._writer_lock.writable("catch_up")
         self.publisher.store.log.check()
 
     @property
     def activities(self) -> ActivityMonitor:
         """The monitor that receives the progress of a load."""
-        return self.publisher.works.doing
+        return self.publisher.metrics.activities
 
     def start(self, pattern: str, into: Input, every: float) -> FolderWatch:
         """Starts a watch; stops an earlier one with that pattern and input."""
-        self._gate.writable("watch")
+        self._writer_lock.writable("watch")
         key = pattern, into.name or ""
         self._stop(key)
         feed = FolderWatch(self, pattern, into, every)

@@ -55,14 +55,16 @@ class StreamFeed(Feeder):
         last: the last of them, or None.
     """
 
-    def __init__(self, streams: StreamFeeds, into: Input, checkpoint: str, *, anew: bool) -> None:
-        super().__init__(streams.listeners)
+    def __init__(
+        self, stream_feeds: StreamFeeds, into: Input, checkpoint: str, *, anew: bool
+    ) -> None:
+        super().__init__(stream_feeds.subscriptions)
         self.query: Any = None
         self.epochs = 0
         self.last: int | None = None
-        self._streams = streams
+        self._stream_feeds = stream_feeds
         self._into = into
-        self._uid = streams.publisher.snapshot.stage(into.name or "").uid
+        self._uid = stream_feeds.publisher.snapshot.stage(into.name or "").uid
         self._first_key = None if anew else f"stream {self._uid} {checkpoint}"
         self._query_id = ""
         self._folder: StreamFolder | None = None
@@ -87,7 +89,7 @@ class StreamFeed(Feeder):
     def stop(self) -> None:
         """Stops the stream after the batch that it is loading; reports remaining failures."""
         self._ended.set()
-        if self.query is not None and not self._streams.inherited:
+        if self.query is not None and not self._stream_feeds.inherited:
             try:
                 self.query.stop()
             except Exception as error:  # the JVM has ended
@@ -101,7 +103,7 @@ class StreamFeed(Feeder):
         try:
             name = self._into.name or ""
             self._folder = streaming.stream_folder_of(
-                frame.sparkSession, self._streams.publisher.store.files, checkpoint, name=name
+                frame.sparkSession, self._stream_feeds.publisher.store.files, checkpoint, name=name
             )
             self.query = streaming.start_query(
                 frame, self._commit_batch, checkpoint, trigger, name=name
@@ -145,11 +147,11 @@ class StreamFeed(Feeder):
         """Commits a micro-batch as an epoch; it is on disk when this returns."""
         self._query_started.wait()
         try:
-            if self._ended.is_set() or self._streams.over:
+            if self._ended.is_set() or self._stream_feeds.over:
                 raise StageError(f"{self._title()} is stopped")
             self._sync_checkpoint()
             self._load(frame, batch)
-            self._streams.commits.sync("disk")
+            self._stream_feeds.commits.sync("disk")
             self._sync_checkpoint()
         except BaseException as error:
             if not self._ended.is_set():
@@ -170,7 +172,7 @@ class StreamFeed(Feeder):
     def _load(self, frame: Any, batch: int) -> None:
         from nosync_nb.spark.streaming import drain_batch, handing
 
-        streams, name = self._streams, self._into.name or ""
+        streams, name = self._stream_feeds, self._into.name or ""
         if streams.publisher.snapshot.stage(name).uid != self._uid:
             raise StageError(
                 f"{self._title()}: the input was dropped, and another one has its name",
@@ -178,21 +180,21 @@ class StreamFeed(Feeder):
             )
         kind = "upsert" if self._into.key else "insert"
         marks = [idempotency_mark(self._uid, kind, f"{self._query_id} {turn}") for turn in (0, 1)]
-        noted = list(map(streams.loads.last_note, marks))
+        noted = list(map(streams.load_registry.last_note, marks))
         if batch <= max(map(int, filter(str.isdecimal, noted)), default=-1):
             drain_batch(frame)
             return
         first = None if batch else self._first_key
-        with handing, feeding, streams.blocks.epoch(first, None) as block:
+        with handing, feeding, streams.epoch_blocks.epoch(first, None) as block:
             if block.skipped:
                 raise self.restart_error()
-            streams.inputs.ingest(name, kind, frame)
+            streams.ingest.ingest(name, kind, frame)
             block.note(marks[batch % 2], str(batch), noted[batch % 2])
         self.epochs, self.last = self.epochs + 1, block.number
 
     def is_lost(self) -> bool:
         """Returns True if the log has a first batch of this stream already."""
-        return self._first_key is not None and self._streams.loads.is_loaded(
+        return self._first_key is not None and self._stream_feeds.load_registry.is_loaded(
             f"{BLOCK}{self._first_key}"
         )
 
@@ -229,12 +231,12 @@ class StreamFeeds(FeedRegistry[StreamFeed]):
         """Starts a feed; see `Session.stream`."""
         from nosync_nb.spark import streaming
 
-        if not isinstance(into, Input) or not belongs_to(into, self.inputs):
+        if not isinstance(into, Input) or not belongs_to(into, self.ingest):
             raise StageError(
                 f"stream(into={into!r}) is not an input of this session",
                 hint="pass one: session.stream(frame, into=session.input('flights', ...))",
             )
-        self._gate.writable("stream")
+        self._writer_lock.writable("stream")
         if not isinstance(checkpoint, str | os.PathLike | None):
             raise StageError(
                 f"stream(checkpoint={checkpoint!r}) is not a folder or URL",

@@ -69,7 +69,7 @@ class Maintenance:
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         signer: CatalogSigner,
         worker: BackgroundWorker,
@@ -77,17 +77,18 @@ class Maintenance:
         merges: OffloadedMerges,
     ) -> None:
         self.patience = 0
-        self._gate, self._publisher, self._signer = gate, publisher, signer
+        self._writer_lock, self._publisher, self._signer = writer_lock, publisher, signer
         self._worker, self._merges = worker, merges
-        self._aging = HistoryAging(gate, publisher, limits, worker.failures)
+        self._aging = HistoryAging(writer_lock, publisher, limits, worker.failures)
         self._due: set[int] = set()  # traces to merge
         self._failed: dict[int, int] = {}  # traces whose merge failed: the frame to wait for
         self._checkpointing = threading.Lock()
         self._clearing = 0  # guarded by `_checkpointing`
+        merges.on_answer(self._queue_proposals)
 
     def plan_merges(self, numbers: Iterable[int]) -> None:
         """Queues a merge for each of some traces whose layers are out of proportion."""
-        self._merges.proposals.overdue()
+        self._merges.overdue()
         traces, due = self._publisher.snapshot.version.traces, [*numbers]
         if self._failed:
             seq = self._publisher.store.log.head.seq
@@ -163,8 +164,8 @@ class Maintenance:
         Large ones are offloaded to the keeper: their layers stay claimed until it answers.
         """
         while True:
-            with self._gate.lock:
-                self._gate.finish()
+            with self._writer_lock.lock:
+                self._writer_lock.finish()
                 trace = self._publisher.snapshot.version.traces.get(number)
                 planned = None if trace is None else plan(trace)
                 if trace is None or planned is None:
@@ -205,10 +206,14 @@ class Maintenance:
             layer.claim()
         return merging._replace(inputs=tuple(layers))
 
+    def _queue_proposals(self) -> None:
+        name = "adopting merges of the keeper"
+        self._worker.submit("proposals", self.take_proposals, name=name)
+
     def take_proposals(self) -> None:
         """Takes the merges of the keeper, and performs here those that have failed there."""
-        self._retire_files(self._merges.proposals.unwanted())
-        while (proposal := self._merges.proposals.next()) is not None:
+        self._retire_files(self._merges.unwanted())
+        while (proposal := self._merges.next()) is not None:
             self._attempt(proposal[0].number, partial(self._take_proposal, *proposal))
 
     def _take_proposal(self, merging: OffloadedMerge, files: tuple[PartRef, ...]) -> None:
@@ -218,7 +223,7 @@ class Maintenance:
             live = self._is_live(merging)
             change = self._merges.verified_parts(merging, files) if live and files else None
             if change is not None:
-                self._publisher.works.count("proposals", self._adopt_merge(merging, change))
+                self._publisher.metrics.count("proposals", self._adopt_merge(merging, change))
             elif live:
                 self._merge_layers(merging)
         finally:
@@ -228,8 +233,8 @@ class Maintenance:
         self.merge(merging.number)
 
     def _is_live(self, merging: OffloadedMerge) -> bool:
-        with self._gate.lock:
-            self._gate.finish()
+        with self._writer_lock.lock:
+            self._writer_lock.finish()
             trace = self._publisher.snapshot.version.traces.get(merging.number)
             live = trace is not None and place_merged(trace, merging.inputs) is not None
             return live and not self._publisher.fenced
@@ -250,20 +255,20 @@ class Maintenance:
         inputs = merging.inputs
         output = Layer(inputs[0].lower, inputs[-1].upper, change.parts, change.refs)
         adopted = self._replace_layers(merging.number, inputs, output)
-        self._publisher.works.count("merges", adopted)
+        self._publisher.metrics.count("merges", adopted)
         return adopted
 
     def _retire_files(self, names: set[str]) -> None:
         """Marks files as unused."""
         if names:
-            with self._gate.lock:
-                self._gate.finish()
+            with self._writer_lock.lock:
+                self._writer_lock.finish()
                 self._publisher.garbage.retire(names)
 
     def _replace_layers(self, number: int, inputs: tuple[Layer, ...], output: Layer) -> bool:
         """Replaces layers with one, if they are live; retires the unused files."""
-        with self._gate.lock:
-            self._gate.finish()
+        with self._writer_lock.lock:
+            self._writer_lock.finish()
             version = self._publisher.snapshot.version
             current = version.traces.get(number)
             adopted = None if current is None else adopt_merged(current, inputs, output)
@@ -299,10 +304,10 @@ class Maintenance:
                 raise
             if version is None:
                 return
-            self._publisher.works.count("checkpoints")
+            self._publisher.metrics.count("checkpoints")
             self._clearing = max(0, self._clearing - 1)
-            with self._gate.lock:
-                self._gate.finish()
+            with self._writer_lock.lock:
+                self._writer_lock.finish()
                 expired = self._publisher.garbage.expired()
                 live = self._publisher.named_files | files_of(version)
             store.remove(expired - live)
@@ -310,12 +315,12 @@ class Maintenance:
     def _write_checkpoint(self) -> VersionState | None:
         """Writes a checkpoint and returns its version; None if no checkpoint can be written."""
         publisher, store = self._publisher, self._publisher.store
-        with self._gate.lock:
-            self._gate.finish()
-            self._gate.run_pre_write_tasks(rebuilt=False)
+        with self._writer_lock.lock:
+            self._writer_lock.finish()
+            self._writer_lock.run_pre_write_tasks(rebuilt=False)
             snapshot, position = publisher.snapshot, publisher.position
             version, graph = snapshot.version, snapshot.graph
-            if position is None or self._gate.is_state_missing:
+            if position is None or self._writer_lock.is_state_missing:
                 return None
             recorded, times = publisher.ledger.saved()
             meta = {
@@ -353,15 +358,15 @@ class Maintenance:
 
     def _history_record(self, incarnation: int) -> Mapping[str, Any] | None:
         """Returns the history record of a checkpoint; None if the session was rewound meanwhile."""
-        with self._gate.lock:
-            self._gate.finish()
+        with self._writer_lock.lock:
+            self._writer_lock.finish()
             if self._publisher.ledger.incarnation != incarnation:
                 return None
             return self._publisher.store.history.manifest()
 
     def _move_to_files(self, version: VersionState, graph: Graph, *, thinned: bool) -> VersionState:
         """Returns a version with its large layers in files; live ones are replaced as well."""
-        traces, pause = dict(version.traces), YieldingPause(self._gate.give_way)
+        traces, pause = dict(version.traces), YieldingPause(self._writer_lock.give_way)
         for number in trace_recovery.trace_logs(graph).keys() & traces.keys():
             try:
                 pairs = self._publisher.store.write_layers(number, traces[number], thinned=thinned)
@@ -381,9 +386,9 @@ class HistoryAging:
     """Packs the history of the published version, and downsamples it as the retention requires."""
 
     def __init__(
-        self, gate: WriterLock, publisher: Publisher, limits: UserLimits, failures: Failures
+        self, writer_lock: WriterLock, publisher: Publisher, limits: UserLimits, failures: Failures
     ) -> None:
-        self._gate, self._publisher, self._limits = gate, publisher, limits
+        self._writer_lock, self._publisher, self._limits = writer_lock, publisher, limits
         self._failures = failures
         self._fitted_retention: Retention | None = None  # guarded by the lock of checkpoints
 
@@ -451,7 +456,7 @@ class HistoryAging:
 
     def _pause(self) -> YieldingPause:
         """Returns a pause that also waits, within bounds, while an epoch runs."""
-        return YieldingPause(self._gate.give_way)
+        return YieldingPause(self._writer_lock.give_way)
 
     def _shorten_memory_history(self) -> None:
         """Drops history of stages in memory that is longer than a restart would replay.
@@ -471,8 +476,8 @@ class HistoryAging:
         if epoch is None or min(self._last_epochs(snapshot), default=epoch) < epoch:
             return
         batch = total_of(snapshot.history.state(log, epoch), layout)
-        with self._gate.lock:
-            self._gate.finish()
+        with self._writer_lock.lock:
+            self._writer_lock.finish()
             self._publisher.store.history.shorten(log, epoch, batch, snapshot.history)
             self._publisher.repacked()
 
@@ -501,8 +506,8 @@ class HistoryAging:
         Args:
             bounded: it was downsampled for the budget, whatever its age.
         """
-        with self._gate.lock:
-            self._gate.finish()
+        with self._writer_lock.lock:
+            self._writer_lock.finish()
             snapshot, history = self._publisher.snapshot, self._publisher.store.history
             least = self._least_retained(snapshot) if bounded else None
             keep = self._retained_epochs(snapshot) if least is None else least._replace(single=1)

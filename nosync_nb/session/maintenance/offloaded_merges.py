@@ -25,6 +25,7 @@ import numpy as np
 
 from nosync_nb.dataflow.runtime.delta import ArrangedChange
 from nosync_nb.errors import CorruptLogError
+from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.store.replication.agent.offloaded_merges import LINE_MAX, MergeProposal, MergeRequest
 from nosync_nb.store.store import Store
 from nosync_nb.trace import Layer
@@ -70,17 +71,16 @@ class OffloadedMerge(NamedTuple):
             layer.release()
 
 
-class MergeProposals:
-    """The requested merges and the keeper's answers; any thread may call it.
+class OffloadedMerges:
+    """The merges that were requested from the keeper of a log, and its answers.
 
-    A proposal that came too late is recorded, because its files must be deleted.
-
-    Args:
-        told: called, without a lock, when there is an answer to take.
+    Any thread may call it. A proposal that came too late is recorded, because its files must be
+    deleted.
     """
 
-    def __init__(self, told: Callable[[], object]) -> None:
-        self._notify = told
+    def __init__(self, store: Store, replication: ReplicationService) -> None:
+        self._store, self._replication = store, replication
+        self._on_answer: list[Callable[[], object]] = []
         self._lock = threading.RLock()
         self._waiting: dict[int, OffloadedMerge] = {}  # guarded by `_lock`, as the attributes below
         self._answers: list[tuple[OffloadedMerge, tuple[PartRef, ...]]] = []
@@ -88,6 +88,15 @@ class MergeProposals:
         self._last_number = 0
         self._last_answer = 0.0
         self._silent = False
+        replication.on_merge(self.hear)
+
+    def on_answer(self, notify: Callable[[], object]) -> None:
+        """Registers a function to call, without a lock, when there is an answer to take."""
+        self._on_answer.append(notify)
+
+    def _notify(self) -> None:
+        for notify in self._on_answer:
+            notify()
 
     def register(self, merging: OffloadedMerge) -> int:
         """Registers a merge before it is requested; returns its number."""
@@ -103,8 +112,11 @@ class MergeProposals:
         with self._lock:
             return self._waiting.pop(merge, None) is not None
 
-    def hear(self, proposal: MergeProposal) -> None:
-        """Handles an answer of the keeper."""
+    def hear(self, proposal: MergeProposal | None) -> None:
+        """Handles an answer of the keeper; None: the keeper has ended."""
+        if proposal is None:
+            self.lose()
+            return
         with self._lock:
             self._silent, self._last_answer = False, time.monotonic()
             merging = self._waiting.pop(proposal.merge, None) if proposal.done else None
@@ -132,11 +144,6 @@ class MergeProposals:
         if self._waiting and time.monotonic() - self._last_answer >= SILENT_S:
             self.lose(silent=True)
 
-    @property
-    def silent(self) -> bool:
-        """True if the keeper gets no requests."""
-        return self._silent
-
     def next(self) -> tuple[OffloadedMerge, tuple[PartRef, ...]] | None:
         """Returns a merge that was answered, with its files; without files it has failed."""
         with self._lock:
@@ -148,38 +155,20 @@ class MergeProposals:
             unwanted, self._unwanted = self._unwanted, set()
             return unwanted
 
-
-class OffloadedMerges:
-    """Requests large merges from the keeper of a log.
-
-    Args:
-        told: see `MergeProposals`.
-        ask: writes a line to the keeper; returns True if a keeper can read it.
-
-    Attributes:
-        proposals: receives its answers.
-    """
-
-    def __init__(
-        self, store: Store, told: Callable[[], object], ask: Callable[[bytes], bool]
-    ) -> None:
-        self.proposals = MergeProposals(told)
-        self._store, self._send = store, ask
-
     def ask(self, merging: OffloadedMerge) -> bool:
         """Requests a merge of layers that are all in files; returns True if it was sent."""
-        merge = self.proposals.register(merging)
+        merge = self.register(merging)
         layers = tuple(layer.files for layer in merging.inputs)
         stem = merging.stem(sum(layer.rows_count for layer in merging.inputs))
         name = f"{stem}-g{self._store.log.generation}"
         line = MergeRequest(merge, name, merging.layout, layers).line
-        sent = len(line) <= LINE_MAX and self._send(line)
-        return sent or not self.proposals.cancel(merge)
+        sent = len(line) <= LINE_MAX and self._replication.ask(line)
+        return sent or not self.cancel(merge)
 
     @property
     def ready(self) -> bool:
         """True if there is a keeper that takes requests."""
-        return not self.proposals.silent and self._send(b"")
+        return not self._silent and self._replication.ask(b"")
 
     def verified_parts(
         self, merging: OffloadedMerge, files: tuple[PartRef, ...]

@@ -40,13 +40,13 @@ class DataFrameExports:
         self,
         publisher: Publisher,
         reader: SnapshotReader,
-        names: DefinitionNames,
-        link: SparkConnection,
+        definition_names: DefinitionNames,
+        spark_connection: SparkConnection,
     ) -> None:
         self._publisher = publisher
         self._reader = reader
-        self._names = names
-        self._link = link
+        self._definition_names = definition_names
+        self._spark_connection = spark_connection
 
     def frame(
         self, definition: Definition, at: Any, following: Callable[[Callable[[], Any]], Any]
@@ -56,7 +56,7 @@ class DataFrameExports:
         Args:
             following: calls the function that reads the rows.
         """
-        spark = self._link.require("to_spark")
+        spark = self._spark_connection.require("to_spark")
         from nosync_nb.spark import launch
         from nosync_nb.spark.execution.tasks import PlanPayload
         from nosync_nb.spark.staging.location import StagingArea
@@ -65,7 +65,7 @@ class DataFrameExports:
         store = self._publisher.store
         source = following(lambda: self._rows(definition, at, views.SMALL_ROWS))
         count = len(source) if isinstance(source, Batch) else source.rows_count
-        carrier = self._link.carrier
+        carrier = self._spark_connection.carrier
         depot = StagingArea(carrier.folder)
         if count > views.SMALL_ROWS:
             depot = carrier.required(spark, f"to_spark of {count} rows")
@@ -75,7 +75,7 @@ class DataFrameExports:
             with launch.guarded_use(spark, "to_spark"):
                 frame = views.to_spark(spark, source, definition.schema, shipping, kept=retained)
         except NegativeMultiplicityError as error:
-            name = self._names.name_of(definition)
+            name = self._definition_names.name_of(definition)
             what = f"collection '{name}'" if name else "this collection"
             hint = self._repair(definition)
             raise NegativeMultiplicityError(f"{what}: {error.args[0]}", hint=hint) from None
@@ -84,7 +84,9 @@ class DataFrameExports:
         return frame
 
     def _repair(self, definition: Definition) -> str:
-        return missing_rows.repair(self._publisher.snapshot, self._names.read_by(definition))
+        return missing_rows.repair(
+            self._publisher.snapshot, self._definition_names.read_by(definition)
+        )
 
     def _rows(self, definition: Definition, at: Any, small: int) -> Any:
         """Returns the source of a DataFrame: a batch, or a trace whose files are retained.
@@ -93,7 +95,7 @@ class DataFrameExports:
             CorruptLogError: with `mode="r"`, if the owner has deleted files of this snapshot.
         """
         reader, store, snapshot = self._reader, self._publisher.store, self._publisher.snapshot
-        name = self._names.name_of(definition)
+        name = self._definition_names.name_of(definition)
         if name is None:
             batch = reader.read(definition, at)
             when = partial(reader.epoch, at, snapshot)
@@ -119,24 +121,24 @@ class SessionHost:
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         reader: SnapshotReader,
         follower: LogFollower,
-        frames: DataFrameExports,
-        names: DefinitionNames,
-        listeners: Subscriptions,
+        dataframe_exports: DataFrameExports,
+        definition_names: DefinitionNames,
+        subscriptions: Subscriptions,
         types: SparkTypes,
         limits: UserLimits,
     ) -> None:
         self.types = types
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._reader = reader
         self._following = follower.following
-        self._frames = frames
-        self._names = names
-        self._listeners = listeners
+        self._dataframe_exports = dataframe_exports
+        self._definition_names = definition_names
+        self._subscriptions = subscriptions
         self._limits = limits
 
     @property
@@ -146,7 +148,7 @@ class SessionHost:
 
     def name_of(self, definition: Definition) -> str | None:
         """Returns the name of a stage or input; None if the definition has none."""
-        return self._names.name_of(definition)
+        return self._definition_names.name_of(definition)
 
     def epoch(self, at: Any) -> int:
         """Returns the number of an epoch."""
@@ -177,7 +179,9 @@ class SessionHost:
 
     def repair(self, definition: Definition) -> str:
         """Returns the command that adds the missing rows of a collection's inputs."""
-        return missing_rows.repair(self._publisher.snapshot, self._names.read_by(definition))
+        return missing_rows.repair(
+            self._publisher.snapshot, self._definition_names.read_by(definition)
+        )
 
     def apply_to_trace(
         self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None
@@ -214,8 +218,8 @@ class SessionHost:
     def frame(self, definition: Definition, at: Any) -> Any:
         """Returns the rows as a Spark DataFrame, one row for each copy."""
         loops.refuse_reading(definition)
-        return self._frames.frame(definition, at, self._following)
+        return self._dataframe_exports.frame(definition, at, self._following)
 
     def inspect(self, definition: Definition, function: Callable[[int, Any], Any] | None) -> None:
         """Sets or removes (None) the function that is called with the changes of each epoch."""
-        self._listeners.inspect(definition, self.name_of(definition), function)
+        self._subscriptions.inspect(definition, self.name_of(definition), function)

@@ -83,15 +83,15 @@ class ExplainSubject(NamedTuple):
 def explain_collection(
     definition: Definition,
     snapshot: Snapshot,
-    names: DefinitionNames,
-    works: WorkMetrics,
+    definition_names: DefinitionNames,
+    metrics: WorkMetrics,
     types: SparkTypes,
 ) -> ExplainOutput:
     """Returns the plan of a collection.
 
     Cost: O(its operators + nodes of the graph); some 20 us for each operator.
     """
-    name = names.name_of(definition)
+    name = definition_names.name_of(definition)
     stage = (
         snapshot.stage(definition.name) if definition.is_ref else snapshot.catalog.get(name or "")
     )
@@ -103,7 +103,7 @@ def explain_collection(
         subject = subject._replace(plan=plans.plan_for(NOBODYS))
         if plans.wishes:
             subject = _with_running_plan(subject, snapshot, plans, types)
-    return _PlanText(subject, snapshot, works, types).explained(name or "collection")
+    return _PlanText(subject, snapshot, metrics, types).explained(name or "collection")
 
 
 def _with_running_plan(
@@ -141,11 +141,11 @@ class _PlanText:
     """Formats one plan."""
 
     def __init__(
-        self, subject: ExplainSubject, snapshot: Snapshot, works: WorkMetrics, types: SparkTypes
+        self, subject: ExplainSubject, snapshot: Snapshot, metrics: WorkMetrics, types: SparkTypes
     ) -> None:
         self.subject = subject
         self.snapshot = snapshot
-        self.works = works
+        self.metrics = metrics
         plan = subject.plan
         self.lookups = PlanLookups(snapshot, plan, subject.stage)
         self.tables = TableSizes(snapshot.graph, snapshot.version.traces)
@@ -292,7 +292,7 @@ class _PlanText:
         return f"#{self.numbers.setdefault(id(part), len(self.numbers) + 1)}"
 
     def _last_run_text(self, name: str) -> str:
-        work: StageWork | None = self.works.last(name)
+        work: StageWork | None = self.metrics.last(name)
         if work is None:
             return ""
         why = f": {work.why}" if work.why else ""

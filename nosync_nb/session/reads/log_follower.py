@@ -41,13 +41,13 @@ class LogFollower:
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         signer: CatalogSigner,
         repairs: RepairService,
         recovered: RecoveredState | None,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._signer = signer
         self._repairs = repairs
@@ -64,7 +64,7 @@ class LogFollower:
         """
         if self._recovered is not None:
             with self._lock:
-                if not self._gate.closing and (
+                if not self._writer_lock.closing and (
                     self._unpublished or not self._follow(self._recovered)
                 ):
                     self._reload()
@@ -83,7 +83,7 @@ class LogFollower:
             return read()
         except CorruptLogError:
             with self._lock:
-                if self._gate.closing:
+                if self._writer_lock.closing:
                     raise DurabilityError("the session is closed", hint="open it again") from None
                 self._reload()
             return read()
@@ -131,7 +131,7 @@ class LogFollower:
         before.close()
 
     def _publish(self, recovered: RecoveredState) -> None:
-        with self._gate.lock:
+        with self._writer_lock.lock:
             self._publisher.publish_recovered(recovered)
             self._signer.believe(recovered)
             self._recovered = recovered

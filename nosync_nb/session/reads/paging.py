@@ -44,16 +44,16 @@ class PagingService:
         publisher: Publisher,
         reader: SnapshotReader,
         follower: LogFollower,
-        names: DefinitionNames,
+        definition_names: DefinitionNames,
         types: SparkTypes,
-        comparing: CompareService,
+        compare_service: CompareService,
     ) -> None:
         self._publisher = publisher
         self._reader = reader
         self._follower = follower
-        self._names = names
+        self._definition_names = definition_names
         self._types = types
-        self._comparing = comparing
+        self._compare_service = compare_service
 
     def cursor(
         self, collection: Collection, at: Any = None, previous: Cursor | None = None
@@ -69,12 +69,12 @@ class PagingService:
 
     def changes(self, collection: Collection, after: int | None, upto: int, n: int) -> RowChanges:
         """Returns the first `n` changes of a collection in `(after, upto]`."""
-        return self._comparing.changes(collection, after, upto, limit=n)
+        return self._compare_service.changes(collection, after, upto, limit=n)
 
     def _build_cursor(self, collection: Collection, at: Any, previous: Cursor | None) -> Cursor:
         definition = definition_of("cursor", collection)
         since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
-        snapshot, name = self._publisher.snapshot, self._names.name_of(definition)
+        snapshot, name = self._publisher.snapshot, self._definition_names.name_of(definition)
         stopped = self._reader.why_stopped(snapshot, definition)
         number = None if at is None else self._reader.epoch(at, snapshot)
         if stopped is not None and at is None:
@@ -96,7 +96,9 @@ class PagingService:
 
     def repair(self, definition: Definition) -> str:
         """Returns the command that adds the missing rows of a collection's inputs."""
-        return missing_rows.repair(self._publisher.snapshot, self._names.read_by(definition))
+        return missing_rows.repair(
+            self._publisher.snapshot, self._definition_names.read_by(definition)
+        )
 
     def filtered(self, cursor: Cursor, where: str) -> OrderedRows:
         """Returns the rows of a cursor that satisfy a predicate.

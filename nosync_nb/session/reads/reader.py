@@ -47,13 +47,13 @@ class SnapshotReader:
         self,
         publisher: Publisher,
         transactions: Transactions,
-        names: DefinitionNames,
+        definition_names: DefinitionNames,
         types: SparkTypes,
         evaluate: Evaluate,
     ) -> None:
         self._publisher = publisher
         self._transactions = transactions
-        self._names = names
+        self._definition_names = definition_names
         self._types = types
         self._evaluate = evaluate
 
@@ -66,7 +66,7 @@ class SnapshotReader:
     def read(self, definition: Definition, at: Any) -> Batch:
         """Returns the consolidated rows of a collection at an epoch."""
         snapshot = self._publisher.snapshot
-        name = self._names.name_of(definition)
+        name = self._definition_names.name_of(definition)
         number = self.epoch(at, snapshot)
         if at is None:
             self.refuse_pending(snapshot, definition, name)
@@ -83,7 +83,7 @@ class SnapshotReader:
         None if the collection must be evaluated or read by `read`.
         """
         snapshot = self._publisher.snapshot
-        name = self._names.name_of(definition)
+        name = self._definition_names.name_of(definition)
         self.refuse_pending(snapshot, definition, name)
         if name is None:
             return None
@@ -97,7 +97,7 @@ class SnapshotReader:
     def trace_at_epoch(self, definition: Definition, at: Any) -> Trace | None:
         """Returns the trace of a named collection at an epoch; None if it has no name."""
         snapshot = self._publisher.snapshot
-        name = self._names.name_of(definition)
+        name = self._definition_names.name_of(definition)
         if name is None:
             return None
         same_columns_definition(snapshot, name, definition.schema)
@@ -108,7 +108,7 @@ class SnapshotReader:
 
         None if neither, or if it was dropped.
         """
-        name = self._names.name_of(definition)
+        name = self._definition_names.name_of(definition)
         stages = [
             snapshot.catalog.get(each) for each in ([name] if name else definition.references)
         ]
@@ -124,7 +124,7 @@ class SnapshotReader:
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Returns the net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
         snapshot = self._publisher.snapshot
-        name = self._names.name_of(definition)
+        name = self._definition_names.name_of(definition)
         if name is None:
             raise StageError(
                 "an unnamed collection has no history", hint="name it: session.stage('name', c)"
@@ -147,7 +147,7 @@ class SnapshotReader:
     def history_of(self, definition: Definition) -> list[range]:
         """Returns the readable epochs of a collection."""
         snapshot = self._publisher.snapshot
-        name = self._names.name_of(definition)
+        name = self._definition_names.name_of(definition)
         if name is None:
             return []
         last, log = snapshot.last(snapshot.stage(name)), snapshot.graph.named[name].log
@@ -209,8 +209,10 @@ class SnapshotReader:
 
     def explain(self, definition: Definition) -> ExplainOutput:
         """Returns the current plan of a collection."""
-        snapshot, works = self._publisher.snapshot, self._publisher.works
-        return explain_collection(definition, snapshot, self._names, works, self._types)
+        snapshot, metrics = self._publisher.snapshot, self._publisher.metrics
+        return explain_collection(
+            definition, snapshot, self._definition_names, metrics, self._types
+        )
 
 
 def same_columns_definition(snapshot: Snapshot, name: str, schema: Schema) -> Stage:

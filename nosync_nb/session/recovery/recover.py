@@ -84,11 +84,11 @@ class RecoveryState(NamedTuple):
         return self.memory or doubtful or bool(lost)
 
 
-def recover(store: Store, types: SparkTypes, fetching: LazyFiles) -> RecoveryState:
+def recover(store: Store, types: SparkTypes, lazy_files: LazyFiles) -> RecoveryState:
     """Recovers the state of a session from its folder; deletes files that nothing references.
 
     Args:
-        fetching: takes the referenced files that are missing, and returns those that no replica
+        lazy_files: takes the referenced files that are missing, and returns those that no replica
             has.
 
     Raises:
@@ -104,7 +104,7 @@ def recover(store: Store, types: SparkTypes, fetching: LazyFiles) -> RecoverySta
     epoch, catalog = recovered.snapshot.epoch, recovered.snapshot.catalog
     lost = lost_epochs(log.noted, recovered.ledger.incarnation, epoch)[:LOST_MAX]
     with guarded_decoding("the log"):
-        lacking = fetching.expect(store.sweep())
+        lacking = lazy_files.expect(store.sweep())
     report = _recovery_report(recovered, lost)
     for note in (lacking.said, *behind.demotion_text(catalog)):
         if note:
@@ -231,31 +231,31 @@ class RecoveryCompletion:
     Args:
         report: records which stages could not be recovered.
         stages: repairs and resumes stages.
-        rebuilding: rebuilds missing operator state before the next write that needs it.
+        background_rebuild: rebuilds missing operator state before the next write that needs it.
     """
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
-        upkeep: Maintenance,
-        link: SparkConnection,
+        maintenance: Maintenance,
+        spark_connection: SparkConnection,
         report: RecoveryReport,
-        stages: StageRecovery,
-        rebuilding: BackgroundRebuild,
+        stage_recovery: StageRecovery,
+        background_rebuild: BackgroundRebuild,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
-        self._maintenance = upkeep
-        self._link = link
+        self._maintenance = maintenance
+        self._spark_connection = spark_connection
         self._recovery_report = report
-        self._stages = stages
-        self._rebuilding = rebuilding
+        self._stage_recovery = stage_recovery
+        self._background_rebuild = background_rebuild
 
     def schedule(self, opening: RecoveryState) -> None:
         """Schedules the compilation before the first write."""
         graph = self._publisher.snapshot.graph
-        self._gate.run_before_first_write(
+        self._writer_lock.run_before_first_write(
             lambda: self._complete(graph, opening, differs=opening.differs)
         )
 
@@ -269,21 +269,21 @@ class RecoveryCompletion:
         """
         store, snapshot = self._publisher.store, self._publisher.snapshot
         version, catalog = snapshot.version, dict(snapshot.catalog)
-        types, runner = self._link.types, None
+        types, runner = self._spark_connection.types, None
         graph = Compiler(old, types, now=version.epoch).compile(catalog)
         if not graph.nodes.keys() <= old.nodes.keys():
             graph = self._without_lost(catalog, old, version, opening.without_rows)
         if graph.nodes.keys() <= old.nodes.keys():
-            bulk = self._link.bulk()
-            runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
+            bulk = self._spark_connection.bulk()
+            runner = Runner(graph, self._spark_connection.evaluate, bulk, spill=bulk.files)
         else:
             differs = True
             graph = _limited_to_log(graph, old)
         traces = store.restored(graph)
         traces.update((n, t) for n, t in version.traces.items() if n in traces)
         self._publisher.compiled(runner, VersionState(version.epoch, traces), graph, catalog)
-        self._gate.run_before_first_write(lambda: self._resume(opening, differs=differs))
-        self._gate.run_pre_write_tasks(rebuilt=False)
+        self._writer_lock.run_before_first_write(lambda: self._resume(opening, differs=differs))
+        self._writer_lock.run_pre_write_tasks(rebuilt=False)
 
     def _without_lost(
         self,
@@ -295,7 +295,7 @@ class RecoveryCompletion:
         """Compiles a catalog; stops the stages that cannot be run again."""
 
         def compiled(stages: Mapping[str, Stage]) -> Compiled:
-            types, now, none = self._link.types, version.epoch, frozenset[str]()
+            types, now, none = self._spark_connection.types, version.epoch, frozenset[str]()
             return Compiled(old, compile_catalog(stages, old, types, now=now, extended=none))
 
         memory = {name for name, stage in catalog.items() if stage.in_memory and stage.live}
@@ -319,19 +319,19 @@ class RecoveryCompletion:
             publisher.garbage.retire(publisher.store.named - live)
         publisher.store.release()
         if opening.lacking:
-            self._stages.repair(opening.missing, opening.without_rows)
+            self._stage_recovery.repair(opening.missing, opening.without_rows)
         traces = self._publisher.snapshot.version.traces
         self._maintenance.plan_merges(
             n for n, t in traces.items() if not files_needed(t) & opening.missing
         )
         if behind:
             try:
-                self._stages.resume(differs=differs)
+                self._stage_recovery.resume(differs=differs)
                 return
             except NosyncError as error:
                 self._recovery_report.note(f"a stage has missed epochs and stays stale: {error}")
         if differs:
-            self._rebuilding.plan()
+            self._background_rebuild.plan()
 
 
 def _limited_to_log(graph: Graph, old: Graph) -> Graph:

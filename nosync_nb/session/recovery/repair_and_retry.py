@@ -52,13 +52,13 @@ class RepairService:
         self,
         store: Store,
         replication: ReplicationService,
-        listeners: Subscriptions,
-        stages: StageRecovery,
+        subscriptions: Subscriptions,
+        stage_recovery: StageRecovery,
     ) -> None:
         self._store = store
         self._replication = replication
-        self._say = listeners.add_notice
-        self._stages = stages
+        self._say = subscriptions.add_notice
+        self._stage_recovery = stage_recovery
         self._lock = threading.Lock()
 
     def repairing(self, call: Callable[[], Result]) -> Result:
@@ -89,7 +89,7 @@ class RepairService:
         if self._store.log.mode == "r":
             return False
         try:
-            done = self._stages.repair_file(name, stop=self._all_replicas_answer())
+            done = self._stage_recovery.repair_file(name, stop=self._all_replicas_answer())
         except StageError:  # inside an epoch, which must fail with its own error
             return False
         if done:

@@ -37,17 +37,17 @@ class StageRecovery:
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         executor: BackfillExecutor,
-        upkeep: Maintenance,
+        maintenance: Maintenance,
         types: SparkTypes,
         report: RecoveryReport,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._executor = executor
-        self._maintenance = upkeep
+        self._maintenance = maintenance
         self._types = types
         self._report = report
 
@@ -111,8 +111,8 @@ class StageRecovery:
         Returns:
             True if nothing references the file any more.
         """
-        with self._gate.lock:
-            self._gate.begin_change("the repair of lost rows")
+        with self._writer_lock.lock:
+            self._writer_lock.begin_change("the repair of lost rows")
             return self._repair_missing({name}, stop=stop)
 
     def _can_rebuild(self, missing: AbstractSet[str]) -> bool:

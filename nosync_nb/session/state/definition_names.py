@@ -21,11 +21,11 @@ class DefinitionNames:
     up.
 
     Args:
-        listeners: the subscriptions; those that wait for a name are notified.
+        subscriptions: the subscriptions; those that wait for a name are notified.
     """
 
-    def __init__(self, listeners: Subscriptions) -> None:
-        self._listeners = listeners
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
         self._mutex = threading.RLock()  # reentrant: a signal handler may interrupt a holder
         self._names: WeakKeyDictionary[Definition, str] = WeakKeyDictionary()
 
@@ -61,4 +61,4 @@ class DefinitionNames:
             else:
                 self._names[definition] = name
         if name is not None:
-            self._listeners.named(definition, name)
+            self._subscriptions.named(definition, name)

@@ -31,14 +31,14 @@ class WorkMetrics:
     Attributes:
         counters: epochs, rows touched, rows merged, background merges, proposals (background merges
             that the keeper made), checkpoints, stalls, and executed (how often a stage ran).
-        doing: the activities that are running now and may take long.
+        activities: the activities that are running now and may take long.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()  # reentrant: a signal handler may interrupt a holder
         self._last: dict[str, StageWork] = {}
         self.counters: dict[str, Any] = dict.fromkeys(COUNTERS, 0)
-        self.doing = ActivityMonitor()
+        self.activities = ActivityMonitor()
 
     @property
     def stages(self) -> dict[str, StageWork]:

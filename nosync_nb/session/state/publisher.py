@@ -59,7 +59,7 @@ class Publisher:
     read any other attribute that is a single reference.
 
     Args:
-        works, garbage, names: other state that a commit or a definition changes.
+        metrics, garbage, definition_names: other state that a commit or a definition changes.
 
     Attributes:
         store: the folder; a reader that reloads the log replaces it.
@@ -76,10 +76,10 @@ class Publisher:
     def __init__(
         self,
         store: Store,
-        gate: WriterLock,
-        works: WorkMetrics,
+        writer_lock: WriterLock,
+        metrics: WorkMetrics,
         garbage: FileCollector,
-        names: DefinitionNames,
+        definition_names: DefinitionNames,
     ) -> None:
         self.store = store
         self.ledger = EpochIndex()
@@ -92,10 +92,10 @@ class Publisher:
         self.defined: Mapping[int, DefinitionOffset] = {}
         self._logs: Mapping[int, str] = {}  # logs of named collections: they have a history
         self._numbers_used = 0  # used for nodes and traces by any definition of this session
-        self._gate = gate
-        self.works = works
+        self._writer_lock = writer_lock
+        self.metrics = metrics
         self.garbage = garbage
-        self.names = names
+        self.definition_names = definition_names
 
     @property
     def last_epoch(self) -> int:
@@ -127,6 +127,10 @@ class Publisher:
             return True
         return False
 
+    def is_ended(self) -> bool:
+        """Returns True if the session is closing, or another owner has the log."""
+        return self._writer_lock.closing or self.fenced
+
     @property
     def named_files(self) -> set[str]:
         """Every file that may not be deleted.
@@ -155,28 +159,28 @@ class Publisher:
         where = self.next()
         snapshot = self.snapshot
         retired = _emptied_files(snapshot.version, draft.cleared) if draft.cleared else frozenset()
-        stats = self.works.after(draft)
-        self._gate.register_redo(
+        stats = self.metrics.after(draft)
+        self._writer_lock.register_redo(
             EpochRedo(self, draft, meta, utc, transaction, where, retired, stats)
         )
         written = self.store.write_epoch(draft, utc, meta, snapshot.graph)
         assert written == where
-        self._gate.finish()
+        self._writer_lock.finish()
         return where.seq
 
     def definition(self, record: DefinitionRedo, payload: bytes) -> None:
         """Writes a definition and makes it visible."""
-        self._gate.register_redo(record)
+        self._writer_lock.register_redo(record)
         written = self.store.write_definition(payload)
         assert written == record.position
-        self._gate.finish()
+        self._writer_lock.finish()
 
     def rewind(self, record: RewindRedo, payload: bytes) -> None:
         """Writes a rewind to an earlier epoch, and makes it visible."""
-        self._gate.register_redo(record)
+        self._writer_lock.register_redo(record)
         written = self.store.write_definition(payload, back=True)
         assert written == record.definition.position
-        self._gate.finish()
+        self._writer_lock.finish()
 
     def next(self) -> Position:
         """Returns the position of the next frame."""
@@ -206,7 +210,7 @@ class Publisher:
         log.note(last_epoch_note(self.ledger.incarnation, epoch))
         record_history(self.store.history, self._logs, draft, again=True)
         self.position = record.position
-        self.works.assign(record.stats, draft.work)
+        self.metrics.assign(record.stats, draft.work)
         if record.retired or draft.spare:
             self.garbage.retire(record.retired | draft.spare)
         entry = EpochRecord(epoch, record.utc, record.position.seq, log.durable)
@@ -228,16 +232,16 @@ class Publisher:
         self.garbage.retire(record.retired)
         self.snapshot = record.snapshot
         self.described = record.snapshot.catalog
-        self.works.become(record.stats, record.work)
+        self.metrics.become(record.stats, record.work)
         for definition, name in record.names.items():
-            self.names.call(definition, name)
+            self.definition_names.call(definition, name)
 
     def assign_rewind(self, record: RewindRedo) -> None:
         """Makes a rewind visible; may be repeated."""
         self.ledger.rewind(record.rewound)
         self.store.log.note(last_epoch_note(record.rewound.incarnation, record.rewound.epoch))
         self.assign_definition(record.definition)
-        self._gate.run_before_first_write(record.before_next)
+        self._writer_lock.run_before_first_write(record.before_next)
 
     # -- being defined -----------------------------------------------------------------------
 

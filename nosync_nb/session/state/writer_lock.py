@@ -1,11 +1,12 @@
 """The writer lock: serialises commits, definitions and rewinds.
 
-    with gate.lock:
-        gate.begin_change("commit")
+    with writer_lock.lock:
+        writer_lock.begin_change("commit")
 
 Lock order: `ending`; then the lock of the follower or of the checkpoint writer; then the writer
-lock; then one leaf. A leaf is any other lock here or below (ledger, names, listeners, works,
-worker, link, log). A leaf never calls code that takes the writer lock.
+lock; then one leaf. A leaf is any other lock here or below (ledger, definition names,
+subscriptions, metrics, worker, Spark connection, log). A leaf never calls code that takes the
+writer lock.
 
 IMPORTANT: `with` is used on the lock itself. An error may come between any two steps of Python
 code. A method that took the lock could be left before the caller enters the block that releases it.
@@ -287,8 +288,8 @@ _locks: WeakSet[WriterLock] = WeakSet()
 
 
 def _inherit_all() -> None:
-    for gate in _locks:
-        gate.inherit()
+    for writer_lock in _locks:
+        writer_lock.inherit()
 
 
 os.register_at_fork(after_in_child=_inherit_all)

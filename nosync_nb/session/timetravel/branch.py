@@ -9,7 +9,7 @@ other (`store/timetravel/branches.py`), and is opened like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -36,45 +36,32 @@ from nosync_nb.store.timetravel.trace_plan import plan_as_of
 NOW, THEN = "now", "then"
 """The stages of a branch: the current ones, or those at the epoch."""
 
-Opens = Callable[..., Any]
-"""Opens the session of a folder; see `opening.open`."""
-
 
 class BranchService:
-    """Creates, lists and drops the branches of one session; has no state of its own.
-
-    Args:
-        opens: opens the folder of a branch; it is passed in because it belongs to a higher layer.
-    """
+    """Creates, lists and drops the branches of one session; has no state of its own."""
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         signer: CatalogSigner,
         replication: ReplicationService,
-        opens: Opens,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._signer = signer
         self._replication = replication
-        self._opens = opens
-
-    def branch(self, name: str, at: Any = None, *, definitions: str = NOW) -> Any:
-        """Creates a branch and opens it; see `Session.branch`."""
-        self.make(check_name(name, "branch"), at, definitions=definitions)
-        return self.open(name)
 
     def make(self, name: str, at: Any = None, *, definitions: str = NOW) -> str:
-        """Creates a branch and leaves it closed. Returns its folder."""
+        """Creates a branch and leaves it closed; see `Session.fork`. Returns its folder."""
+        name = check_name(name, "branch")
         if definitions not in (NOW, THEN):
             raise SchemaError(
                 f"definitions={definitions!r:.60} is unknown",
                 hint="use 'now' for the current definitions, or 'then' for those at that epoch",
             )
-        with self._gate.lock:
-            self._gate.begin_change("branch", rebuilt=False)
+        with self._writer_lock.lock:
+            self._writer_lock.begin_change("branch", rebuilt=False)
             replicas = self._replicas(name)
             beginning = self.beginning(at, then=definitions == THEN)._replace(replicas=replicas)
             return branches.create_branch(self._publisher.store, name, beginning)
@@ -168,14 +155,6 @@ class BranchService:
         version = VersionState(epoch, plan.traces)
         return BranchStart(version, graph, past, snapshot.graph.unwritten, record, times)
 
-    def open(self, name: str) -> Any:
-        """Returns the session of a branch: the one of this process, or a new one."""
-        store = self._publisher.store
-        names = branches.branch_names(store.files, store.path)
-        if name not in names:
-            raise branches.unknown_branch_error(name, names)
-        return self._opens(branches.branch_folder(store.path, name))
-
     @property
     def by_name(self) -> Mapping[str, BranchInfo]:
         """The branches, by name, including those that are only at replicas."""
@@ -199,8 +178,8 @@ class BranchService:
             )
         store = self._publisher.store
         copies, generation = remote_branches.branch_copies(store.files, store.path, name), None
-        with self._gate.lock:
-            self._gate.begin_change("dropping a branch", rebuilt=False)
+        with self._writer_lock.lock:
+            self._writer_lock.begin_change("dropping a branch", rebuilt=False)
             if copies.here or not copies.replicas:
                 generation = branches.drop_branch(store, name)
         remote_branches.drop_remote_copies(store.files, copies, generation)

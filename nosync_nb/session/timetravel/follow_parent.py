@@ -54,16 +54,16 @@ class ParentFollower:
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         transactions: Transactions,
-        inputs: IngestService,
+        ingest: IngestService,
         commits: CommitService,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._transactions = transactions
-        self._inputs = inputs
+        self._ingest = ingest
         self._commits = commits
 
     def follow(self, parent: Publisher, upto: object = None) -> int:
@@ -81,7 +81,7 @@ class ParentFollower:
 
         Cost: that of the epochs.
         """
-        self._gate.writable("follow")
+        self._writer_lock.writable("follow")
         waiting = sum(each.rows for each in self._transactions.current.pending.values())
         if waiting:
             raise StageError(
@@ -104,8 +104,8 @@ class ParentFollower:
         once: dict[int, dict[str, str]] = {}
         for key, epoch in recorded["once"].items():
             once.setdefault(epoch, {})[key] = recorded["loads"].get(key, "")
-        doing = self._publisher.works.doing
-        with doing.record(f"follows epochs {common + 1} to {last}", len(todo)) as taking:
+        activities = self._publisher.metrics.activities
+        with activities.record(f"follows epochs {common + 1} to {last}", len(todo)) as taking:
             for epoch in todo:
                 at = _commit_time(ledger, epoch)
                 self._take_epoch(
@@ -223,7 +223,7 @@ class ParentFollower:
                     changes = [*_calls(local, updates)]
                     if not _is_loaded(local, changes, {k: once[k] for k in loaded}, epoch):
                         for change in changes:
-                            self._inputs.add(local.name, change)
+                            self._ingest.add(local.name, change)
                 fork, at = mark
                 fresh = {key: load for key, load in once.items() if key not in loaded}
                 transaction.record({**fresh, _parent_key(fork, epoch): at})

@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.compiler import compile_catalog
 from nosync_nb.dataflow.graph import Graph, Node
@@ -42,6 +42,7 @@ from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transactions
 from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
+from nosync_nb.session.timetravel.branch import BranchService
 from nosync_nb.session.writes.idempotency import RepeatedLoads
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.store import point_in_time
@@ -84,14 +85,6 @@ class RewindReport(NamedTuple):
         return f"nosync.open({self.path!r})" if self.branch else "nothing is to be undone"
 
 
-class BackupBranches(Protocol):
-    """Saves the undone epochs as a branch; see `BranchService`."""
-
-    def leave(self, incarnation: int) -> str: ...
-
-    def finish_backups(self) -> None: ...
-
-
 class _StateAtEpoch(NamedTuple):
     """The part of the current session that exists at an earlier epoch."""
 
@@ -105,39 +98,39 @@ class RewindService:
     """Rewinds a session; has no state of its own. All steps hold the writer's lock.
 
     Args:
-        rebuilding: rebuilds missing operator state.
+        background_rebuild: rebuilds missing operator state.
     """
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         transactions: Transactions,
-        link: SparkConnection,
+        spark_connection: SparkConnection,
         signer: CatalogSigner,
-        upkeep: Maintenance,
-        listeners: Subscriptions,
-        repeats: RepeatedLoads,
-        keeps: BackupBranches,
-        rebuilding: BackgroundRebuild,
+        maintenance: Maintenance,
+        subscriptions: Subscriptions,
+        repeated_loads: RepeatedLoads,
+        branch_service: BranchService,
+        background_rebuild: BackgroundRebuild,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._transactions = transactions
-        self._link = link
+        self._spark_connection = spark_connection
         self._signer = signer
-        self._maintenance = upkeep
-        self._listeners = listeners
-        self._repeats = repeats
-        self._backups = keeps
-        self._rebuilding = rebuilding
+        self._maintenance = maintenance
+        self._subscriptions = subscriptions
+        self._repeated_loads = repeated_loads
+        self._branch_service = branch_service
+        self._background_rebuild = background_rebuild
 
     def rewind(self, to: Any) -> RewindReport:
         """Rewinds to an earlier epoch; see `Session.rewind`."""
         outcome = DefinitionOutcome()
         try:
-            with self._gate.lock:
-                self._gate.begin_change("rewind", rebuilt=False)
+            with self._writer_lock.lock:
+                self._writer_lock.begin_change("rewind", rebuilt=False)
                 self._refuse_pending()
                 snapshot = self._publisher.snapshot
                 current = snapshot.epoch
@@ -145,22 +138,22 @@ class RewindService:
                 if epoch == current:
                     return RewindReport(current, epoch)
                 report = self._perform(self._plan_at(snapshot, epoch), outcome)
-                self._repeats.exclude_after(epoch)
-                self._backups.finish_backups()
-            self._rebuilding.submit_rebuild()
+                self._repeated_loads.exclude_after(epoch)
+                self._branch_service.finish_backups()
+            self._background_rebuild.submit_rebuild()
             self._maintenance.plan_checkpoint()
-            self._link.follow()
-            if self._listeners.has_listeners:
-                self._gate.call_user_functions(
-                    self._listeners.notify_rewind, snapshot, self._publisher.snapshot
+            self._spark_connection.follow()
+            if self._subscriptions.has_listeners:
+                self._writer_lock.call_user_functions(
+                    self._subscriptions.notify_rewind, snapshot, self._publisher.snapshot
                 )
             return report
         except BaseException as error:
-            self._gate.complete_interrupted(
+            self._writer_lock.complete_interrupted(
                 error, outcome, "the session has been rewound; do not rewind again"
             )
-            with self._gate.lock, suppress(NosyncError):  # the next caller completes it
-                self._backups.finish_backups()
+            with self._writer_lock.lock, suppress(NosyncError):  # the next caller completes it
+                self._branch_service.finish_backups()
             raise
 
     def _refuse_pending(self) -> None:
@@ -203,18 +196,20 @@ class RewindService:
         )
         draft = EpochResult(VersionState(point.epoch, point.traces), point.epoch)
         new_graph, runner = graph_at, publisher.runner
-        incomplete = not computed and (self._gate.is_state_missing or not earlier.is_complete)
+        incomplete = not computed and (
+            self._writer_lock.is_state_missing or not earlier.is_complete
+        )
         if computed:
             point, new_graph, runner, draft = self._run_missing(earlier, catalog)
         elif graph_at.nodes is not now.graph.nodes and not incomplete:
-            bulk = self._link.bulk()
-            runner = Runner(new_graph, self._link.evaluate, bulk, spill=bulk.files)
+            bulk = self._spark_connection.bulk()
+            runner = Runner(new_graph, self._spark_connection.evaluate, bulk, spill=bulk.files)
         taken = point_in_time.undo_entries(earlier.epoch, earlier.taken)
         record, payload = self._redo_record(point, new_graph, runner, draft, taken, outcome)
         rewinds = RewindMark(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
         publisher.store.log.check()
-        self._backups.finish_backups()
-        branch = self._backups.leave(rewinds.incarnation)
+        self._branch_service.finish_backups()
+        branch = self._branch_service.leave(rewinds.incarnation)
         rebuild: Callable[[], None] | None = self._rebuild_state if incomplete else None
         publisher.rewind(RewindRedo(publisher, record, rewinds, rebuild), payload)
         path = os.path.join(publisher.store.path, branches.FOLDER, branch)
@@ -224,7 +219,11 @@ class RewindService:
         self, earlier: GraphAtEpoch, catalog: dict[str, Stage]
     ) -> tuple[_StateAtEpoch, Graph, Runner, EpochResult]:
         """Runs stages that were defined later, and missing operator state, at that epoch."""
-        link, bulk, now = self._link, self._link.bulk(), self._publisher.snapshot
+        spark_connection, bulk, now = (
+            self._spark_connection,
+            self._spark_connection.bulk(),
+            self._publisher.snapshot,
+        )
 
         def compile_at(stages: Mapping[str, Stage]) -> Compiled:
             graph_at = catalog_at.rewound_graph(now.graph, stages, earlier)
@@ -236,11 +235,13 @@ class RewindService:
             earlier.epoch, catalog, graph_at, _traces_of(graph_at, earlier.traces)
         )
         self._publisher.take_numbers(compiled.numbers)
-        runner = Runner(compiled, link.evaluate, bulk, spill=bulk.files)
+        runner = Runner(compiled, spark_connection.evaluate, bulk, spill=bulk.files)
         version = VersionState(point.epoch, point.traces)
         self._publisher.describe(point.catalog)
         try:
-            draft = self._gate.run(lambda: runner.first_run(version, point.graph), bulk.files.end)
+            draft = self._writer_lock.run(
+                lambda: runner.first_run(version, point.graph), bulk.files.end
+            )
         finally:
             self._publisher.describe(self._publisher.snapshot.catalog)
         draft.keep(number for number, _ in compiled.layouts())
@@ -248,7 +249,7 @@ class RewindService:
 
     def _compile(self, graph_at: Graph, catalog: Mapping[str, Stage], epoch: int) -> Compiled:
         """Compiles the continuing stages over the graph at that epoch."""
-        types, none = self._link.types, frozenset[str]()
+        types, none = self._spark_connection.types, frozenset[str]()
         graph = compile_catalog(catalog, graph_at, types, now=epoch, extended=none)
         return Compiled(graph_at, graph)
 
@@ -262,7 +263,7 @@ class RewindService:
         outcome: DefinitionOutcome,
     ) -> tuple[DefinitionRedo, bytes]:
         """Returns the values to assign, and the payload of the frame."""
-        publisher, works = self._publisher, self._publisher.works
+        publisher, metrics = self._publisher, self._publisher.metrics
         store, previous = publisher.store, publisher.snapshot.version
         sealed = self._signer.sealed(point.catalog, graph, point.epoch, publisher.retention)
         meta = {**sealed.meta, "incarnation": publisher.ledger.incarnation + 1}
@@ -284,8 +285,8 @@ class RewindService:
             sealed.digest,
             publisher.redefined(sealed.catalog),
             frozenset(needed | spilled) - files_of(version) - history.files(),
-            {**works.stages, **draft.work},
-            works.after_runs(draft.work.values()),
+            {**metrics.stages, **draft.work},
+            metrics.after_runs(draft.work.values()),
             {},
             outcome,
         )
@@ -315,7 +316,7 @@ class RewindService:
         stop_without_memos(catalog, over, now.version, frozenset())
         if catalog != now.catalog:
             publisher.compiled(None, now.version, now.graph, catalog)
-        self._rebuilding.plan()
+        self._background_rebuild.plan()
 
 
 def _traces_of(graph: Graph, traces: Mapping[int, Trace]) -> dict[int, Trace]:

@@ -43,30 +43,30 @@ class CommitService:
     """Commits transactions as epochs, one at a time.
 
     Args:
-        upkeep, audits: notified after an epoch.
+        maintenance, determinism_checks: notified after an epoch.
     """
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         transactions: Transactions,
-        link: SparkConnection,
-        listeners: Subscriptions,
-        upkeep: Maintenance,
-        audits: DeterminismChecks,
+        spark_connection: SparkConnection,
+        subscriptions: Subscriptions,
+        maintenance: Maintenance,
+        determinism_checks: DeterminismChecks,
         replication: ReplicationService,
         repairs: RepairService,
         worker: BackgroundWorker,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._transactions = transactions
-        self._link = link
-        self._cleanup = link.bulk().files.end
-        self._listeners = listeners
-        self._upkeep = upkeep
-        self._audits = audits
+        self._spark_connection = spark_connection
+        self._cleanup = spark_connection.bulk().files.end
+        self._subscriptions = subscriptions
+        self._maintenance = maintenance
+        self._determinism_checks = determinism_checks
         self._replication = replication
         self._repairs = repairs
         self._worker = worker
@@ -126,7 +126,7 @@ class CommitService:
                 self._publisher.store.remove(unused)
             self._notify_and_plan(draft)
             if draft.due:
-                self._upkeep.keep_up(draft, time.perf_counter() - started)
+                self._maintenance.keep_up(draft, time.perf_counter() - started)
         except BaseException as error:
             _note_committed(error, draft.epoch)
             raise
@@ -138,19 +138,19 @@ class CommitService:
         epoch, large = draft.epoch, draft.largest == ENDLESS
         del draft  # because it keeps alive the memory to give back
         if large:
-            self._upkeep.plan_giving_back()
+            self._maintenance.plan_giving_back()
         return epoch
 
     def _commit_locked(
         self, transaction: Transaction, label: str | None
     ) -> tuple[EpochResult, int, set[str]]:
         """Commits a transaction; returns the epoch result, its frame, and unused files."""
-        gate, publisher = self._gate, self._publisher
-        with gate.lock:
-            gate.finish()
+        writer_lock, publisher = self._writer_lock, self._publisher
+        with writer_lock.lock:
+            writer_lock.finish()
             before: int | None = None
             try:
-                gate.writable(
+                writer_lock.writable(
                     "commit"
                 )  # before the last epoch is read: others may commit meanwhile
                 before = publisher.last_epoch
@@ -162,7 +162,7 @@ class CommitService:
                     unused -= publisher.named_files
                 return draft, seq, unused
             except BaseException as error:
-                gate.finish()
+                writer_lock.finish()
                 if before is not None and publisher.last_epoch > before:
                     _note_committed(error, publisher.last_epoch)
                 raise
@@ -197,9 +197,9 @@ class CommitService:
             return publisher.runner.epoch(version, inputs, version.epoch + 1)
 
         if sum(map(len, inputs.values())) <= FEW_ROWS:  # too short to be seen
-            return self._gate.run(run, self._cleanup), meta
+            return self._writer_lock.run(run, self._cleanup), meta
         with self._load_activity(transaction, inputs):
-            return self._gate.run(run, self._cleanup), meta
+            return self._writer_lock.run(run, self._cleanup), meta
 
     def _load_activity(
         self, transaction: Transaction, inputs: Mapping[int, Delta]
@@ -208,7 +208,7 @@ class CommitService:
         rows_count = sum(changes.rows for changes in transaction.inputs.values())
         what = f"computes the epoch of {rows_count:,} rows"
         size_bytes = sum(delta.size_bytes for delta in inputs.values())
-        return self._publisher.works.doing.record(what, size_bytes, in_bytes=True)
+        return self._publisher.metrics.activities.record(what, size_bytes, in_bytes=True)
 
     def _loads_to_record(self, transaction: Transaction) -> Mapping[str, str]:
         """Returns the idempotency keys and the notes that an epoch records.
@@ -233,13 +233,15 @@ class CommitService:
         """Plans background work and notifies listeners; without the lock."""
         publisher = self._publisher
         # First, because an audit may replace nodes.
-        if self._listeners.has_listeners:
-            self._gate.call_user_functions(self._listeners.notify, draft, publisher.snapshot)
-        self._link.follow_new()
+        if self._subscriptions.has_listeners:
+            self._writer_lock.call_user_functions(
+                self._subscriptions.notify, draft, publisher.snapshot
+            )
+        self._spark_connection.follow_new()
         if draft.due:
-            self._upkeep.plan_merges(draft.due)
-        self._audits.after(draft.epoch)
-        self._upkeep.plan_due(draft)
+            self._maintenance.plan_merges(draft.due)
+        self._determinism_checks.after(draft.epoch)
+        self._maintenance.plan_due(draft)
 
     def begin_transaction(self, label: str | None = None) -> Transaction:
         """Starts a transaction that becomes the current one until it commits or is discarded.
@@ -282,11 +284,11 @@ class CommitService:
         """Waits until a frame (None: the last), which has an epoch, has reached a level."""
         log = self._publisher.store.log
         seq = log.head.seq if seq is None else seq
-        doing = self._publisher.works.doing
-        with doing.record(f"waits for the disk: epoch {epoch}"):
+        activities = self._publisher.metrics.activities
+        with activities.record(f"waits for the disk: epoch {epoch}"):
             log.sync(seq)
         if level == "replicas":
-            with doing.record(f"waits for replicas: epoch {epoch}", in_bytes=True) as waiting:
+            with activities.record(f"waits for replicas: epoch {epoch}", in_bytes=True) as waiting:
                 self._replication.wait(seq, epoch, timeout, waiting)
 
     def _check_level(self, level: str) -> None:

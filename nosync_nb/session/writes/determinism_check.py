@@ -40,11 +40,14 @@ class DeterminismChecks:
     """Checks the stages of a session; has no state."""
 
     def __init__(
-        self, publisher: Publisher, definitions: DefinitionService, link: SparkConnection
+        self,
+        publisher: Publisher,
+        definitions: DefinitionService,
+        spark_connection: SparkConnection,
     ) -> None:
         self._publisher = publisher
         self._definitions = definitions
-        self._link = link
+        self._spark_connection = spark_connection
 
     def after(self, epoch: int) -> None:
         """Checks the stages if the epoch is due."""
@@ -69,7 +72,9 @@ class DeterminismChecks:
                 continue
             if stage.options.nondeterministic:
                 continue  # declared, or demoted by an earlier check
-            check = _NodeCheck(self._link.evaluate, node, snapshot.graph, snapshot.version.traces)
+            check = _NodeCheck(
+                self._spark_connection.evaluate, node, snapshot.graph, snapshot.version.traces
+            )
             problem = check.run(chance)
             if problem is not None and isinstance(node.operator, Loop):
                 loops[node.stage] = problem

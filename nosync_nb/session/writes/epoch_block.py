@@ -37,9 +37,13 @@ class EpochBlocks:
     """Makes blocks; has no state."""
 
     def __init__(
-        self, transactions: Transactions, commits: CommitService, loads: LoadRegistry
+        self, transactions: Transactions, commits: CommitService, load_registry: LoadRegistry
     ) -> None:
-        self._transactions, self._commits, self._loads = transactions, commits, loads
+        self._transactions, self._commits, self._load_registry = (
+            transactions,
+            commits,
+            load_registry,
+        )
 
     @contextmanager
     def epoch(self, once: Any, label: str | None) -> Iterator[EpochBlock]:
@@ -47,12 +51,16 @@ class EpochBlocks:
         check_idempotency_key(once, "epoch")
         mark = None if once is None else f"{BLOCK}{once}"
         transaction = Transaction(label, keyed=mark is not None)
-        block = EpochBlock(transaction, skipped=mark is not None and self._loads.is_loaded(mark))
+        block = EpochBlock(
+            transaction, skipped=mark is not None and self._load_registry.is_loaded(mark)
+        )
         try:
             with self._transactions.block(transaction):
                 yield block
                 if mark is not None and block.skipped:
-                    self._loads.skip("epoch", once, mark, load_summary(transaction), stacklevel=5)
+                    self._load_registry.skip(
+                        "epoch", once, mark, load_summary(transaction), stacklevel=5
+                    )
                 elif transaction.skipped and not transaction:  # all loads are recorded
                     block.skip()
                 else:

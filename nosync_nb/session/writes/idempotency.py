@@ -190,21 +190,21 @@ class LoadRegistry:
     """Looks up recorded loads, and reports repeated ones.
 
     Args:
-        repeats: the inserts before the recovery.
+        repeated_loads: the inserts before the recovery.
     """
 
     def __init__(
         self,
-        repeats: RepeatedLoads,
+        repeated_loads: RepeatedLoads,
         publisher: Publisher,
         transactions: Transactions,
-        listeners: Subscriptions,
+        subscriptions: Subscriptions,
         is_frame: Callable[[Any], bool],
     ) -> None:
-        self.repeats = repeats
+        self.repeated_loads = repeated_loads
         self._publisher = publisher
         self._transactions = transactions
-        self._listeners = listeners
+        self._subscriptions = subscriptions
         self._is_frame = is_frame
 
     def is_loaded(self, mark: str) -> bool:
@@ -220,7 +220,7 @@ class LoadRegistry:
 
         It reports each such epoch once.
         """
-        if not self.repeats.is_comparing:
+        if not self.repeated_loads.is_comparing:
             return
         transaction, snapshot = self._transactions.current, self._publisher.snapshot
         stage = snapshot.catalog[name]
@@ -232,7 +232,7 @@ class LoadRegistry:
         if any(change.kind != "insert" for change in changes):
             changes = changes[-1:]
         history = self._publisher.store.history
-        recovered = self.repeats.recovered_epochs(
+        recovered = self.repeated_loads.recovered_epochs(
             history, number, snapshot.epoch, _rows_count(changes)
         )
         if recovered is None:
@@ -278,7 +278,7 @@ class LoadRegistry:
                 stacklevel=stacklevel,
             )
         else:
-            self._listeners.add_notice(f"{what} {once!r} {ALREADY}")
+            self._subscriptions.add_notice(f"{what} {once!r} {ALREADY}")
 
     def skipped_fingerprint(self, name: str, kind: str, data: Any) -> str:
         """Returns the fingerprint of a skipped call; "" if computing it would run something.

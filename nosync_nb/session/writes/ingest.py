@@ -44,18 +44,18 @@ class IngestService:
 
     def __init__(
         self,
-        gate: WriterLock,
+        writer_lock: WriterLock,
         publisher: Publisher,
         transactions: Transactions,
-        link: SparkConnection,
+        spark_connection: SparkConnection,
         repairs: RepairService,
     ) -> None:
-        self._gate = gate
+        self._writer_lock = writer_lock
         self._publisher = publisher
         self._transactions = transactions
-        self._link = link
+        self._spark_connection = spark_connection
         self._repairs = repairs
-        self._admit = link.bulk().admit
+        self._admit = spark_connection.bulk().admit
 
     def stage(self, name: str) -> Stage:
         """Returns an input as the catalog has it."""
@@ -84,11 +84,11 @@ class IngestService:
 
     def _ingest(self, name: str, kind: str, data: Any, mark: str | None) -> int:
         stage = self._writable_input(name)
-        frame = self._link.is_frame(data)
-        fetched = self._link.fetch(data, stage) if frame else data
+        frame = self._spark_connection.is_frame(data)
+        fetched = self._spark_connection.fetch(data, stage) if frame else data
         if frame and fetched is None:
             layouts = tuple(self._publisher.snapshot.graph.named[name].traces)
-            change = PendingCall(kind, None, self._link.ingest(data, stage, layouts))
+            change = PendingCall(kind, None, self._spark_connection.ingest(data, stage, layouts))
             try:
                 return self._add_with_repair(stage, change, mark)
             except BaseException:
@@ -100,7 +100,7 @@ class IngestService:
             return self._add_converted(stage, kind, fetched, mark)
         self._admit(name, rows_count, size_bytes)
         what = f"inserts {rows_count:,} rows into {name}"
-        with self._publisher.works.doing.record(what, size_bytes, in_bytes=True):
+        with self._publisher.metrics.activities.record(what, size_bytes, in_bytes=True):
             return self._add_converted(stage, kind, fetched, mark)
 
     def _add_converted(self, stage: Stage, kind: str, data: Any, mark: str | None) -> int:
@@ -131,14 +131,14 @@ class IngestService:
 
         An interrupt right after the add must not delete its files.
         """
-        with self._gate.lock:
+        with self._writer_lock.lock:
             pending = self._transactions.current.inputs.get(stage.name)
             return pending is not None and any(each is change for each in pending.changes)
 
     def keys(self, keys: Any, name: str, schema: Schema) -> Any:
         """Returns the keys of rows to delete: a DataFrame is fetched over Arrow."""
-        if self._link.is_frame(keys):
-            return self._link.keys(keys, self.stage(name), schema)
+        if self._spark_connection.is_frame(keys):
+            return self._spark_connection.keys(keys, self.stage(name), schema)
         return keys
 
     def add(self, name: str, change: PendingCall) -> int:
@@ -160,8 +160,8 @@ class IngestService:
     ) -> tuple[int, Updates | None]:
         """Adds a change; returns its row count, and the rows that a keyed remove did not find."""
         name = stage.name
-        with self._gate.lock:
-            self._gate.finish()
+        with self._writer_lock.lock:
+            self._writer_lock.finish()
             inputs = self._transactions.current.inputs
             changes = inputs.get(name)
             if once is not None and self._is_recorded(once[0], changes):
@@ -188,7 +188,7 @@ class IngestService:
         return waits or self._publisher.ledger.loaded(mark)
 
     def _writable_input(self, name: str) -> Stage:
-        self._gate.writable("insert", rebuilt=False)
+        self._writer_lock.writable("insert", rebuilt=False)
         stage = self._publisher.snapshot.catalog.get(name)
         if stage is None or not stage.is_input:
             raise StageError(f"input '{name}' no longer exists", hint="define it again")

@@ -39,14 +39,14 @@ class Input(Collection):
     def __init__(
         self,
         host: SessionProtocol,
-        inputs: IngestService,
-        loads: LoadRegistry,
+        ingest: IngestService,
+        load_registry: LoadRegistry,
         watches: Any,
         definition: Definition,
     ) -> None:
         super().__init__(host, definition)
-        self._inputs = inputs
-        self._loads = loads
+        self._ingest = ingest
+        self._load_registry = load_registry
         self._watches = watches
 
     def insert(self, rows: Any, *, once: Any = None) -> int:
@@ -132,14 +132,14 @@ class Input(Collection):
         """
         key = self._key_places("delete")
         schema = Schema([self.schema.fields[i] for i in key])
-        keys = self._inputs.keys(keys, self._input_name(), schema)
+        keys = self._ingest.keys(keys, self._input_name(), schema)
         if len(key) == 1 and isinstance(keys, list | tuple | set):
             keys = [k if isinstance(k, tuple | dict) else (k,) for k in keys]
         columns, n = values.to_columns(
             list(keys) if isinstance(keys, set) else keys, schema, f"{self._title()}: delete"
         )
         change = PendingCall("delete", Updates(columns, np.ones(n, np.int64)))
-        return self._inputs.add(self._input_name(), change)
+        return self._ingest.add(self._input_name(), change)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ class Input(Collection):
             >>> airlines.key, flights.key
             (('carrier',), ())
         """
-        key = self._inputs.stage(self._input_name()).key
+        key = self._ingest.stage(self._input_name()).key
         return tuple(self.schema.names[i] for i in key or ())
 
     def _change(self, kind: str, rows: Any, once: Any) -> int:
@@ -157,22 +157,22 @@ class Input(Collection):
         mark = None
         if once is not None:
             check_idempotency_key(once, f"input '{name}'")
-            mark = idempotency_mark(self._inputs.stage(name).uid, kind, once)
+            mark = idempotency_mark(self._ingest.stage(name).uid, kind, once)
         try:
-            if mark is not None and self._loads.is_loaded(mark):
+            if mark is not None and self._load_registry.is_loaded(mark):
                 raise ConcurrentLoadError
-            count = self._inputs.ingest(name, kind, rows, mark)
+            count = self._ingest.ingest(name, kind, rows, mark)
         except ConcurrentLoadError:
             assert mark is not None
-            again = self._loads.skipped_fingerprint(name, kind, rows)
-            self._loads.skip(f"input '{name}':", once, mark, again, stacklevel=4)
+            again = self._load_registry.skipped_fingerprint(name, kind, rows)
+            self._load_registry.skip(f"input '{name}':", once, mark, again, stacklevel=4)
             return 0
         if mark is None and kind == "insert" and count:
-            self._loads.warn_if_repeated(name)
+            self._load_registry.warn_if_repeated(name)
         return count
 
     def _key_places(self, method: str) -> tuple[int, ...]:
-        key = self._inputs.stage(self._input_name()).key
+        key = self._ingest.stage(self._input_name()).key
         if key is None:
             raise SchemaError(
                 f"input '{self.name}' has no key, so it has no {method}()",
@@ -195,9 +195,9 @@ def folder_watches_of(into: Input) -> Any:
     return into._watches
 
 
-def belongs_to(into: Input, inputs: IngestService) -> bool:
+def belongs_to(into: Input, ingest: IngestService) -> bool:
     """Returns True if an input belongs to the session of an ingest service."""
-    return into._inputs is inputs
+    return into._inputs is ingest
 
 
 def check_idempotency_key(once: Any, what: str) -> None:

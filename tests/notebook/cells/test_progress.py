@@ -101,7 +101,7 @@ def test_session_reports_current_activity(tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match="cannot be stored"):
             session.define({"other": numbers.map(looking, schema="kept boolean")})
         assert any(each and each.text == "first run of other" for each in seen)
-        with services_of(session).works.doing.record("waits"):
+        with services_of(session).metrics.activities.record("waits"):
             assert seen_in(session, 3) == ProgressState("waits")
     assert seen_in(session, 0) is None
     assert seen_in(None, 0) is None

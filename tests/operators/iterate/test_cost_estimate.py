@@ -167,7 +167,7 @@ def test_loop_is_right_under_any_choice_of_method(
 
 def has_resting_loop(session: Session) -> bool:
     """Returns True if some loop rests."""
-    services_of(session).gate.run_pre_write_tasks()
+    services_of(session).writer_lock.run_pre_write_tasks()
     marks = [
         traces_of(session).get(node.state[-1])
         for node in graph_of(session)

@@ -140,7 +140,7 @@ def test_stage_that_lost_its_files_is_recomputed_alone(
     assert "missing" in session.recovery.reasons[name]
     assert "before that" not in session.recovery.reasons[name]
     assert {n for n, how in session.recovery.stages.items() if how != "read"} == {name}
-    assert services_of(session).works.stages.keys() == {name}
+    assert services_of(session).metrics.stages.keys() == {name}
     assert rows(session) == expected
     assert others.items() <= log_digests(session, without=name).items()
     session["orders"].insert([(1, 1000)])
@@ -383,7 +383,7 @@ def test_lost_operator_state_is_rebuilt_and_rows_stay(opened: Callable[..., Sess
     delete_files(session, lost)
     session = opened()
     assert session.recovery.stages["totals"] == "recompute"
-    assert services_of(session).works.stages.keys() == {"totals"}
+    assert services_of(session).metrics.stages.keys() == {"totals"}
     assert rows(session) == expected
     assert log_digests(session, without="") == others
     session["orders"].insert([(1, 1000)])
@@ -505,7 +505,7 @@ def test_file_damaged_during_use_is_recomputed_at_the_first_read(
     assert {name: {e: found[name][e] for e in expected[name]} for name in expected} == expected
     assert others.items() <= log_digests(session, without="named").items()
     if touched != "commit":
-        assert services_of(session).works.stages.keys() == {"named"}
+        assert services_of(session).metrics.stages.keys() == {"named"}
     session = opened(takeover=True)
     assert rows(session) == found
 

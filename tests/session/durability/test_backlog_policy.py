@@ -69,15 +69,15 @@ def feed(session: Session, epochs: int = 4, *, wait: Any = None) -> None:
 
 def demote(session: Session, *names: str) -> None:
     owners = services_of(session)
-    with owners.gate.lock:
-        owners.scaling.scale_back(names)
+    with owners.writer_lock.lock:
+        owners.backlog_policy.scale_back(names)
     session.sync()
 
 
 def require_replicas(session: Session) -> None:
     owners = services_of(session)
-    with owners.gate.lock:
-        owners.scaling.owe()
+    with owners.writer_lock.lock:
+        owners.backlog_policy.owe()
     session.sync()
 
 

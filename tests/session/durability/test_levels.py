@@ -166,7 +166,7 @@ def test_disk_stage_over_a_memory_stage_is_read_after_a_restart(opened: Opened) 
     expected = {name: past_rows(session, name) for name in ("totals", "both")}
     session = opened(takeover=True)
     assert session.recovery.stages == {"totals": "recompute", "both": "read"}
-    assert services_of(session).works.stages.keys() == {"totals"}
+    assert services_of(session).metrics.stages.keys() == {"totals"}
     assert {name: past_rows(session, name) for name in expected} == expected
     session["orders"].insert([(1, 100)])
     session.commit()

@@ -29,7 +29,6 @@ from nosync_nb.session.durability import replication
 from nosync_nb.session.maintenance import maintenance, offloaded_merges
 from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.maintenance.offloaded_merges import (
-    MergeProposals,
     OffloadedMerge,
     OffloadedMerges,
 )
@@ -361,7 +360,7 @@ def test_files_that_differ_from_the_merged_layers_are_not_taken(tmp_path: Path) 
         load_epochs(session)
         ((number, trace),) = traces_of(session).items()
         merge = OffloadedMerge(number, trace.layout, trace.layers)
-        merges = OffloadedMerges(store_of(session), lambda: None, lambda _: True)
+        merges = OffloadedMerges(store_of(session), services_of(session).replication)
         every = tuple(ref for layer in trace.layers for ref in layer.files)
         assert merges.verified_parts(merge, every) is None  # they overlap
         halves = [
@@ -386,9 +385,11 @@ def cut(trace: Any, low: int, high: int) -> Iterator[Any]:
     yield trace.cut(low, high).consolidated()
 
 
-def test_silent_keeper_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_keeper_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notified: list[int] = []
-    proposals = MergeProposals(lambda: notified.append(1))
+    with nosync_nb.open(tmp_path / "x.nosync") as session:
+        proposals = OffloadedMerges(store_of(session), services_of(session).replication)
+    proposals.on_answer(lambda: notified.append(1))
     merge = OffloadedMerge(3, (), ())  # type: ignore[arg-type]
     late = PartRef("trace3-1-5-g1k-0.arrow", 1, 0, 1, 1, "0")
     first, second = proposals.register(merge), proposals.register(merge)
@@ -396,7 +397,6 @@ def test_silent_keeper_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not notified
     monkeypatch.setattr(offloaded_merges, "SILENT_S", 0.0)
     proposals.overdue()
-    assert proposals.silent
     assert notified
     assert [proposals.next(), proposals.next(), proposals.next()] == [
         (merge, ()),
@@ -404,14 +404,15 @@ def test_silent_keeper_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
         None,
     ]
     proposals.hear(MergeProposal(first))
-    assert not proposals.silent
     assert not proposals.unwanted()
     proposals.hear(MergeProposal(second, done=True, files=(late,)))
     assert proposals.unwanted() == {late.path}
     assert not proposals.unwanted()
 
 
-def test_merge_that_cannot_be_offloaded_is_done_by_the_owner(tmp_path: Path) -> None:
+def test_merge_that_cannot_be_offloaded_is_done_by_the_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Cases: no keeper, a keeper that does not read, and too many files for one message."""
     lines: list[bytes] = []
 
@@ -426,7 +427,8 @@ def test_merge_that_cannot_be_offloaded_is_done_by_the_owner(tmp_path: Path) -> 
         assert (session.stats["merges"], session.stats["proposals"]) == (1, 0)
         (layer,) = next(iter(traces_of(session).values())).layers
         merge = OffloadedMerge(1, next(iter(traces_of(session).values())).layout, (layer,))
-        merges = OffloadedMerges(store_of(session), lambda: None, refuse)
+        merges = OffloadedMerges(store_of(session), services_of(session).replication)
+        monkeypatch.setattr(services_of(session).replication, "ask", refuse)
         assert not merges.ready
         assert not merges.ask(merge)
         many = Layer(0, 1, (), layer.files * 500)

@@ -344,7 +344,7 @@ def test_closed_session_stops_its_watches(tmp_path: Path, folder: Path) -> None:
     before = threading.active_count()
     watches = [nosync_nb.watch(folder / p, flights) for p in ("*.csv", "*.json", "*.csv")]
     assert [watch.running for watch in watches] == [False, True, True]
-    listeners = services_of(session).listeners
+    listeners = services_of(session).subscriptions
     assert listeners.subscribers == 2
     session.close()
     assert [watch.running for watch in watches] == [False] * 3

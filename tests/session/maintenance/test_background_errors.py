@@ -21,6 +21,7 @@ from internals import (
     history_of,
     lose_patience,
     merge_trace,
+    offloaded_merges_of,
     services_of,
     settle_background,
     traces_of,
@@ -113,23 +114,23 @@ def submit(session: Session, task: Callable[[], Any], name: str) -> None:
 def merge_all(session: Session) -> None:
     for number in traces_of(session):
         submit(session, lambda number=number: merge_trace(session, number), "merging")
-    services_of(session).upkeep.plan_merges(traces_of(session))
+    services_of(session).maintenance.plan_merges(traces_of(session))
 
 
 def lose_proposals(session: Session) -> None:
     """Requests merges from the keeper, which are lost."""
-    proposals = services_of(session).replication.merges.proposals
+    merges = offloaded_merges_of(session)
     for number, trace in traces_of(session).items():
         for layer in trace.layers:
             layer.claim()
         if trace.layers:
-            proposals.register(maintenance.OffloadedMerge(number, trace.layout, trace.layers))
-    proposals.lose()
+            merges.register(maintenance.OffloadedMerge(number, trace.layout, trace.layers))
+    merges.lose()
 
 
 def plan_checkpoint(session: Session) -> None:
     lose_patience(session)
-    services_of(session).upkeep.plan_checkpoint()
+    services_of(session).maintenance.plan_checkpoint()
 
 
 def shorten_memory_history(session: Session) -> None:
@@ -161,7 +162,7 @@ def reduce_budget(session: Session) -> None:
 
 
 def return_memory(session: Session) -> None:
-    services_of(session).upkeep.plan_giving_back()
+    services_of(session).maintenance.plan_giving_back()
 
 
 def rebuild_state(session: Session) -> None:
@@ -175,12 +176,12 @@ def demote_and_restore(session: Session) -> None:
     owners = services_of(session)
 
     def change() -> None:
-        with owners.gate.lock:
-            owners.scaling.scale_back(["sums", "pairs"])
-            owners.scaling.owe()
+        with owners.writer_lock.lock:
+            owners.backlog_policy.scale_back(["sums", "pairs"])
+            owners.backlog_policy.owe()
 
     submit(session, change, "scaling")
-    owners.scaling.submit_if_due()
+    owners.backlog_policy.submit_if_due()
 
 
 TASKS = {
@@ -263,11 +264,11 @@ class Fault(NamedTuple):
 def make_layers(session: Session) -> None:
     """Commits epochs whose layers are due to be merged."""
     feed(session, SIZES["large"])
-    services_of(session).upkeep.plan_merges(traces_of(session))
+    services_of(session).maintenance.plan_merges(traces_of(session))
 
 
 def set_budget(session: Session) -> None:
-    services_of(session).retaining.bound("1 GB")
+    services_of(session).retention_service.bound("1 GB")
     plan_checkpoint(session)
 
 
@@ -404,7 +405,7 @@ def test_log_error_stops_commits_besides_background_work(
         session.sync()
         with monkeypatch.context() as patch:
             patch.setattr(File, "append", full)
-            services_of(session).upkeep.plan_checkpoint()
+            services_of(session).maintenance.plan_checkpoint()
             drain_background(session)
             now = session.now
             with pytest.raises(DurabilityError, match="the disk is full"):

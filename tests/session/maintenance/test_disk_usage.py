@@ -82,10 +82,10 @@ def test_merge_with_the_best_gain_per_written_byte_runs_first(
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = input_traces(session, {"large": 40_000, "small": 2000, "middle": 9000})
         monkeypatch.setattr(
-            type(services_of(session).upkeep), "merge", lambda _, n: order.append(n)
+            type(services_of(session).maintenance), "merge", lambda _, n: order.append(n)
         )
         waiting.clear()
-        services_of(session).upkeep.plan_merges(numbers.values())
+        services_of(session).maintenance.plan_merges(numbers.values())
         assert len(waiting) == 3
         for task in waiting:
             task()
@@ -98,7 +98,7 @@ def test_due_merge_is_not_starved_by_another_trace(
     order: list[int] = []
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = input_traces(session, {"large": 40_000, "small": 2000})
-        upkeep, worker = services_of(session).upkeep, services_of(session).worker
+        upkeep, worker = services_of(session).maintenance, services_of(session).worker
         worker.drain()
 
         def merge(_: object, number: int) -> None:

@@ -301,7 +301,7 @@ def test_counts_over_epochs_equal_those_of_each_epoch(session: Session) -> None:
 
 
 def test_first_changes_of_an_epoch_are_paired_by_key(session: Session) -> None:
-    changes = services_of(session).comparing.changes(session["delays"], 1, 2, limit=10)
+    changes = services_of(session).compare_service.changes(session["delays"], 1, 2, limit=10)
     assert changes.by == ("carrier",)
     assert [tuple(each) for each in changes.first] == [
         (("AA", 10.0, 1), None, 1),
@@ -311,7 +311,7 @@ def test_first_changes_of_an_epoch_are_paired_by_key(session: Session) -> None:
     assert (changes.came, changes.went, changes.more) == (2, 2, False)
     assert changes.arrived == [("DL", 5.0, 1), ("UA", 70.0, 3)]
     with pytest.raises(TimeError):
-        services_of(session).comparing.changes(session["delays"], 1, 9, limit=10)
+        services_of(session).compare_service.changes(session["delays"], 1, 9, limit=10)
 
 
 def test_limited_changes_are_the_first_of_all(session: Session) -> None:
@@ -326,7 +326,7 @@ def test_limited_changes_are_the_first_of_all(session: Session) -> None:
         every = session.compare(keyed, at=(session.now - 1, session.now)).rows()
         came = [pair.b for pair in every if pair.b is not None]
         for limit in (0, 1, 5, len(every), 99):
-            changes = services_of(session).comparing.changes(
+            changes = services_of(session).compare_service.changes(
                 keyed, session.now - 1, session.now, limit=limit
             )
             first = [each[:2] for each in changes.first]

@@ -409,13 +409,13 @@ def test_background_work_of_a_fenced_session_changes_nothing(
     with nosync_nb.open(tmp_path / "log", takeover=True) as owner:
         finish_background(owner)
         before = file_hashes(tmp_path / "log")
-        owners, service = services_of(subject.session), services_of(subject.session).upkeep
+        owners, service = services_of(subject.session), services_of(subject.session).maintenance
         tasks: list[Callable[[], Any]] = [
             service.checkpoint,
             service.take_proposals,
             lambda: [service.merge(number) for number in traces_of(subject.session)],
-            owners.rebuilding.submit_rebuild,
-            owners.scaling.submit_if_due,
+            owners.background_rebuild.submit_rebuild,
+            owners.backlog_policy.submit_if_due,
         ]
         for number, task in enumerate(tasks):
             owners.worker.submit(number, task)
@@ -443,7 +443,7 @@ def test_forked_child_waits_for_no_lock_of_its_parent(subject: Subject) -> None:
     locked, go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with services_of(subject.session).gate.lock:
+        with services_of(subject.session).writer_lock.lock:
             locked.set()
             go.wait(60)
 

@@ -128,11 +128,7 @@ def test_interrupted_change_of_replicas_is_the_old_or_the_new_setting(
             each.close()
             keepers[-1].kill()
         service = ReplicationService(
-            services_of(session).publisher,
-            ReplicaConfig(),
-            lambda _: None,
-            lambda: None,
-            lambda: None,
+            services_of(session).publisher, services_of(session).subscriptions, ReplicaConfig()
         )
         current[:] = [service]
         service.change(first)
@@ -162,7 +158,7 @@ def test_interrupted_change_of_replicas_is_the_old_or_the_new_setting(
 def test_interrupted_replacement_of_an_inspector_leaves_one(session: Session) -> None:
     """The first inspector was not removed, so one of the two must remain."""
     unnamed = session.input("numbers", "n int").filter("n > 1")
-    listeners = services_of(session).listeners
+    listeners = services_of(session).subscriptions
 
     def fresh() -> tuple[Callable[[], Any], Callable[[], Any]]:
         done: list[None] = []

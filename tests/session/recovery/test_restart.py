@@ -598,7 +598,7 @@ def test_checkpoint_without_memory_keeps_all_files(
     session = opened()
     assert [*insert_in_tens(session, 60)][-1] == 50
     owners = services_of(session)
-    owners.upkeep.merge(next(iter(owners.publisher.snapshot.version.traces)))
+    owners.maintenance.merge(next(iter(owners.publisher.snapshot.version.traces)))
     owners.worker.settle()
     retired = owners.publisher.garbage.files
     assert retired
@@ -610,10 +610,10 @@ def test_checkpoint_without_memory_keeps_all_files(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner_of.get(step, owners.publisher.store.log), step, fail)
         with pytest.raises(MemoryError):
-            owners.upkeep.checkpoint()
+            owners.maintenance.checkpoint()
     assert retired <= owners.publisher.garbage.files
     for _ in range(2):
-        owners.upkeep.checkpoint()
+        owners.maintenance.checkpoint()
     history = owners.publisher.store.history.files()
     assert retired & files(session) == retired & history
     assert values(session["numbers"]) == list(range(60))
@@ -786,7 +786,7 @@ def test_concurrent_checkpoints_retain_the_whole_past(
 ) -> None:
     session = opened()
     list(insert_in_tens(session, 40))
-    checkpoint = services_of(session).upkeep.checkpoint
+    checkpoint = services_of(session).maintenance.checkpoint
     second, first_is_done = threading.Event(), threading.Event()
     on_second_checkpoint(session, second.set)
     other = threading.Thread(target=checkpoint)

@@ -468,9 +468,9 @@ def test_equal_rows_of_a_key_in_files_are_merged_or_refused(session: Session, ki
     change = PendingCall(kind, None, {layout: ArrangedChange((batch,))})
     if kind == "insert":
         with pytest.raises(SchemaError, match="'keyed': key 1 occurs twice in the rows"):
-            services_of(session).inputs.add("keyed", change)
+            services_of(session).ingest.add("keyed", change)
         return
-    services_of(session).inputs.add("keyed", change)
+    services_of(session).ingest.add("keyed", change)
     session.commit()
     assert people.rows() == [(1, 10), (2, 5)]
 
@@ -575,7 +575,7 @@ def test_insert_during_a_commit_is_pending_until_the_next(
     numbers.insert([(1,)])
     other = threading.Thread(target=insert)
     other.start()
-    services_of(session).gate.lock = Lock(services_of(session).gate.lock)  # type: ignore[assignment]
+    services_of(session).writer_lock.lock = Lock(services_of(session).writer_lock.lock)  # type: ignore[assignment]
     session.commit()
     other.join(60)
     assert values(numbers, at=1) == [1]

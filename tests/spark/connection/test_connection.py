@@ -52,7 +52,7 @@ def test_views_are_changed_by_one_thread_at_a_time(
     views = SlowViews(spark)
     session.input("numbers", "x int")
     session.input("others", "x int")
-    link = services_of(session).link
+    link = services_of(session).spark_connection
     monkeypatch.setattr("nosync_nb.spark.spark_session.find_session", lambda user: spark)
     monkeypatch.setattr("nosync_nb.spark.views.views.Views", lambda *_: views)
     monkeypatch.setattr(link, "_given", spark)
@@ -80,7 +80,7 @@ def test_closed_session_creates_no_views(tmp_path: Path, monkeypatch: pytest.Mon
     session = nosync_nb.open(tmp_path / "log")
     session.input("numbers", "x int")
     session.close()
-    link = services_of(session).link
+    link = services_of(session).spark_connection
     monkeypatch.setattr("nosync_nb.spark.spark_session.find_session", lambda user: spark)
     monkeypatch.setattr("nosync_nb.spark.views.views.Views", lambda *_: views)
     monkeypatch.setattr(link, "_given", spark)

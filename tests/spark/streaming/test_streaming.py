@@ -479,6 +479,6 @@ def test_invalid_streams_are_refused(
             session.stream(source.frame, into=flights, every=3)
         with pytest.raises(NosyncError, match="parsecs"):
             session.stream(source.frame, into=flights, processingTime="5 parsecs")
-        assert not services_of(session).listeners.subscribers
+        assert not services_of(session).subscriptions.subscribers
     with pytest.raises(NosyncError, match="closed"):
         session.stream(source.frame, into=flights)

@@ -151,7 +151,7 @@ class SocketSquatter:
 def view_of(session: nosync_nb.Session) -> SnapshotServer:
     """The snapshot server of a session, without Spark."""
     number = log_of(session).generation
-    return SnapshotServer(session.path, services_of(session).link.snapshot, number)
+    return SnapshotServer(session.path, services_of(session).spark_connection.snapshot, number)
 
 
 def rows_seen(folder: Path) -> int:
@@ -183,7 +183,9 @@ def test_session_replaced_during_request_hangs_up(tmp_path: Path) -> None:
     new = nosync_nb.open(tmp_path / "log", takeover=True)
     new["given"].insert([(2,)])  # type: ignore[attr-defined]
     new.commit()
-    late = SnapshotServer(old.path, services_of(old).link.snapshot, log_of(new).generation)
+    late = SnapshotServer(
+        old.path, services_of(old).spark_connection.snapshot, log_of(new).generation
+    )
     assert rows_seen(tmp_path / "log") == 2
     assert ended(late)
     new.close()

@@ -405,7 +405,7 @@ def test_served_snapshot_says_if_log_is_trusted(log: Path, monkeypatch: pytest.M
             monkeypatch.setenv("NOSYNC_KEY_FILE", str(log.parent / "another"))
         for mode in ("r", "w"):
             with nosync_nb.open(log, mode=mode) as session:  # type: ignore[arg-type]
-                found = services_of(session).link.snapshot("rows", None)
+                found = services_of(session).spark_connection.snapshot("rows", None)
                 assert found.thorough is foreign
         assert served(str(log), "rows").trace.thorough is foreign
     answers = snapshot_server.SnapshotAnswers()
