@@ -25,8 +25,8 @@ from nosync_nb.former_modules import register_former_modules
 from nosync_nb.session.copy_log import copy
 from nosync_nb.session.feeds.folder_watch import watch
 from nosync_nb.session.opening import open
-from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.session import Session
+from nosync_nb.session.state.report import RecoveryReport
 from nosync_nb.session.writes.input import Input
 from nosync_nb.store.durability import Frontier
 

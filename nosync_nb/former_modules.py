@@ -29,6 +29,10 @@ FORMER: Mapping[str, Mapping[str, str]] = {
     "collections.functions.pickles": {"Cached": "collections.functions.closure.Cached"},
     "session.copying": {"copy": "session.copy_log.copy"},
     "session.input": {"Input": "session.writes.input.Input"},
+    "session.report": {
+        "RecoveryReport": "session.state.report.RecoveryReport",
+        "StageReport": "session.state.report.StageReport",
+    },
     "session.rewinding": {"RewindReport": "session.timetravel.rewind.RewindReport"},
     "session.watching": {
         "WatchStatus": "session.feeds.folder_watch.WatchStatus",

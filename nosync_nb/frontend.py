@@ -21,16 +21,14 @@ from nosync_nb.collections.definition import check_name
 from nosync_nb.collections.session_protocol import Stopped
 from nosync_nb.dataflow.runtime.activity import Activity
 from nosync_nb.rows import Schema
-from nosync_nb.session.durability.replication_lag import ReplicaStatus
+from nosync_nb.session.durability.replication import ReplicaStatus
 from nosync_nb.session.feeds.folder_watch import WatchStatus
-from nosync_nb.session.info import Replicas, SessionInfo, SparkControl
+from nosync_nb.session.info import Replicas, SessionInfo, SparkControl, TrustReport
 from nosync_nb.session.maintenance.disk_usage import DiskUsage
 from nosync_nb.session.overview import FailureCost, Overview, OverviewMark, StageOutline
 from nosync_nb.session.reads.paging import Cursor
-from nosync_nb.session.report import StageReport
-from nosync_nb.session.state.pending_changes import PendingInputChanges
-from nosync_nb.session.state.transactions import Transaction
-from nosync_nb.session.trust_report import TrustReport
+from nosync_nb.session.state.report import StageReport
+from nosync_nb.session.state.transactions import PendingInputChanges, Transaction
 from nosync_nb.session.writes.idempotency import is_skipped_load
 from nosync_nb.spark import is_session as is_spark_session
 from nosync_nb.spark import require_session as start_spark

@@ -24,7 +24,7 @@ from nosync_nb.collections.functions.signing import existing_user_key, key_path
 from nosync_nb.errors import DurabilityError, NosyncError
 from nosync_nb.files.filesystem import Files
 from nosync_nb.session.opening import open as open_log
-from nosync_nb.session.timetravel.remote_branches import remote_branch_list
+from nosync_nb.session.timetravel.branch import remote_branch_list
 from nosync_nb.store.catalog.signature import export_user_key, import_user_key
 from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.log.owner import read_owner

@@ -2,7 +2,7 @@
 
 import sys
 
-from nosync_nb.session.durability.verification import main
+from nosync_nb.session.recovery.repair import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

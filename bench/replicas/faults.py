@@ -95,8 +95,8 @@ def find(options: argparse.Namespace) -> None:
     session = nosync_nb.open(options.folder / "x.nosync", replicas=options.replicas, quorum=QUORUM)
     result = sorted(map(list, session["per_label"].rows()))
     seconds = time.perf_counter() - started
-    fetching = services_of(session).lazy_files
-    files, size = fetching.requests
+    fetcher = services_of(session).lazy_fetcher
+    files, size = fetcher.files_read, fetcher.bytes_read
     frames = [p for p in (options.folder / "x.nosync").iterdir() if is_frames(p.name)]
     size += sum(p.stat().st_size for p in frames)
     copies = (p for p in (options.folder / "replica-0").rglob("*") if p.is_file())

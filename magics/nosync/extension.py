@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nosync_nb import Input, Session
 
 _COLLECTION = ("nosync_nb.collections.collection", "Collection")
-_REPORT = ("nosync_nb.session.report", "RecoveryReport")
+_REPORT = ("nosync_nb.session.state.report", "RecoveryReport")
 
 _notebook: Notebook | None = None
 

@@ -34,9 +34,9 @@ from nosync_nb.errors import (
     warn,
 )
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.session import Session, services_of
-from nosync_nb.session.timetravel import remote_branches
+from nosync_nb.session.state.report import RecoveryReport
+from nosync_nb.session.timetravel.branch import record_restored_branches
 from nosync_nb.spark.session_protocol import SparkOptions
 from nosync_nb.spark.staging import location
 from nosync_nb.store import retention_policy
@@ -209,9 +209,7 @@ def _open_new(request: _OpenRequest, *, gap: bool) -> Session:
         if restoration is not None:
             report_restore(session.recovery, restoration, [*session.inputs, *session.stages])
             for said in (
-                remote_branches.record_restored_branches(store.files, where, replicas)
-                if restoration.url
-                else ()
+                record_restored_branches(store.files, where, replicas) if restoration.url else ()
             ):
                 session.recovery.note(said)
         for note in (unfit, ready):
@@ -228,7 +226,7 @@ def _open_new(request: _OpenRequest, *, gap: bool) -> Session:
                 config.register_replicas(store.files, where, store.log.id, replicas)
         store.log.start()
         services.replication.start()
-        services.lazy_files.start()
+        services.lazy_fetcher.start()
         services.spark_connection.follow()
         if lacks:
             services.background_rebuild.submit_rebuild()  # before a write waits for it

@@ -16,7 +16,7 @@ from nosync_nb.dataflow.runtime.epoch_result import StageWork
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.rows import Schema
-from nosync_nb.session.durability.replication_lag import ReplicaStatus
+from nosync_nb.session.durability.replication import ReplicaStatus
 from nosync_nb.session.feeds.folder_watch import WatchStatus
 from nosync_nb.store.durability import FailureClass, Frontier
 from nosync_nb.trace import stats

@@ -11,18 +11,16 @@ from __future__ import annotations
 from contextlib import suppress
 
 from nosync_nb.errors import NosyncError
+from nosync_nb.files.filesystem import Files
 from nosync_nb.session.backfill.background import BackgroundRebuild
 from nosync_nb.session.backfill.execute import BackfillExecutor
 from nosync_nb.session.definitions.define import DefinitionService, InputDeclarations
 from nosync_nb.session.definitions.retention import RetentionService
 from nosync_nb.session.durability.backlog_policy import BacklogPolicy
 from nosync_nb.session.durability.frontiers import FrontierService
-from nosync_nb.session.durability.lazy_files import LazyFiles
 from nosync_nb.session.durability.replication import ReplicationService
-from nosync_nb.session.durability.verification import VerificationService
 from nosync_nb.session.feeds.folder_watch import FolderWatches
 from nosync_nb.session.feeds.stream import StreamFeeds
-from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.maintenance.offloaded_merges import OffloadedMerges
 from nosync_nb.session.reads.collection_host import DataFrameExports, SessionHost
@@ -30,11 +28,10 @@ from nosync_nb.session.reads.compare import CompareService
 from nosync_nb.session.reads.log_follower import LogFollower
 from nosync_nb.session.reads.paging import PagingService
 from nosync_nb.session.reads.reader import SnapshotReader
-from nosync_nb.session.recovery.recover import RecoveryCompletion, RecoveryState, recover
-from nosync_nb.session.recovery.repair_and_retry import RepairService
-from nosync_nb.session.recovery.stage_recovery import StageRecovery
-from nosync_nb.session.state.definition_names import DefinitionNames
-from nosync_nb.session.state.file_gc import FileCollector
+from nosync_nb.session.recovery import recover
+from nosync_nb.session.recovery.recover import RecoveryState
+from nosync_nb.session.recovery.repair import RepairService, StageRecovery
+from nosync_nb.session.state.limits import UserLimits
 from nosync_nb.session.state.metrics import WorkMetrics
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.signer import CatalogSigner
@@ -47,13 +44,17 @@ from nosync_nb.session.timetravel.follow_parent import ParentFollower
 from nosync_nb.session.timetravel.rewind import RewindService
 from nosync_nb.session.writes.commit import CommitService
 from nosync_nb.session.writes.determinism_check import DeterminismChecks
-from nosync_nb.session.writes.epoch_block import EpochBlocks
 from nosync_nb.session.writes.idempotency import LoadRegistry, RepeatedLoads
 from nosync_nb.session.writes.ingest import IngestService
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.session_protocol import SparkOptions
 from nosync_nb.spark.staging.staging import StagingService
 from nosync_nb.store.replication.config import ReplicaConfig
+from nosync_nb.store.replication.restore.lazy_fetch import (
+    FetchingFiles,
+    LazyFetcher,
+    incomplete_restore,
+)
 from nosync_nb.store.store import Store
 
 
@@ -73,16 +74,14 @@ class Services:
         self.repeated_loads = repeated_loads = RepeatedLoads()
         self.writer_lock = writer_lock = WriterLock(store.log.mode, store.log.check)
         self.subscriptions = subscriptions = Subscriptions(writer_lock.call_user_functions)
-        self.definition_names = names = DefinitionNames(subscriptions)
         self.transactions = transactions = Transactions()
         self.signer = signer = CatalogSigner(store.log.id)
-        self.publisher = publisher = Publisher(store, writer_lock, metrics, FileCollector(), names)
+        self.publisher = publisher = Publisher(store, writer_lock, metrics, subscriptions)
 
         # -- replicas and Spark ------------------------------------------------------------------
         self.replication = replication = ReplicationService(publisher, subscriptions, settings)
-        self.lazy_files = lazy_files = LazyFiles(store, replication)
-        self.frontiers = frontiers = FrontierService(publisher, replication, lazy_files)
-        self.verification = VerificationService(publisher, replication)
+        self.lazy_fetcher = lazy_fetcher = _lazy_fetcher(store, replication)
+        self.frontiers = frontiers = FrontierService(publisher, replication, lazy_fetcher)
         self.staging = staging = _staging_service(store, spark)
         self.spark_connection = spark_connection = SparkConnection(
             publisher, limits, publisher.is_ended, subscriptions.add_notice, metrics.activities,
@@ -91,7 +90,7 @@ class Services:
         types, evaluate = spark_connection.types, spark_connection.evaluate
 
         # -- recovery and maintenance ------------------------------------------------------------
-        opening = recover(store, types, lazy_files)
+        opening = recover.recover(store, types, lazy_fetcher)
         self.report, self.behind = opening.report, opening.behind or opening.lacking
         publisher.publish_recovered(opening.recovered)
         signer.believe(opening.recovered)
@@ -100,15 +99,17 @@ class Services:
             writer_lock, publisher, signer, worker, limits, merges
         )
         executor = BackfillExecutor(
-            writer_lock, publisher, spark_connection, types, signer, maintenance, limits
+            writer_lock, publisher, spark_connection, signer, maintenance, limits
         )
         self.background_rebuild = background_rebuild = BackgroundRebuild(
             writer_lock, publisher, executor, maintenance, worker
         )
         self.stage_recovery = stage_recovery = StageRecovery(
-            writer_lock, publisher, executor, maintenance, types, opening.report
+            writer_lock, publisher, executor, maintenance, opening.report
         )
-        self.repairs = repairs = RepairService(store, replication, subscriptions, stage_recovery)
+        self.repairs = repairs = RepairService(
+            publisher, replication, subscriptions, stage_recovery
+        )
         self.backlog_policy = BacklogPolicy(
             writer_lock, publisher, executor, replication, frontiers, maintenance, worker, limits
         )
@@ -117,41 +118,40 @@ class Services:
         # -- reads -------------------------------------------------------------------------------
         followed = opening.recovered if store.log.mode == "r" else None
         self.follower = follower = LogFollower(writer_lock, publisher, signer, repairs, followed)
-        reader = SnapshotReader(publisher, transactions, names, types, evaluate)
-        exports = DataFrameExports(publisher, reader, names, spark_connection)
+        reader = SnapshotReader(publisher, transactions, types, evaluate)
+        exports = DataFrameExports(publisher, reader, spark_connection)
         self.host = host = SessionHost(
-            writer_lock, publisher, reader, follower, exports, names, subscriptions, types, limits
+            writer_lock, publisher, reader, follower, exports, subscriptions, types, limits
         )
         self.compare_service = compare_service = CompareService(publisher, host)
-        self.paging = PagingService(publisher, reader, follower, names, types, compare_service)
+        self.paging = PagingService(publisher, reader, follower, types, compare_service)
 
         # -- definitions -------------------------------------------------------------------------
         self.input_declarations = InputDeclarations(
             writer_lock, publisher, executor, spark_connection
         )
         self.definitions = definitions = DefinitionService(
-            writer_lock, publisher, executor, names, transactions, subscriptions, spark_connection,
-            types, host, opening.report, repairs, replication,
+            writer_lock, publisher, executor, transactions, subscriptions, spark_connection,
+            host, opening.report, repairs, replication,
         )  # fmt: skip
         self.determinism_checks = determinism_checks = DeterminismChecks(
             publisher, definitions, spark_connection
         )
 
         # -- writes ------------------------------------------------------------------------------
+        self.load_registry = load_registry = LoadRegistry(
+            repeated_loads, publisher, transactions, subscriptions, spark_connection.is_frame
+        )
         self.commits = commits = CommitService(
             writer_lock, publisher, transactions, spark_connection, subscriptions, maintenance,
-            determinism_checks, replication, repairs, worker,
+            determinism_checks, replication, repairs, load_registry, worker,
         )  # fmt: skip
         self.ingest = ingest = IngestService(
             writer_lock, publisher, transactions, spark_connection, repairs
         )
-        self.load_registry = load_registry = LoadRegistry(
-            repeated_loads, publisher, transactions, subscriptions, spark_connection.is_frame
-        )
-        self.epoch_blocks = epoch_blocks = EpochBlocks(transactions, commits, load_registry)
-        feeds = writer_lock, publisher, subscriptions, epoch_blocks, ingest, load_registry
+        feeds = writer_lock, publisher, subscriptions, commits, ingest, load_registry
         self.folder_watches = FolderWatches(*feeds)
-        self.stream_feeds = StreamFeeds(*feeds, commits=commits)
+        self.stream_feeds = StreamFeeds(*feeds)
 
         # -- time travel -------------------------------------------------------------------------
         self.branch_service = branch_service = BranchService(
@@ -159,14 +159,14 @@ class Services:
         )
         self.parent_follower = ParentFollower(writer_lock, publisher, transactions, ingest, commits)
         self.rewind_service = RewindService(
-            writer_lock, publisher, transactions, spark_connection, signer, maintenance,
+            writer_lock, publisher, executor, transactions, spark_connection, signer, maintenance,
             subscriptions, repeated_loads, branch_service, background_rebuild,
         )  # fmt: skip
 
         if store.log.mode == "w":
-            self._schedule_completion(opening)
+            self._schedule_completion(opening, executor)
 
-    def _schedule_completion(self, opening: RecoveryState) -> None:
+    def _schedule_completion(self, opening: RecoveryState, executor: BackfillExecutor) -> None:
         """Cleans up after the previous owner; schedules what the first write must wait for."""
         report, publisher = opening.report, self.publisher
         if report.resumed_at:
@@ -176,11 +176,21 @@ class Services:
                 self.branch_service.finish_backups()
             publisher.garbage.expire(publisher.store.retired)
         if opening.recovered.said is not None:
-            completion = RecoveryCompletion(
-                self.writer_lock, publisher, self.maintenance, self.spark_connection, report,
+            completion = recover.RecoveryCompletion(
+                self.writer_lock, publisher, self.maintenance, executor, report,
                 self.stage_recovery, self.background_rebuild,
             )  # fmt: skip
             completion.schedule(opening)
+
+
+def _lazy_fetcher(store: Store, replication: ReplicationService) -> LazyFetcher:
+    """Creates the fetcher of files that only replicas have; a writer's store then asks it."""
+    fetcher = LazyFetcher(Files(), store.path, store.log.id, replication.addresses)
+    if isinstance(store.files, FetchingFiles):
+        store.files.ask(fetcher)
+        for path in incomplete_restore(store.files, store.path):
+            store.files.unlink(path)
+    return fetcher
 
 
 def _staging_service(store: Store, spark: SparkOptions) -> StagingService:

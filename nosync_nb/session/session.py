@@ -31,12 +31,11 @@ from nosync_nb.session.backfill.plan import earliest_replay_epoch
 from nosync_nb.session.feeds.stream import StreamFeed
 from nosync_nb.session.info import Replicas, SessionInfo, SparkControl
 from nosync_nb.session.reads.paging import Cursor
-from nosync_nb.session.report import StageReport
 from nosync_nb.session.services import Services
-from nosync_nb.session.state.pending_changes import PendingInputChanges
-from nosync_nb.session.state.transactions import Transaction
+from nosync_nb.session.state.report import StageReport
+from nosync_nb.session.state.transactions import PendingInputChanges, Transaction
 from nosync_nb.session.timetravel.rewind import RewindReport
-from nosync_nb.session.writes.epoch_block import EpochBlock
+from nosync_nb.session.writes.commit import EpochBlock
 from nosync_nb.session.writes.input import Input
 from nosync_nb.spark.session_protocol import SparkOptions
 from nosync_nb.store.catalog.epoch_index import EpochSequence
@@ -137,7 +136,7 @@ class Session:
             >>> session.now
             2
         """
-        return self._services.epoch_blocks.epoch(once, label)
+        return self._services.commits.epoch_block(once, label)
 
     @property
     def pending(self) -> Mapping[str, PendingInputChanges]:
@@ -317,15 +316,15 @@ class Session:
             >>> session.replay("late")  # the first epoch that it has now
             0
         """
-        own, snapshot = self._services, self._services.publisher.snapshot
+        services, snapshot = self._services, self._services.publisher.snapshot
         current = snapshot.stage(stage)
         if current.definition is None:
             raise StageError(f"'{stage}' is an input, and cannot be replayed", stage=stage)
-        same = {stage: Collection(own.host, current.definition)}
-        own.definitions.define_checked(
+        same = {stage: Collection(services.host, current.definition)}
+        services.definitions.define_checked(
             same, current.options, replay=earliest_replay_epoch(snapshot, [stage])
         )
-        return own.publisher.snapshot.stage(stage).begin
+        return services.publisher.snapshot.stage(stage).begin
 
     def drop(self, *names: str, cascade: bool = False) -> None:
         """Drops stages or inputs; with `cascade`, also the stages that read them.
@@ -356,12 +355,12 @@ class Session:
         return Collection(self._services.host, reference_to(name, stage.schema))
 
     def _input(self, name: str) -> Input:
-        own, stage = self._services, self._services.publisher.snapshot.stage(name)
+        services, stage = self._services, self._services.publisher.snapshot.stage(name)
         return Input(
-            own.host,
-            own.ingest,
-            own.load_registry,
-            own.folder_watches,
+            services.host,
+            services.ingest,
+            services.load_registry,
+            services.folder_watches,
             reference_to(name, stage.schema),
         )
 
@@ -725,7 +724,7 @@ class Session:
             >>> report.whole, report.damage
             (True, ())
         """
-        return self._services.verification.verify()
+        return self._services.repairs.verify()
 
     # -- for front ends ----------------------------------------------------------------------
 
@@ -935,14 +934,14 @@ class Session:
         """Releases all resources. Each step may be repeated; the last one marks it as closed."""
         if self._services.writer_lock.closed:  # another thread has closed it
             return
-        own, store, replaced = self._services, self._services.publisher.store, False
+        services, store, replaced = self._services, self._services.publisher.store, False
         for owner in (
-            own.stream_feeds,
-            own.folder_watches,
-            own.spark_connection,
-            own.staging,
-            own.lazy_files,
-            own.worker,
+            services.stream_feeds,
+            services.folder_watches,
+            services.spark_connection,
+            services.staging,
+            services.lazy_fetcher,
+            services.worker,
         ):
             owner.close()
         try:
@@ -955,7 +954,7 @@ class Session:
                 self._services.writer_lock.mark_closed()
                 atexit.unregister(self.close)
             if not replaced:
-                own.worker.failures.report()
+                services.worker.failures.report()
 
     def __enter__(self) -> Session:
         return self

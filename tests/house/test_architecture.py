@@ -138,6 +138,6 @@ def test_services_of_session_are_used_by_session_and_test_internals_only() -> No
         path
         for path in paths - {door}
         if (ENGINE / "session") not in path.parents
-        and "nosync_nb.session.session.owners_of" in names_of(parsed(path))
+        and "nosync_nb.session.session.services_of" in names_of(parsed(path))
     }
     assert users == set()

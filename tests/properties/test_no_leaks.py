@@ -64,7 +64,7 @@ def test_rerun_cell_leaves_no_description(tmp_path: Path) -> None:
             slow.select("carrier").inspect(print)  # never named
             session.define({"slow": slow})
         gc.collect()
-        assert len(services_of(session).definition_names) <= 2
+        assert len(services_of(session).publisher.definition_names) <= 2
         assert not services_of(session).subscriptions.unnamed_inspectors
         assert slow.name == "slow"
 

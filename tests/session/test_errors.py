@@ -32,7 +32,7 @@ from nosync_nb import (
 )
 from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.rows import objects
-from nosync_nb.session.state import pending_changes
+from nosync_nb.session.state import transactions
 from nosync_nb.trace.batch import Updates
 
 pytestmark = pytest.mark.usefixtures("own_key")
@@ -418,7 +418,7 @@ def test_negative_counts_of_a_keyed_input_of_an_old_log_are_repaired(session: Se
     planes = session["planes"]  # has ("a", 1)
     row = Updates([objects(["a"]), np.array([2], np.int32)], np.array([-1]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pending_changes, "_present_removed", lambda stage, updates, trace: row)
+        patch.setattr(transactions, "_present_removed", lambda stage, updates, trace: row)
         planes.remove([("a", 2)])
         session.commit()
     with pytest.raises(NegativeMultiplicityError) as caught:

@@ -22,7 +22,7 @@ import nosync_nb
 from nosync_nb import DurabilityError, Session, StageError
 from nosync_nb.dataflow.runtime import delta, runner
 from nosync_nb.dataflow.runtime.runner import Runner
-from nosync_nb.session.state.pending_changes import PendingInputChanges
+from nosync_nb.session.state.transactions import PendingInputChanges
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.writes import ingest
 from nosync_nb.store import store

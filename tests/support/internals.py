@@ -167,7 +167,7 @@ def rebuild(session: Session) -> None:
 
 def repeats_of(session: Session) -> object:
     """The cached load keys from before the session was opened."""
-    return services_of(session).load_registry.repeats._state
+    return services_of(session).load_registry.repeated_loads._state
 
 
 def batch_of(collection: Collection) -> Batch:

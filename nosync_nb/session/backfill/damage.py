@@ -52,7 +52,7 @@ from nosync_nb.session.backfill.plan import (
     below,
     span_of,
 )
-from nosync_nb.session.report import EXTEND, READ, RECOMPUTE, STALE, counted_noun
+from nosync_nb.session.state.report import EXTEND, READ, RECOMPUTE, STALE, counted_noun
 from nosync_nb.store import lazy_layer
 from nosync_nb.store.provenance import ClockContradiction
 from nosync_nb.trace.epoch_ranges import EpochRanges

@@ -35,6 +35,7 @@ from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot, hidden_columns, named_logs, visible_columns
 from nosync_nb.dataflow.stage import Stage
+from nosync_nb.session.backfill.damage import Compiled
 from nosync_nb.session.backfill.definition_diff import DefinitionDecision, unchanged_decision
 from nosync_nb.session.backfill.plan import (
     CURRENT,
@@ -44,16 +45,14 @@ from nosync_nb.session.backfill.plan import (
     missing_nodes,
     next_run,
 )
-from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.report import EXTEND
+from nosync_nb.session.state.limits import UserLimits
 from nosync_nb.session.state.publisher import Publisher, files_of, record_history
-from nosync_nb.session.state.redo_records import DefinitionRedo
+from nosync_nb.session.state.report import EXTEND
 from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.placement import Placement
-from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.store.retention_policy import Retention
 from nosync_nb.store.store import RunFiles
 from nosync_nb.trace import Layer, Trace, adopt_merged, plan_merges
@@ -300,14 +299,17 @@ class Prepared(NamedTuple):
 
 
 class BackfillExecutor:
-    """Installs catalogs; has no state of its own. The caller holds the writer's lock."""
+    """Installs catalogs; has no state of its own. The caller holds the writer's lock.
+
+    Attributes:
+        types: types and settings of expressions.
+    """
 
     def __init__(
         self,
         writer_lock: WriterLock,
         publisher: Publisher,
         spark_connection: SparkConnection,
-        types: SparkTypes,
         signer: CatalogSigner,
         maintenance: Maintenance,
         limits: UserLimits,
@@ -315,7 +317,7 @@ class BackfillExecutor:
         self._writer_lock = writer_lock
         self._publisher = publisher
         self._spark_connection = spark_connection
-        self._types = types
+        self.types = spark_connection.types
         self._signer = signer
         self._maintenance = maintenance
         self._limits = limits
@@ -347,11 +349,13 @@ class BackfillExecutor:
         rebuilt = self._rebuilt_traces(plan)
         if computed is None:
             old, runner = self._compile(decision, renamed or snapshot.graph, plan)
-            result = self._run(runner, old, catalog, plan)
+            past_rows = HistoricalInputs(publisher.store.history, snapshot.epoch)
+            result = self.run_plan(runner, Base(old, snapshot.version, past_rows), catalog, plan)
             result.draft.traces.update(rebuilt)
         else:
             prepared, result = computed
-            old, runner = prepared.old, self._runner_of(prepared.runner)
+            old = prepared.old
+            runner = self.runner_of(prepared.runner.graph, before=prepared.runner)
         graph, change, draft = runner.graph, runner.graph.since(old), result.draft
         written = sum(publisher.store.write_replay(past, graph) for past in result.replayed)
         for name, first in result.begins.items():
@@ -371,23 +375,11 @@ class BackfillExecutor:
         retired = _spilled_files(past) | self._unused_files(
             version, history, change if only_dropped else None
         )
-        metrics = [item for each in past for item in each.work.items()]
-        record = DefinitionRedo(
-            publisher,
-            publisher.next(),
-            Snapshot(version, graph, catalog, visible_columns(history)),
-            logs,
-            history,
-            runner,
-            sealed.catalog,
-            sealed.digest,
-            publisher.redefined(sealed.catalog),
-            retired,
-            {**(publisher.metrics.stages if work is None else work), **dict(metrics)},
-            publisher.metrics.after_runs(each for _, each in metrics),
-            names or {},
-            outcome or DefinitionOutcome(),
-        )
+        after = Snapshot(version, graph, catalog, visible_columns(history))
+        record = publisher.definition_redo(
+            after, logs, history, runner, sealed, retired, past,
+            work=work, names=names, outcome=outcome,
+        )  # fmt: skip
         publisher.definition(record, payload)
         self._plan_background_work(draft)
         return result
@@ -403,7 +395,8 @@ class BackfillExecutor:
         """Compiles a decision that changes no stage, to be run without the writer's lock."""
         snapshot, bulk = self._publisher.snapshot, self._spark_connection.bulk().apart()
         old, runner = self._compile(decision, snapshot.graph, CURRENT)
-        return Prepared(snapshot, decision, old, self._runner_of(runner, bulk), bulk.files)
+        runner = self.runner_of(runner.graph, before=runner, bulk=bulk)
+        return Prepared(snapshot, decision, old, runner, bulk.files)
 
     def run(
         self, prepared: Prepared, step: Callable[[], None], cleanup: Callable[..., None]
@@ -423,14 +416,16 @@ class BackfillExecutor:
             cleanup,
         )
 
-    def _run(
-        self, runner: Runner, old: Graph, catalog: Mapping[str, Stage], plan: BackfillPlan
+    def run_plan(
+        self,
+        runner: Runner,
+        base: Base,
+        catalog: Mapping[str, Stage],
+        plan: BackfillPlan = CURRENT,
     ) -> BackfillResult:
         """Runs a plan with the writer's lock; operator placement sees the new stages meanwhile."""
         publisher, rows_max = self._publisher, self._limits.replay_rows
-        snapshot, activities = publisher.snapshot, publisher.metrics.activities
-        past = HistoricalInputs(publisher.store.history, snapshot.epoch)
-        base = Base(old, snapshot.version, past)
+        activities = publisher.metrics.activities
         publisher.describe(catalog)
         try:
             return self._writer_lock.run(
@@ -438,7 +433,7 @@ class BackfillExecutor:
                 self._spark_connection.bulk().files.end,
             )
         finally:
-            publisher.describe(snapshot.catalog)
+            publisher.describe(publisher.snapshot.catalog)
 
     def _rebuilt_traces(self, plan: BackfillPlan) -> Mapping[int, Trace]:
         """Returns the lost traces of a collection, rebuilt from another trace or from its log."""
@@ -455,12 +450,18 @@ class BackfillExecutor:
                 rebuilt[number] = Trace(layout, (layer,))
         return rebuilt
 
-    def _runner_of(self, runner: Runner, bulk: Placement | None = None) -> Runner:
-        """Returns a runner of the same graph that writes to the session's files, or to others."""
+    def runner_of(
+        self, graph: Graph, *, before: Runner | None = None, bulk: Placement | None = None
+    ) -> Runner:
+        """Returns a runner of a graph that writes to the session's files, or to those of `bulk`."""
         bulk = bulk or self._spark_connection.bulk()
-        return Runner(
-            runner.graph, self._spark_connection.evaluate, bulk, spill=bulk.files, before=runner
-        )
+        return Runner(graph, self._spark_connection.evaluate, bulk, spill=bulk.files, before=before)
+
+    def compile_continuing(self, catalog: Mapping[str, Stage], old: Graph, epoch: int) -> Compiled:
+        """Compiles a catalog over a graph at an epoch; no stage runs epochs that it has missed."""
+        none = frozenset[str]()
+        graph = compile_catalog(catalog, old, self.types, now=epoch, extended=none)
+        return Compiled(old, graph)
 
     def _plan_background_work(self, draft: EpochResult) -> None:
         self._maintenance.plan_due(draft)
@@ -511,7 +512,7 @@ class BackfillExecutor:
         graph = compile_catalog(
             decision.catalog,
             old,
-            self._types,
+            self.types,
             now=self._publisher.last_epoch,
             extended=decision.extended,
             refused=plan.refused,
@@ -520,11 +521,7 @@ class BackfillExecutor:
             later=bool(plan.names),
         )
         self._publisher.take_numbers(graph.numbers)
-        bulk, previous = self._spark_connection.bulk(), self._publisher.runner
-        runner = Runner(
-            graph, self._spark_connection.evaluate, bulk, spill=bulk.files, before=previous
-        )
-        return old, runner
+        return old, self.runner_of(graph, before=self._publisher.runner)
 
 
 def _drop_unused_traces(draft: EpochResult, graph: Graph, change: GraphDiff) -> None:

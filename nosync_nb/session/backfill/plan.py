@@ -37,7 +37,7 @@ from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
-from nosync_nb.session.report import EXTEND, READ, RECOMPUTE, STALE
+from nosync_nb.session.state.report import EXTEND, READ, RECOMPUTE, STALE
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.epoch_ranges import EpochRanges
 

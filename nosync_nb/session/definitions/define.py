@@ -28,24 +28,22 @@ from nosync_nb.collections.definition import (
     with_replaced_parts,
 )
 from nosync_nb.collections.session_protocol import SessionProtocol, definition_of
+from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import rows_count, unknown_name_error
 from nosync_nb.dataflow.stage import Stage, StageOptions
 from nosync_nb.errors import CorruptLogError, SchemaError, StageError, enough_memory
 from nosync_nb.rows import Schema, infer_schema
 from nosync_nb.session.backfill import definition_diff, plan
 from nosync_nb.session.backfill.execute import BackfillExecutor
-from nosync_nb.session.definitions import rename as renaming
 from nosync_nb.session.durability import levels
 from nosync_nb.session.durability.replication import ReplicationService
-from nosync_nb.session.recovery.repair_and_retry import RepairService
-from nosync_nb.session.report import RecoveryReport, StageReport
-from nosync_nb.session.state.definition_names import DefinitionNames
+from nosync_nb.session.recovery.repair import RepairService
 from nosync_nb.session.state.publisher import Publisher
+from nosync_nb.session.state.report import RecoveryReport, StageReport
 from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transactions
 from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
 from nosync_nb.spark.connection import SparkConnection
-from nosync_nb.spark.sql_settings import SparkTypes
 
 
 class DefinitionService:
@@ -60,11 +58,9 @@ class DefinitionService:
         writer_lock: WriterLock,
         publisher: Publisher,
         executor: BackfillExecutor,
-        definition_names: DefinitionNames,
         transactions: Transactions,
         subscriptions: Subscriptions,
         spark_connection: SparkConnection,
-        types: SparkTypes,
         host: SessionProtocol,
         report: RecoveryReport,
         repairs: RepairService,
@@ -73,11 +69,11 @@ class DefinitionService:
         self._writer_lock = writer_lock
         self._publisher = publisher
         self._executor = executor
-        self._definition_names = definition_names
+        self._definition_names = publisher.definition_names
         self._transactions = transactions
         self._subscriptions = subscriptions
         self._spark_connection = spark_connection
-        self._types = types
+        self._types = spark_connection.types
         self._host = host
         self._report = report
         self._repairs = repairs
@@ -362,10 +358,8 @@ class DefinitionService:
             self._refuse_pending({old}, "rename")
             metrics = self._publisher.metrics.stages
             self._executor.install(
-                definition_diff.unchanged_decision(
-                    renaming.renamed_catalog(snapshot.catalog, old, new)
-                ),
-                renamed=renaming.renamed_graph(snapshot.graph, old, new),
+                definition_diff.unchanged_decision(renamed_catalog(snapshot.catalog, old, new)),
+                renamed=renamed_graph(snapshot.graph, old, new),
                 work={(new if name == old else name): work for name, work in metrics.items()},
                 names=dict.fromkeys(self._definition_names.called({old}), new),
                 outcome=outcome,
@@ -572,3 +566,37 @@ def _check_same_input(stage: Stage, schema: Schema | None, key: Any) -> None:
             f"input '{stage.name}' has key {current}, not {names}",
             hint=f"leave key out, use another name, or drop it first: session.drop('{stage.name}')",
         )
+
+
+def renamed_catalog(catalog: Mapping[str, Stage], old: str, new: str) -> dict[str, Stage]:
+    """Returns a catalog after a rename. References and earlier versions (`name@2`) follow.
+
+    A name has no other meaning, so logs, traces and fingerprints stay the same.
+    """
+    renamed: dict[str, Stage] = {}
+    for name, stage in catalog.items():
+        if stage.definition is not None:
+            by_id = {
+                id(p): reference_to(_renamed(p.name, old, new), p.schema)
+                for p in stage.definition.walk()
+                if p.is_ref and _renamed(p.name, old, new) != p.name
+            }
+            stage = replace(stage, definition=with_replaced_parts(stage.definition, by_id))
+        name = _renamed(name, old, new)
+        renamed[name] = replace(stage, name=name)
+    return renamed
+
+
+def renamed_graph(graph: Graph, old: str, new: str) -> Graph:
+    """Returns a graph after a rename."""
+    nodes = (
+        replace(n, name=n.name and _renamed(n.name, old, new), stage=_renamed(n.stage, old, new))
+        for n in graph
+    )
+    return Graph(nodes, graph.numbers)
+
+
+def _renamed(name: str, old: str, new: str) -> str:
+    """Returns the new name of a collection or of one of its versions."""
+    base, at, version = name.partition("@")
+    return new + at + version if base == old else name

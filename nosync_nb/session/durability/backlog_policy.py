@@ -42,10 +42,13 @@ from nosync_nb.session.backfill.definition_diff import Catalog, unchanged_decisi
 from nosync_nb.session.backfill.execute import BackfillExecutor
 from nosync_nb.session.backfill.plan import span_of
 from nosync_nb.session.durability.frontiers import FrontierService
-from nosync_nb.session.durability.replication import ReplicationService
-from nosync_nb.session.durability.replication_lag import ReplicationBacklog, demoted_stages
-from nosync_nb.session.limits import UserLimits
+from nosync_nb.session.durability.replication import (
+    ReplicationBacklog,
+    ReplicationService,
+    demoted_stages,
+)
 from nosync_nb.session.maintenance.maintenance import Maintenance
+from nosync_nb.session.state.limits import UserLimits
 from nosync_nb.session.state.publisher import Publisher, files_of
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.state.writer_lock import WriterLock

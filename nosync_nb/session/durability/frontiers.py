@@ -17,7 +17,6 @@ from typing import NamedTuple
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import DISK, Stage
 from nosync_nb.errors import StageError
-from nosync_nb.session.durability.lazy_files import LazyFiles
 from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.store.durability import (
@@ -29,6 +28,7 @@ from nosync_nb.store.durability import (
     FrontierNode,
     exact_uppers,
 )
+from nosync_nb.store.replication.restore.lazy_fetch import LazyFetcher
 from nosync_nb.trace.epoch_ranges import inclusive
 
 NEVER = NOWHERE._replace(frame=NOWHERE.frame + 1, owed=NOWHERE.frame + 1)
@@ -49,9 +49,9 @@ class FrontierService:
     """
 
     def __init__(
-        self, publisher: Publisher, replication: ReplicationService, lazy_files: LazyFiles
+        self, publisher: Publisher, replication: ReplicationService, lazy_fetcher: LazyFetcher
     ) -> None:
-        self._publisher, self._lazy_files = publisher, lazy_files
+        self._publisher, self._lazy_fetcher = publisher, lazy_fetcher
         self._replication = replication
         self._freeze_lock = threading.RLock()  # reentrant, because a signal handler may call it
         self._frozen: Mapping[str, int] = {}  # of stages that are being demoted; with that lock
@@ -66,7 +66,7 @@ class FrontierService:
         with self._freeze_lock:
             disk, safe = self._progress(FailureClass.POWER), self._progress(FailureClass.DISK)
             frozen = self._frozen
-        if self._lazy_files.left.files:
+        if self._lazy_fetcher.left.files:
             disk = LevelProgress(0, 0)
         copied = bool(self._replication.settings.replicas)
         snapshot, defined = self._snapshot_with_offsets()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nosync_nb.session.state.publisher import Publisher
     from nosync_nb.session.state.subscriptions import Subscriptions
     from nosync_nb.session.state.writer_lock import WriterLock
-    from nosync_nb.session.writes.epoch_block import EpochBlocks
+    from nosync_nb.session.writes.commit import CommitService
     from nosync_nb.session.writes.idempotency import LoadRegistry
     from nosync_nb.session.writes.ingest import IngestService
 
@@ -103,7 +103,7 @@ class FeedRegistry(Generic[One]):
     """The feeds of one kind in a session: one for each source and input.
 
     Attributes:
-        publisher, subscriptions, epoch_blocks, ingest, load_registry: the services that feeds use.
+        publisher, subscriptions, commits, ingest, load_registry: the services that feeds use.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class FeedRegistry(Generic[One]):
         writer_lock: WriterLock,
         publisher: Publisher,
         subscriptions: Subscriptions,
-        epoch_blocks: EpochBlocks,
+        commits: CommitService,
         ingest: IngestService,
         load_registry: LoadRegistry,
     ) -> None:
         self.publisher, self.subscriptions = publisher, subscriptions
-        self.epoch_blocks, self.ingest, self.load_registry = epoch_blocks, ingest, load_registry
+        self.commits, self.ingest, self.load_registry = commits, ingest, load_registry
         self._writer_lock = writer_lock
         self._lock = threading.Lock()
         self._feeders: dict[tuple[str, str], One] = {}

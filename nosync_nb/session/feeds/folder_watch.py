@@ -29,7 +29,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nosync_nb.errors import NosyncError, SchemaError, StageError, one_line
@@ -37,13 +37,14 @@ from nosync_nb.files import user_files
 from nosync_nb.files.user_files import FileMark
 from nosync_nb.rows.ingest import file_formats
 from nosync_nb.session.feeds.feed_threads import Feeder, FeedRegistry, feeding
-from nosync_nb.session.report import listed_names
-from nosync_nb.session.writes.input import Input, folder_watches_of, idempotency_mark
+from nosync_nb.session.state.report import listed_names
+from nosync_nb.session.writes.idempotency import idempotency_mark
+from nosync_nb.session.writes.input import Input, folder_watches_of
 from nosync_nb.store import threads
 
 if TYPE_CHECKING:
     from nosync_nb.dataflow.runtime.activity import ActivityMonitor
-    from nosync_nb.session.writes.epoch_block import EpochBlock
+    from nosync_nb.session.writes.commit import EpochBlock
 
 EVERY_S_MIN = 1.0
 _REFUSED_MAX = 10
@@ -357,7 +358,7 @@ class FolderWatch(Feeder):
                 what = f"decodes {one_line(relative)}"
                 with watches.activities.record(what, len(data), in_bytes=True) as decoding:
                     table = file_formats.table_of(data, path, into.schema, decoding.add_steps)
-                with watches.epoch_blocks.epoch(None, None) as block:
+                with watches.commits.epoch_block(None, None) as block:
                     committed = [b for b in self._blocks.get(path, ()) if b.number is not None]
                     self._blocks[path] = (*committed[-1:], block)
                     watches.ingest.ingest(name, kind, table, recorded)
@@ -457,5 +458,4 @@ def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWat
             f"watch('{text}'): files that end with {ending} are not supported",
             hint=f"use files that end with {', '.join(file_formats.KINDS)}",
         )
-    start: Callable[..., FolderWatch] = folder_watches_of(into).start
-    return start(text, into, max(every, EVERY_S_MIN))
+    return folder_watches_of(into).start(text, into, max(every, EVERY_S_MIN))

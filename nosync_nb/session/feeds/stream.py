@@ -32,12 +32,11 @@ from typing import TYPE_CHECKING, Any
 from nosync_nb.collections.functions import signing
 from nosync_nb.errors import NosyncError, StageError, TrustError
 from nosync_nb.session.feeds.feed_threads import Feeder, FeedRegistry, feeding
-from nosync_nb.session.writes.idempotency import BLOCK
-from nosync_nb.session.writes.input import Input, belongs_to, idempotency_mark
+from nosync_nb.session.writes.idempotency import BLOCK, idempotency_mark
+from nosync_nb.session.writes.input import Input, belongs_to
 from nosync_nb.store.catalog import signature
 
 if TYPE_CHECKING:
-    from nosync_nb.session.writes.commit import CommitService
     from nosync_nb.spark.streaming import StreamFolder
 
 FOLDER = "streams"
@@ -185,7 +184,7 @@ class StreamFeed(Feeder):
             drain_batch(frame)
             return
         first = None if batch else self._first_key
-        with handing, feeding, streams.epoch_blocks.epoch(first, None) as block:
+        with handing, feeding, streams.commits.epoch_block(first, None) as block:
             if block.skipped:
                 raise self.restart_error()
             streams.ingest.ingest(name, kind, frame)
@@ -209,15 +208,7 @@ class StreamFeed(Feeder):
 
 
 class StreamFeeds(FeedRegistry[StreamFeed]):
-    """The streams of a session.
-
-    Attributes:
-        commits: the service whose `sync` a feed waits for.
-    """
-
-    def __init__(self, *of_session: Any, commits: CommitService) -> None:
-        super().__init__(*of_session)
-        self.commits = commits
+    """The streams of a session."""
 
     def start(
         self,

@@ -23,13 +23,12 @@ from nosync_nb.dataflow.runtime.epoch_result import ENDLESS, EpochResult, Versio
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.memory import release_memory
-from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.maintenance import disk_usage
 from nosync_nb.session.maintenance.offloaded_merges import OffloadedMerge, OffloadedMerges
-from nosync_nb.session.state.background_errors import WHILE, Failures
+from nosync_nb.session.state.limits import UserLimits
 from nosync_nb.session.state.publisher import Publisher, files_of
 from nosync_nb.session.state.signer import CatalogSigner
-from nosync_nb.session.state.worker import BackgroundWorker
+from nosync_nb.session.state.worker import WHILE, BackgroundWorker, Failures
 from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.store import trace_recovery
 from nosync_nb.store.records import file_references

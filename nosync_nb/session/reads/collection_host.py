@@ -16,14 +16,12 @@ from nosync_nb.collections.readable import refuse_negative, result_title
 from nosync_nb.collections.session_protocol import ResolvedEpoch, Stopped
 from nosync_nb.dataflow.snapshot import trace_at
 from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError, TimeError
-from nosync_nb.session.limits import UserLimits
 from nosync_nb.session.reads.log_follower import LogFollower
 from nosync_nb.session.reads.reader import SnapshotReader
-from nosync_nb.session.state.definition_names import DefinitionNames
+from nosync_nb.session.state.limits import UserLimits
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.writer_lock import WriterLock
-from nosync_nb.session.writes import missing_rows
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.trace import Trace
@@ -40,12 +38,11 @@ class DataFrameExports:
         self,
         publisher: Publisher,
         reader: SnapshotReader,
-        definition_names: DefinitionNames,
         spark_connection: SparkConnection,
     ) -> None:
         self._publisher = publisher
         self._reader = reader
-        self._definition_names = definition_names
+        self._definition_names = publisher.definition_names
         self._spark_connection = spark_connection
 
     def frame(
@@ -77,16 +74,11 @@ class DataFrameExports:
         except NegativeMultiplicityError as error:
             name = self._definition_names.name_of(definition)
             what = f"collection '{name}'" if name else "this collection"
-            hint = self._repair(definition)
+            hint = self._reader.repair_command(definition)
             raise NegativeMultiplicityError(f"{what}: {error.args[0]}", hint=hint) from None
         if shipping.spilled:
             self._publisher.garbage.export(frozenset(shipping.spilled), spilled=True)
         return frame
-
-    def _repair(self, definition: Definition) -> str:
-        return missing_rows.repair(
-            self._publisher.snapshot, self._definition_names.read_by(definition)
-        )
 
     def _rows(self, definition: Definition, at: Any, small: int) -> Any:
         """Returns the source of a DataFrame: a batch, or a trace whose files are retained.
@@ -99,7 +91,9 @@ class DataFrameExports:
         if name is None:
             batch = reader.read(definition, at)
             when = partial(reader.epoch, at, snapshot)
-            refuse_negative(batch, result_title(None), when, partial(self._repair, definition))
+            refuse_negative(
+                batch, result_title(None), when, partial(reader.repair_command, definition)
+            )
             return batch
         if at is None:
             reader.refuse_pending(snapshot, definition, name)
@@ -126,7 +120,6 @@ class SessionHost:
         reader: SnapshotReader,
         follower: LogFollower,
         dataframe_exports: DataFrameExports,
-        definition_names: DefinitionNames,
         subscriptions: Subscriptions,
         types: SparkTypes,
         limits: UserLimits,
@@ -137,7 +130,7 @@ class SessionHost:
         self._reader = reader
         self._following = follower.following
         self._dataframe_exports = dataframe_exports
-        self._definition_names = definition_names
+        self._definition_names = publisher.definition_names
         self._subscriptions = subscriptions
         self._limits = limits
 
@@ -179,9 +172,7 @@ class SessionHost:
 
     def repair(self, definition: Definition) -> str:
         """Returns the command that adds the missing rows of a collection's inputs."""
-        return missing_rows.repair(
-            self._publisher.snapshot, self._definition_names.read_by(definition)
-        )
+        return self._reader.repair_command(definition)
 
     def apply_to_trace(
         self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None

@@ -39,8 +39,8 @@ from nosync_nb.dataflow.runtime.epoch_result import StageWork
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.operators.registry import spark_expressions
-from nosync_nb.session.state.definition_names import DefinitionNames
 from nosync_nb.session.state.metrics import WorkMetrics
+from nosync_nb.session.state.publisher import DefinitionNames
 from nosync_nb.spark.sql_settings import SparkTypes
 
 DEPTH_MAX = 16

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
-from nosync_nb.session.recovery.repair_and_retry import RepairService
+from nosync_nb.session.recovery.repair import RepairService
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.session.state.writer_lock import WriterLock

@@ -25,9 +25,7 @@ from nosync_nb.rows import Schema
 from nosync_nb.session.reads.compare import CompareService
 from nosync_nb.session.reads.log_follower import LogFollower
 from nosync_nb.session.reads.reader import SnapshotReader, same_columns_definition
-from nosync_nb.session.state.definition_names import DefinitionNames
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.writes import missing_rows
 from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.store.catalog.epoch_index import EpochNumbering
 from nosync_nb.trace import Trace
@@ -37,21 +35,24 @@ from nosync_nb.trace.paging import Order, OrderedRows, Profile
 
 
 class PagingService:
-    """Makes cursors; has no state."""
+    """Makes cursors; has no state.
+
+    Attributes:
+        reader: reads what is published.
+    """
 
     def __init__(
         self,
         publisher: Publisher,
         reader: SnapshotReader,
         follower: LogFollower,
-        definition_names: DefinitionNames,
         types: SparkTypes,
         compare_service: CompareService,
     ) -> None:
         self._publisher = publisher
-        self._reader = reader
+        self.reader = reader
         self._follower = follower
-        self._definition_names = definition_names
+        self._definition_names = publisher.definition_names
         self._types = types
         self._compare_service = compare_service
 
@@ -75,15 +76,15 @@ class PagingService:
         definition = definition_of("cursor", collection)
         since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
         snapshot, name = self._publisher.snapshot, self._definition_names.name_of(definition)
-        stopped = self._reader.why_stopped(snapshot, definition)
-        number = None if at is None else self._reader.epoch(at, snapshot)
+        stopped = self.reader.why_stopped(snapshot, definition)
+        number = None if at is None else self.reader.epoch(at, snapshot)
         if stopped is not None and at is None:
             number = stopped.epoch
         if stopped is not None and stopped.epoch is None:
             epoch, trace = snapshot.epoch, Trace(Layout(tuple(definition.schema.types)))
         elif name is None:
             epoch = snapshot.epoch if number is None else number
-            trace = Trace.from_batch(self._reader.scratch(snapshot, definition, epoch), epoch)
+            trace = Trace.from_batch(self.reader.scratch(snapshot, definition, epoch), epoch)
         else:
             same_columns_definition(snapshot, name, definition.schema)
             log, numbering = snapshot.graph.named[name].log, self._publisher.ledger.numbering
@@ -93,12 +94,6 @@ class PagingService:
         if previous is not None and name is not None:
             cursor.take_over(previous)
         return cursor
-
-    def repair(self, definition: Definition) -> str:
-        """Returns the command that adds the missing rows of a collection's inputs."""
-        return missing_rows.repair(
-            self._publisher.snapshot, self._definition_names.read_by(definition)
-        )
 
     def filtered(self, cursor: Cursor, where: str) -> OrderedRows:
         """Returns the rows of a cursor that satisfy a predicate.
@@ -110,7 +105,7 @@ class PagingService:
         if cursor.stopped is not None and cursor.stopped.epoch is None:
             return OrderedRows(cursor.trace, cursor.check)
         batch = self._follower.following(
-            lambda: self._reader.scratch(cursor.seen, definition, cursor.epoch)
+            lambda: self.reader.scratch(cursor.seen, definition, cursor.epoch)
         )
         return OrderedRows(Trace.from_batch(batch, cursor.epoch), cursor.check)
 
@@ -191,7 +186,7 @@ class Cursor:
             batch,
             result_title(self._name),
             lambda: self.epoch,
-            lambda: self._paging.repair(self.definition),
+            lambda: self._paging.reader.repair_command(self.definition),
         )
 
     def count(self, where: str = "") -> int:

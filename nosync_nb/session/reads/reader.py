@@ -1,13 +1,19 @@
 """Reads the rows of a collection at an epoch, its changes, and its readable epochs.
 
 A read takes the session's snapshot once and works on it without a lock.
+
+A count below 0 is legal between two epochs, because the row may still be inserted. Reading raises
+until it is, so each such error ends with a command that can be typed.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from nosync_nb import rows
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explain_output import ExplainOutput
 from nosync_nb.collections.session_protocol import Stopped
@@ -23,16 +29,15 @@ from nosync_nb.dataflow.snapshot import (
     trace_at,
 )
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.errors import StageError
+from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.operators import Evaluate
 from nosync_nb.rows import Schema
 from nosync_nb.session.reads.explain import explain_collection
-from nosync_nb.session.state.definition_names import DefinitionNames
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.transactions import Transactions
 from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.trace import Trace, empty_batch
-from nosync_nb.trace.batch import Batch, arrange
+from nosync_nb.trace.batch import Batch, Updates, arrange
 from nosync_nb.trace.history.archive import total_of
 
 
@@ -47,13 +52,12 @@ class SnapshotReader:
         self,
         publisher: Publisher,
         transactions: Transactions,
-        definition_names: DefinitionNames,
         types: SparkTypes,
         evaluate: Evaluate,
     ) -> None:
         self._publisher = publisher
         self._transactions = transactions
-        self._definition_names = definition_names
+        self._definition_names = publisher.definition_names
         self._types = types
         self._evaluate = evaluate
 
@@ -207,6 +211,11 @@ class SnapshotReader:
                 return trace.consolidated()
         return empty_batch(node.log_layout)
 
+    def repair_command(self, definition: Definition) -> str:
+        """Returns the command that adds the missing rows of a collection's inputs."""
+        names = self._definition_names.read_by(definition)
+        return _repair_commands(self._publisher.snapshot, names)
+
     def explain(self, definition: Definition) -> ExplainOutput:
         """Returns the current plan of a collection."""
         snapshot, metrics = self._publisher.snapshot, self._publisher.metrics
@@ -229,3 +238,87 @@ def same_columns_definition(snapshot: Snapshot, name: str, schema: Schema) -> St
             stage=name,
         )
     return stage
+
+
+_ROWS_MAX, _TEXT_MAX = 5, 200
+"""The most rows, and characters, that are written into the command."""
+
+_NAMED_MAX = 3
+_IMPORTS = {"datetime.": "import datetime", "Decimal(": "from decimal import Decimal"}
+
+
+# -- rows that were removed and did not exist ---------------------------------------------------
+
+
+def _repair_commands(snapshot: Snapshot, names: Iterable[str]) -> str:
+    """Returns the commands that repair the inputs which some collections read.
+
+    Cost: sorting the rows of these inputs.
+    """
+    commands = []
+    for stage in _inputs(snapshot, names):
+        batch = snapshot.contents(stage.name).consolidated()
+        below = (batch.diff < 0).nonzero()[0]
+        if len(below):
+            commands.append(_input_repair(stage, batch.updates.take(below)))
+    if not commands:
+        return "read the last epoch, at which no input has a negative count"
+    left = len(commands) - _NAMED_MAX
+    more = f"; `%dd status` lists {left} more inputs" if left > 0 else ""
+    why = "# rows were removed that did not exist: this inserts them; then commit"
+    return f"{'; '.join(commands[:_NAMED_MAX])}  {why}{more}"
+
+
+def _input_repair(stage: Stage, lacking: Updates) -> str:
+    """Returns the command that adds the rows of an input whose counts are below 0.
+
+    Few rows are written out. For many rows the command sets every count below 0 to 0. So it does
+    for a keyed input, whose key may be present with another row.
+    """
+    every = None if stage.key is not None else _rows_text(lacking, stage.schema.types)
+    name = stage.name
+    if every is None:
+        return f"{name}.set({name}.except_all({name}.filter('false')))"
+    imports = [text for sign, text in _IMPORTS.items() if sign in every]
+    return "; ".join([*imports, f"{name}.insert({every})"])
+
+
+def _inputs(snapshot: Snapshot, names: Iterable[str]) -> Iterator[Stage]:
+    """Yields the inputs that some collections read, directly or not."""
+    waiting, visited, reads = [*names], set[str](), snapshot.reads
+    while waiting:
+        name = waiting.pop(0)
+        if name in visited or name not in snapshot.catalog:
+            continue
+        visited.add(name)
+        stage = snapshot.catalog[name]
+        if stage.is_input:
+            yield stage
+        waiting += reads[name]
+
+
+def _rows_text(lacking: Updates, types: Sequence[str]) -> str | None:
+    """Returns rows as a Python list; None if it would be long or cannot be written."""
+    counts = (-lacking.diff).tolist()
+    if sum(counts) > _ROWS_MAX:
+        return None
+    try:
+        columns = [rows.to_pylist(c, t) for c, t in zip(lacking.columns, types, strict=True)]
+    except SchemaError:  # a date outside the range of Python
+        return None
+    each = [_literal(row) for row in zip(*columns, strict=True)]
+    text = ", ".join(one for one, n in zip(each, counts, strict=True) for _ in range(n))
+    return f"[{text}]" if len(text) <= _TEXT_MAX else None
+
+
+def _literal(value: Any) -> str:
+    """Returns a value as Python source."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_literal(k)}: {_literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_literal, value)) + (",)" if len(value) == 1 else ")")
+    return repr(value)

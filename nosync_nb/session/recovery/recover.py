@@ -13,16 +13,15 @@ function, and checks no signature.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.functions import signing
-from nosync_nb.dataflow.compiler import Compiler, compile_catalog
+from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import UNMADE, Graph
 from nosync_nb.dataflow.runtime.epoch_result import VersionState
-from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.schema_adaptation import adapted_to_schemas
 from nosync_nb.dataflow.snapshot import hidden_columns, named_logs
 from nosync_nb.dataflow.stage import Stage
@@ -32,21 +31,22 @@ from nosync_nb.operators.registry import expressions_of
 from nosync_nb.session.backfill import definition_diff
 from nosync_nb.session.backfill.background import BackgroundRebuild
 from nosync_nb.session.backfill.damage import Compiled, awaits_recheck, stop_without_memos
-from nosync_nb.session.durability import replication_lag as behind
-from nosync_nb.session.durability.lazy_files import LazyFiles
+from nosync_nb.session.backfill.execute import BackfillExecutor
+from nosync_nb.session.durability.replication import demotion_text
 from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.recovery.stage_recovery import StageRecovery
-from nosync_nb.session.report import READ, STALE, RecoveryReport
+from nosync_nb.session.recovery.repair import StageRecovery
 from nosync_nb.session.state.publisher import Publisher, files_of
+from nosync_nb.session.state.report import READ, STALE, RecoveryReport
 from nosync_nb.session.state.writer_lock import WriterLock
-from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.store import log_reader
 from nosync_nb.store.catalog import signature
 from nosync_nb.store.catalog.epoch_index import lost_epochs
 from nosync_nb.store.lazy_layer import files_needed
 from nosync_nb.store.log_reader import CatalogTrust, Described, RecoveredState, WrittenCatalog
-from nosync_nb.store.records import payloads
+from nosync_nb.store.records import file_references, payloads
+from nosync_nb.store.records.file_references import FileReference
+from nosync_nb.store.replication.restore.lazy_fetch import LazyFetcher, MissingSummary
 from nosync_nb.store.retention_policy import removed_limits
 from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.store import Store
@@ -84,12 +84,11 @@ class RecoveryState(NamedTuple):
         return self.memory or doubtful or bool(lost)
 
 
-def recover(store: Store, types: SparkTypes, lazy_files: LazyFiles) -> RecoveryState:
+def recover(store: Store, types: SparkTypes, lazy_fetcher: LazyFetcher) -> RecoveryState:
     """Recovers the state of a session from its folder; deletes files that nothing references.
 
     Args:
-        lazy_files: takes the referenced files that are missing, and returns those that no replica
-            has.
+        lazy_fetcher: fetches the referenced files that are not local, once they are read.
 
     Raises:
         CorruptLogError: if the log is invalid.
@@ -104,11 +103,10 @@ def recover(store: Store, types: SparkTypes, lazy_files: LazyFiles) -> RecoveryS
     epoch, catalog = recovered.snapshot.epoch, recovered.snapshot.catalog
     lost = lost_epochs(log.noted, recovered.ledger.incarnation, epoch)[:LOST_MAX]
     with guarded_decoding("the log"):
-        lacking = lazy_files.expect(store.sweep())
+        missing = _files_nowhere(store, lazy_fetcher, store.sweep())
     report = _recovery_report(recovered, lost)
-    for note in (lacking.said, *behind.demotion_text(catalog)):
-        if note:
-            report.note(note)
+    for note in (*_fetch_note(lazy_fetcher.left), *demotion_text(catalog)):
+        report.note(note)
     stages = recovered.data.get("stages", ())
     differs = any(
         (each["life"]["is"] == "stale") != (catalog[each["name"]].reason is not None)
@@ -116,8 +114,31 @@ def recover(store: Store, types: SparkTypes, lazy_files: LazyFiles) -> RecoveryS
     )
     without_rows = frozenset(describe.without_rows)
     return RecoveryState(
-        recovered, report, differs, describe.behind, lacking.missing, describe.memory, without_rows
+        recovered, report, differs, describe.behind, missing, describe.memory, without_rows
     )
+
+
+def _files_nowhere(store: Store, lazy_fetcher: LazyFetcher, names: Sequence[str]) -> frozenset[str]:
+    """Registers referenced files that the folder lacks; returns those that no replica has.
+
+    To be called while the store still has the records that it has read.
+    """
+    if not names:
+        return frozenset()
+    named = file_references.named_files(store.meta, store.changes)
+    references = file_references.references(named)
+    return lazy_fetcher.expect(references.get(name, FileReference(name)) for name in names)
+
+
+def _fetch_note(left: MissingSummary) -> list[str]:
+    """Returns a note on the files that replicas have and the folder has not; empty without any."""
+    if not left.files:
+        return []
+    return [
+        f"{left.files} file{'s' if left.files != 1 else ''} of rows"
+        f" ({left.size_bytes / 1e6:.1f} MB) are not yet on this machine: each is fetched when it is"
+        " first read, the others in the background"
+    ]
 
 
 def _recovery_report(recovered: RecoveredState, lost: range) -> RecoveryReport:
@@ -230,7 +251,7 @@ class RecoveryCompletion:
 
     Args:
         report: records which stages could not be recovered.
-        stages: repairs and resumes stages.
+        stage_recovery: repairs and resumes stages.
         background_rebuild: rebuilds missing operator state before the next write that needs it.
     """
 
@@ -239,7 +260,7 @@ class RecoveryCompletion:
         writer_lock: WriterLock,
         publisher: Publisher,
         maintenance: Maintenance,
-        spark_connection: SparkConnection,
+        executor: BackfillExecutor,
         report: RecoveryReport,
         stage_recovery: StageRecovery,
         background_rebuild: BackgroundRebuild,
@@ -247,7 +268,7 @@ class RecoveryCompletion:
         self._writer_lock = writer_lock
         self._publisher = publisher
         self._maintenance = maintenance
-        self._spark_connection = spark_connection
+        self._executor = executor
         self._recovery_report = report
         self._stage_recovery = stage_recovery
         self._background_rebuild = background_rebuild
@@ -269,13 +290,12 @@ class RecoveryCompletion:
         """
         store, snapshot = self._publisher.store, self._publisher.snapshot
         version, catalog = snapshot.version, dict(snapshot.catalog)
-        types, runner = self._spark_connection.types, None
-        graph = Compiler(old, types, now=version.epoch).compile(catalog)
+        runner = None
+        graph = Compiler(old, self._executor.types, now=version.epoch).compile(catalog)
         if not graph.nodes.keys() <= old.nodes.keys():
             graph = self._without_lost(catalog, old, version, opening.without_rows)
         if graph.nodes.keys() <= old.nodes.keys():
-            bulk = self._spark_connection.bulk()
-            runner = Runner(graph, self._spark_connection.evaluate, bulk, spill=bulk.files)
+            runner = self._executor.runner_of(graph)
         else:
             differs = True
             graph = _limited_to_log(graph, old)
@@ -295,8 +315,7 @@ class RecoveryCompletion:
         """Compiles a catalog; stops the stages that cannot be run again."""
 
         def compiled(stages: Mapping[str, Stage]) -> Compiled:
-            types, now, none = self._spark_connection.types, version.epoch, frozenset[str]()
-            return Compiled(old, compile_catalog(stages, old, types, now=now, extended=none))
+            return self._executor.compile_continuing(stages, old, version.epoch)
 
         memory = {name for name, stage in catalog.items() if stage.in_memory and stage.live}
         original = dict(catalog)

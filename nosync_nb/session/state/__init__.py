@@ -1,1 +1,1 @@
-"""State that the services of a session share: lock, snapshot, redo records, worker."""
+"""State that the services of a session share: lock, snapshot, transactions, worker, reports."""

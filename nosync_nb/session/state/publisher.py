@@ -20,26 +20,31 @@ redo record prevents this: step 3 first completes the epoch of step 1.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
+from nosync_nb.dataflow.runtime.epoch_result import EpochResult, StageWork, VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot, named_logs, visible_columns
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import FencedError, titled
-from nosync_nb.session.state.definition_names import DefinitionNames
-from nosync_nb.session.state.file_gc import FileCollector
 from nosync_nb.session.state.metrics import WorkMetrics
-from nosync_nb.session.state.redo_records import DefinitionRedo, EpochRedo, RewindRedo
+from nosync_nb.session.state.signer import SignedCatalog
+from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transaction
-from nosync_nb.session.state.writer_lock import WriterLock
+from nosync_nb.session.state.writer_lock import DefinitionOutcome, WriterLock
 from nosync_nb.store import durability as defined
 from nosync_nb.store import retention_policy
 from nosync_nb.store.catalog import signature
-from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochRecord, last_epoch_note
+from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochRecord, RewindMark, last_epoch_note
 from nosync_nb.store.durability import DefinitionOffset
 from nosync_nb.store.log import Position
 from nosync_nb.store.log_reader import RecoveredState
@@ -58,9 +63,6 @@ class Publisher:
     All of it is changed here alone, with the writer lock. A reader takes `snapshot` once, and may
     read any other attribute that is a single reference.
 
-    Args:
-        metrics, garbage, definition_names: other state that a commit or a definition changes.
-
     Attributes:
         store: the folder; a reader that reloads the log replaces it.
         ledger: the index of the epochs.
@@ -71,6 +73,9 @@ class Publisher:
         catalog: the catalog as the last definition wrote it.
         digest: the `signing.digest` of the catalog.
         defined: by log, the frame that defines a named collection.
+        metrics: the counters that an epoch or a definition changes.
+        garbage: the files that are no longer referenced.
+        definition_names: the names of definitions.
     """
 
     def __init__(
@@ -78,8 +83,7 @@ class Publisher:
         store: Store,
         writer_lock: WriterLock,
         metrics: WorkMetrics,
-        garbage: FileCollector,
-        definition_names: DefinitionNames,
+        subscriptions: Subscriptions,
     ) -> None:
         self.store = store
         self.ledger = EpochIndex()
@@ -94,8 +98,8 @@ class Publisher:
         self._numbers_used = 0  # used for nodes and traces by any definition of this session
         self._writer_lock = writer_lock
         self.metrics = metrics
-        self.garbage = garbage
-        self.definition_names = definition_names
+        self.garbage = FileCollector()
+        self.definition_names = DefinitionNames(subscriptions)
 
     @property
     def last_epoch(self) -> int:
@@ -174,6 +178,44 @@ class Publisher:
         written = self.store.write_definition(payload)
         assert written == record.position
         self._writer_lock.finish()
+
+    def definition_redo(
+        self,
+        snapshot: Snapshot,
+        logs: Mapping[int, str],
+        history: History,
+        runner: Runner,
+        signed: SignedCatalog,
+        retired: frozenset[str],
+        drafts: Iterable[EpochResult],
+        *,
+        work: Mapping[str, StageWork] | None = None,
+        names: Mapping[Definition, str | None] | None = None,
+        outcome: DefinitionOutcome | None = None,
+    ) -> DefinitionRedo:
+        """Returns the redo record of a definition whose frame is the next one.
+
+        Args:
+            drafts: the epochs that were computed for it.
+            work: the last work of each stage before them; None: the current one.
+        """
+        works = [item for draft in drafts for item in draft.work.items()]
+        return DefinitionRedo(
+            self,
+            self.next(),
+            snapshot,
+            logs,
+            history,
+            runner,
+            signed.catalog,
+            signed.digest,
+            self.redefined(signed.catalog),
+            retired,
+            {**(self.metrics.stages if work is None else work), **dict(works)},
+            self.metrics.after_runs(each for _, each in works),
+            names or {},
+            outcome or DefinitionOutcome(),
+        )
 
     def rewind(self, record: RewindRedo, payload: bytes) -> None:
         """Writes a rewind to an earlier epoch, and makes it visible."""
@@ -345,3 +387,226 @@ def unarranged_updates(batches: Sequence[Batch], types: Sequence[str]) -> tuple[
     The batches are not arranged as their log is.
     """
     return concat_updates([batch.updates for batch in batches], types), [*map(len, batches)]
+
+
+# -- redo records: every value that follows from a frame ---------------------------------------
+
+
+class EpochRedo(NamedTuple):
+    """The redo record of an epoch.
+
+    Attributes:
+        position: where its frame will be; the frame is written if the log reaches this position.
+        retired: the files that are not needed after it.
+        stats: the counters after it.
+    """
+
+    publisher: Publisher
+    draft: EpochResult
+    meta: Mapping[str, Any]
+    utc: float
+    transaction: Transaction
+    position: Position
+    retired: frozenset[str]
+    stats: Mapping[str, int]
+
+    def finish(self) -> None:
+        """Makes the epoch visible, if its frame is written."""
+        if self.publisher.is_in_log(self.position):
+            self.publisher.assign_epoch(self)
+            self.transaction.stands(self.draft.epoch)
+
+
+class DefinitionRedo(NamedTuple):
+    """The redo record of a definition.
+
+    Attributes:
+        position: where its frame will be; the frame is written if the log reaches this position.
+        snapshot: the snapshot after it; its history is `visible_columns(history)`.
+        logs: the logs of named collections after it.
+        history: the past after it.
+        catalog: the catalog as its frame has it.
+        digest: the `signing.digest` of the catalog.
+        defined: by log, the frame that defines a named collection, after it.
+        retired: the files that are not needed after it.
+        work: the last work of each stage after it.
+        stats: the counters that it changes, after it.
+        names: the names of definitions after it; None: the definition has no name any longer.
+        outcome: records that the definition is committed.
+    """
+
+    publisher: Publisher
+    position: Position
+    snapshot: Snapshot
+    logs: Mapping[int, str]
+    history: History
+    runner: Runner
+    catalog: Mapping[str, Any]
+    digest: bytes
+    defined: Mapping[int, DefinitionOffset]
+    retired: frozenset[str]
+    work: Mapping[str, StageWork]
+    stats: Mapping[str, int]
+    names: Mapping[Definition, str | None]
+    outcome: DefinitionOutcome
+
+    def finish(self) -> None:
+        """Makes the definition visible, if its frame is written."""
+        if self.publisher.is_in_log(self.position):
+            self.publisher.assign_definition(self)
+            self.outcome.mark_committed()
+
+
+class RewindRedo(NamedTuple):
+    """The redo record of a rewind.
+
+    Attributes:
+        definition: the stages after the rewind, and the state that was computed for them.
+        before_next: a task that must run before the next write; None: no task.
+    """
+
+    publisher: Publisher
+    definition: DefinitionRedo
+    rewound: RewindMark
+    before_next: Callable[[], None] | None
+
+    def finish(self) -> None:
+        """Makes the rewind visible, if its frame is written."""
+        if self.publisher.is_in_log(self.definition.position):
+            self.publisher.assign_rewind(self)
+            self.definition.outcome.mark_committed()
+
+
+# -- files that are no longer referenced --------------------------------------------------------
+
+EXPORTS_MAX = 64
+"""DataFrames whose files are retained. An older one fails once its files were merged."""
+
+
+class FileCollector:
+    """The files of a session that are no longer referenced, until they may be deleted.
+
+    A retired file is still named by the newest checkpoint. It expires when the next checkpoint is
+    written. It is deleted after the checkpoint that follows, because recovery may start at the one
+    before the newest.
+
+    Each step adds a file to its new set before it removes the file from the old one. So an error
+    between two steps loses no file: a file in both sets is deleted one checkpoint later.
+
+    Threads: any thread may call `export`, because appending to a deque is atomic. All else needs
+    the writer lock.
+
+    Attributes:
+        retired: files that are unreferenced since the last checkpoint.
+        leaving: files that the checkpoint that is being written, or that failed, does not need.
+        expiring: files that were unreferenced before that checkpoint.
+        exports: the files that Spark DataFrames read when they are executed. Spark does not report
+            when a DataFrame, or one derived from it, is dropped. So the files of the last ones are
+            retained until the session ends.
+        spilled: files written for such DataFrames alone, since the last checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.retired: set[str] = set()
+        self.leaving: set[str] = set()
+        self.expiring: set[str] = set()
+        self.exports: deque[frozenset[str]] = deque(maxlen=EXPORTS_MAX)
+        self.spilled: deque[str] = deque()
+
+    @property
+    def files(self) -> set[str]:
+        """The files that must not be deleted yet, except those of exports."""
+        return self.retired | self.leaving | self.expiring
+
+    def retire(self, names: AbstractSet[str]) -> None:
+        """Adds files that are no longer needed; may be repeated."""
+        self.retired |= names
+
+    def expire(self, names: Iterable[str]) -> None:
+        """Sets the files that were retired before the checkpoint that recovery started at."""
+        self.expiring = set(names)
+
+    def export(self, names: frozenset[str], *, spilled: bool = False) -> None:
+        """Records the files that a DataFrame reads.
+
+        Args:
+            spilled: True if they were written for this DataFrame.
+        """
+        self.exports.append(names)
+        if spilled:
+            self.spilled.extend(names)
+
+    def leave(self) -> set[str]:
+        """Returns the files that the checkpoint that starts now does not need.
+
+        The caller must not change the set.
+        """
+        spilled = list(self.spilled)
+        self.leaving = self.leaving | self.retired | set(spilled)
+        self.retired = set()
+        for _ in spilled:
+            self.spilled.popleft()
+        return self.leaving
+
+    def expired(self) -> set[str]:
+        """Returns the files that may be deleted, because the last checkpoint is written."""
+        read = self.expiring.intersection(chain.from_iterable(list(self.exports)))
+        expired, self.expiring = self.expiring, self.leaving | read
+        self.leaving = set()
+        return expired
+
+
+# -- names of definitions -----------------------------------------------------------------------
+
+
+class DefinitionNames:
+    """The names of a session's definitions, as long as a collection refers to them.
+
+    A definition gets a name when it becomes a stage. From then on a collection of that definition
+    reads the stage, and a new definition that uses it is compiled over the stage.
+
+    Threads: a definition of stages changes the names, with the writer lock. Any thread may look one
+    up.
+
+    Args:
+        subscriptions: the subscriptions; those that wait for a name are notified.
+    """
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
+        self._mutex = threading.RLock()  # reentrant: a signal handler may interrupt a holder
+        self._names: WeakKeyDictionary[Definition, str] = WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name_of(self, definition: Definition) -> str | None:
+        """Returns the name of a stage or input; None if the definition has none."""
+        return definition.name if definition.is_ref else self._names.get(definition)
+
+    def read_by(self, definition: Definition) -> tuple[str, ...]:
+        """Returns the name of a collection; if it has none, the names that it reads."""
+        name = self.name_of(definition)
+        return definition.references if name is None else (name,)
+
+    def assigned_name(self, definition: Definition) -> str | None:
+        """Returns the name that a definition of stages gave to a definition; None if it has none.
+
+        A reference may have been given another name than its own.
+        """
+        return self._names.get(definition)
+
+    def called(self, names: Collection[str]) -> list[Definition]:
+        """Returns the definitions that have one of some names."""
+        with self._mutex:
+            return [each for each, name in self._names.items() if name in names]
+
+    def call(self, definition: Definition, name: str | None) -> None:
+        """Records a name (None: removes it), and notifies the subscriptions; may be repeated."""
+        with self._mutex:
+            if name is None:
+                self._names.pop(definition, None)
+            else:
+                self._names[definition] = name
+        if name is not None:
+            self._subscriptions.named(definition, name)

@@ -13,7 +13,7 @@ code. A method that took the lock could be left before the caller enters the blo
 
 Each caller that acquires the lock first completes an interrupted call. That is a redo record, which
 exists from before a frame is written until everything that follows from it is assigned; see
-`redo_records`.
+`publisher`.
 """
 
 from __future__ import annotations

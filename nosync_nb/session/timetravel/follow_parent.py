@@ -28,13 +28,11 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.rows import mask
-from nosync_nb.session.state.load_fingerprint import load_text
-from nosync_nb.session.state.pending_changes import PendingCall
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.transactions import Transaction, Transactions
+from nosync_nb.session.state.transactions import PendingCall, Transaction, Transactions
 from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.session.writes.commit import CommitService
-from nosync_nb.session.writes.idempotency import BLOCK
+from nosync_nb.session.writes.idempotency import BLOCK, load_text
 from nosync_nb.session.writes.ingest import IngestService
 from nosync_nb.store.catalog.epoch_index import EpochIndex
 from nosync_nb.store.timetravel.branches import BranchOrigin, branch_origin

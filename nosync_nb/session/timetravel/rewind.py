@@ -19,25 +19,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
-from nosync_nb.dataflow.compiler import compile_catalog
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
+from nosync_nb.dataflow.runtime.historical_inputs import HistoricalInputs
 from nosync_nb.dataflow.runtime.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot, hidden_columns, named_logs, visible_columns
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError, StageError, TimeError
 from nosync_nb.session.backfill.background import BackgroundRebuild
 from nosync_nb.session.backfill.damage import Compiled, stop_without_memos
+from nosync_nb.session.backfill.execute import BackfillExecutor
+from nosync_nb.session.backfill.plan import Base
 from nosync_nb.session.maintenance.maintenance import Maintenance
 from nosync_nb.session.state.publisher import (
+    DefinitionRedo,
     Publisher,
+    RewindRedo,
     files_of,
     record_history,
 )
-from nosync_nb.session.state.redo_records import DefinitionRedo, RewindRedo
 from nosync_nb.session.state.signer import CatalogSigner
 from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transactions
@@ -105,6 +107,7 @@ class RewindService:
         self,
         writer_lock: WriterLock,
         publisher: Publisher,
+        executor: BackfillExecutor,
         transactions: Transactions,
         spark_connection: SparkConnection,
         signer: CatalogSigner,
@@ -116,6 +119,7 @@ class RewindService:
     ) -> None:
         self._writer_lock = writer_lock
         self._publisher = publisher
+        self._executor = executor
         self._transactions = transactions
         self._spark_connection = spark_connection
         self._signer = signer
@@ -202,8 +206,7 @@ class RewindService:
         if computed:
             point, new_graph, runner, draft = self._run_missing(earlier, catalog)
         elif graph_at.nodes is not now.graph.nodes and not incomplete:
-            bulk = self._spark_connection.bulk()
-            runner = Runner(new_graph, self._spark_connection.evaluate, bulk, spill=bulk.files)
+            runner = self._executor.runner_of(new_graph)
         taken = point_in_time.undo_entries(earlier.epoch, earlier.taken)
         record, payload = self._redo_record(point, new_graph, runner, draft, taken, outcome)
         rewinds = RewindMark(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
@@ -219,39 +222,24 @@ class RewindService:
         self, earlier: GraphAtEpoch, catalog: dict[str, Stage]
     ) -> tuple[_StateAtEpoch, Graph, Runner, EpochResult]:
         """Runs stages that were defined later, and missing operator state, at that epoch."""
-        spark_connection, bulk, now = (
-            self._spark_connection,
-            self._spark_connection.bulk(),
-            self._publisher.snapshot,
-        )
+        publisher, executor, now = self._publisher, self._executor, self._publisher.snapshot
 
         def compile_at(stages: Mapping[str, Stage]) -> Compiled:
             graph_at = catalog_at.rewound_graph(now.graph, stages, earlier)
-            return self._compile(self._publisher.numbered(graph_at), stages, earlier.epoch)
+            return executor.compile_continuing(stages, publisher.numbered(graph_at), earlier.epoch)
 
         version = VersionState(earlier.epoch, earlier.traces)
         graph_at, compiled = stop_without_memos(catalog, compile_at, version, earlier.unread)
         point = _StateAtEpoch(
             earlier.epoch, catalog, graph_at, _traces_of(graph_at, earlier.traces)
         )
-        self._publisher.take_numbers(compiled.numbers)
-        runner = Runner(compiled, spark_connection.evaluate, bulk, spill=bulk.files)
-        version = VersionState(point.epoch, point.traces)
-        self._publisher.describe(point.catalog)
-        try:
-            draft = self._writer_lock.run(
-                lambda: runner.first_run(version, point.graph), bulk.files.end
-            )
-        finally:
-            self._publisher.describe(self._publisher.snapshot.catalog)
+        publisher.take_numbers(compiled.numbers)
+        runner = executor.runner_of(compiled)
+        past = HistoricalInputs(publisher.store.history, point.epoch)
+        base = Base(graph_at, VersionState(point.epoch, point.traces), past)
+        draft = executor.run_plan(runner, base, catalog).draft
         draft.keep(number for number, _ in compiled.layouts())
         return point, compiled, runner, draft
-
-    def _compile(self, graph_at: Graph, catalog: Mapping[str, Stage], epoch: int) -> Compiled:
-        """Compiles the continuing stages over the graph at that epoch."""
-        types, none = self._spark_connection.types, frozenset[str]()
-        graph = compile_catalog(catalog, graph_at, types, now=epoch, extended=none)
-        return Compiled(graph_at, graph)
 
     def _redo_record(
         self,
@@ -263,8 +251,7 @@ class RewindService:
         outcome: DefinitionOutcome,
     ) -> tuple[DefinitionRedo, bytes]:
         """Returns the values to assign, and the payload of the frame."""
-        publisher, metrics = self._publisher, self._publisher.metrics
-        store, previous = publisher.store, publisher.snapshot.version
+        publisher, store = self._publisher, self._publisher.store
         sealed = self._signer.sealed(point.catalog, graph, point.epoch, publisher.retention)
         meta = {**sealed.meta, "incarnation": publisher.ledger.incarnation + 1}
         base = VersionState(point.epoch, point.traces)
@@ -272,23 +259,12 @@ class RewindService:
         logs = named_logs(graph)
         history = self._history_after(logs, point.catalog, draft)
         version = VersionState(point.epoch, draft.traces)
-        needed = files_of(previous) | store.history.files()
+        needed = files_of(publisher.snapshot.version) | store.history.files()
         spilled = {ref.path for _, _, change in draft.logged for ref in change.refs}
-        record = DefinitionRedo(
-            publisher,
-            publisher.next(),
-            Snapshot(version, graph, point.catalog, visible_columns(history)),
-            logs,
-            history,
-            runner,
-            sealed.catalog,
-            sealed.digest,
-            publisher.redefined(sealed.catalog),
-            frozenset(needed | spilled) - files_of(version) - history.files(),
-            {**metrics.stages, **draft.work},
-            metrics.after_runs(draft.work.values()),
-            {},
-            outcome,
+        retired = frozenset(needed | spilled) - files_of(version) - history.files()
+        after = Snapshot(version, graph, point.catalog, visible_columns(history))
+        record = publisher.definition_redo(
+            after, logs, history, runner, sealed, retired, [draft], outcome=outcome
         )
         return record, payload
 
@@ -312,7 +288,10 @@ class RewindService:
         publisher = self._publisher
         now = publisher.snapshot
         catalog = dict(now.catalog)
-        over = partial(self._compile, now.graph, epoch=now.epoch)
+
+        def over(stages: Mapping[str, Stage]) -> Compiled:
+            return self._executor.compile_continuing(stages, now.graph, now.epoch)
+
         stop_without_memos(catalog, over, now.version, frozenset())
         if catalog != now.catalog:
             publisher.compiled(None, now.version, now.graph, catalog)

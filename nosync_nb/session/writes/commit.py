@@ -9,8 +9,8 @@ is raised, and the error says so. A written frame survives the death of this pro
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from nosync_nb.dataflow.runtime.delta import Delta
@@ -27,16 +27,42 @@ from nosync_nb.errors import (
 )
 from nosync_nb.session.durability.replication import ReplicationService
 from nosync_nb.session.maintenance.maintenance import Maintenance
-from nosync_nb.session.recovery.repair_and_retry import RepairService
-from nosync_nb.session.state.pending_changes import PendingInputChanges
+from nosync_nb.session.recovery.repair import RepairService
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.subscriptions import Subscriptions
-from nosync_nb.session.state.transactions import Transaction, Transactions
+from nosync_nb.session.state.transactions import PendingInputChanges, Transaction, Transactions
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.session.writes.determinism_check import DeterminismChecks
+from nosync_nb.session.writes.idempotency import (
+    BLOCK,
+    LoadRegistry,
+    check_idempotency_key,
+    load_summary,
+)
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.cost_model import FEW_ROWS
+
+
+class EpochBlock:
+    """The value of `with session.epoch() as e`: `number` once committed, `skipped`."""
+
+    def __init__(self, transaction: Transaction, *, skipped: bool) -> None:
+        self._transaction = transaction
+        self.skipped = skipped
+
+    def skip(self) -> None:
+        """Records that all of its loads are committed already."""
+        self.skipped = True
+
+    def note(self, mark: str, said: str, before: str) -> None:
+        """Notes a text in the log from this epoch on, if the current text is the expected one."""
+        self._transaction.note(mark, said, before)
+
+    @property
+    def number(self) -> int | None:
+        """The epoch that it has become, whatever was raised afterwards; None: no epoch."""
+        return self._transaction.epoch
 
 
 class CommitService:
@@ -57,6 +83,7 @@ class CommitService:
         determinism_checks: DeterminismChecks,
         replication: ReplicationService,
         repairs: RepairService,
+        load_registry: LoadRegistry,
         worker: BackgroundWorker,
     ) -> None:
         self._writer_lock = writer_lock
@@ -69,6 +96,7 @@ class CommitService:
         self._determinism_checks = determinism_checks
         self._replication = replication
         self._repairs = repairs
+        self._load_registry = load_registry
         self._worker = worker
 
     @property
@@ -265,6 +293,31 @@ class CommitService:
         transaction = Transaction(label, ender=end)
         transactions.share(transaction)
         return transaction
+
+    @contextmanager
+    def epoch_block(self, once: Any, label: str | None) -> Iterator[EpochBlock]:
+        """Runs a block as one transaction; see `Session.epoch`."""
+        check_idempotency_key(once, "epoch")
+        mark = None if once is None else f"{BLOCK}{once}"
+        transaction = Transaction(label, keyed=mark is not None)
+        block = EpochBlock(
+            transaction, skipped=mark is not None and self._load_registry.is_loaded(mark)
+        )
+        try:
+            with self._transactions.block(transaction):
+                yield block
+                if mark is not None and block.skipped:
+                    self._load_registry.skip(
+                        "epoch", once, mark, load_summary(transaction), stacklevel=5
+                    )
+                elif transaction.skipped and not transaction:  # all loads are recorded
+                    block.skip()
+                else:
+                    if mark is not None:
+                        transaction.record({mark: load_summary(transaction)})
+                    self.commit(transaction, None, label)
+        finally:
+            self.discard(transaction)
 
     def discard(self, transaction: Transaction) -> int:
         """Drops the pending changes and their files; returns the number of updates dropped."""

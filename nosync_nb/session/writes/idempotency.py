@@ -15,32 +15,31 @@ unchanged key is then warned that its load was skipped.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from itertools import chain, islice
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 
 from nosync_nb import rows
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, SchemaError, TimeError, warn
-from nosync_nb.session.state.load_fingerprint import (
-    LoadFingerprint,
-    fingerprint,
-    fingerprint_of_calls,
-    load_text,
-    type_kinds,
-)
-from nosync_nb.session.state.pending_changes import PendingCall
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.subscriptions import Subscriptions
-from nosync_nb.session.state.transactions import Transaction, Transactions
+from nosync_nb.session.state.transactions import PendingCall, Transaction, Transactions
 from nosync_nb.trace import Trace, stats
 from nosync_nb.trace.batch import Layout, Updates, arrange, concat_updates
 
 if TYPE_CHECKING:
     from nosync_nb.trace.history.history import Epochs, History
+
 
 BLOCK = "epoch:"
 """Prefix of the key of a load that is all of an epoch."""
@@ -385,3 +384,99 @@ def _epoch_fingerprints(
 def _rows_count(calls: Sequence[PendingCall]) -> int:
     """Returns the row count of some inserts."""
     return sum(len(u.diff) for call in calls for u in call.row_parts)
+
+
+class LoadFingerprint(NamedTuple):
+    """Integers over the hashes of rows: a fingerprint of a load that ignores the order of its rows.
+
+    Equal multisets have equal fingerprints; different multisets have different ones, except by a
+    rare chance. The log records one for each load with an idempotency key.
+    """
+
+    rows: int
+    sum: int
+    squares: int
+
+
+def load_text(stage: Stage, calls: Sequence[PendingCall]) -> str:
+    """Returns the calls on one input as a text for the log: equal for equal rows in any order."""
+    every = stage.schema.types
+    text = [type_kinds(every)]
+    for kind in dict.fromkeys(call.kind for call in calls):
+        types = every
+        if kind == "delete":  # its rows are keys
+            types = tuple(every[i] for i in stage.key or ())
+        each = fingerprint_of_calls([call for call in calls if call.kind == kind], types)
+        text.append(f"{kind} {each.rows} {each.sum:x} {each.squares:x}")
+    return " ".join(text)
+
+
+def type_kinds(types: Sequence[str]) -> str:
+    """Returns a short text for the types of columns.
+
+    A fingerprint needs it because the hash of a number depends on its type.
+    """
+    return hashlib.blake2b("\n".join(types).encode(), digest_size=4).hexdigest()
+
+
+def fingerprint_of_calls(calls: Sequence[PendingCall], types: Sequence[str]) -> LoadFingerprint:
+    """Returns the fingerprint of the rows of some inserts."""
+    return fingerprint(
+        (rows.hash_columns(u.columns, types, len(u.diff)), u.diff)
+        for call in calls
+        for u in call.row_parts
+    )
+
+
+def fingerprint(
+    parts: Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]],
+) -> LoadFingerprint:
+    """Returns the fingerprint of rows, given as hashes and counts.
+
+    Neither the order of the rows nor their division into parts matters.
+    """
+    count = sums = squares = 0
+    for hashes, diff in parts:
+        times = diff.view(np.uint64)
+        count += int(diff.sum())
+        sums += int((hashes * times).sum())
+        squares += int((hashes * hashes * times).sum())
+    return LoadFingerprint(count, sums % 2**64, squares % 2**64)
+
+
+# -- idempotency keys ---------------------------------------------------------------------------
+
+
+def check_idempotency_key(once: Any, what: str) -> None:
+    """Raises SchemaError if a key may have another text the next time that the cell is run.
+
+    Raises:
+        SchemaError: if it is not a text, a number, a date or time, or made of these.
+    """
+    parts = [once]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            parts += [*part.keys(), *part.values()]
+        elif isinstance(part, list | tuple):
+            parts += part
+        elif not (part is None or isinstance(part, _KEY_TYPES) or hasattr(part, "isoformat")):
+            kind = type(part).__name__
+            raise SchemaError(
+                f"{what}: once={once!r:.60} is not a key: type {kind} cannot be compared after"
+                " a restart",
+                hint="use a text, a number or a date, such as once='2024-01'",
+            )
+
+
+_KEY_TYPES = (str, int, float, Decimal, np.generic, PurePath, UUID)
+
+
+def idempotency_mark(uid: str, kind: str, once: Any) -> str:
+    """Returns the text that the log records for a call with a key on an input."""
+    return json.dumps([uid, kind, _json_key(once)])
+
+
+def _json_key(once: Any) -> Any:
+    """Returns a key as JSON: numbers and texts unchanged, other values as text."""
+    return once if isinstance(once, str | int | float | bool) else str(once)

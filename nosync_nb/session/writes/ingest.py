@@ -16,12 +16,16 @@ from nosync_nb.errors import CorruptLogError, OutOfMemoryError, StageError, warn
 from nosync_nb.rows import Schema
 from nosync_nb.rows.array_ops import ones
 from nosync_nb.rows.types import row_bytes
-from nosync_nb.session.recovery.repair_and_retry import RepairService
-from nosync_nb.session.state.load_fingerprint import load_text
-from nosync_nb.session.state.pending_changes import PendingCall, PendingInputChanges, key_text
+from nosync_nb.session.recovery.repair import RepairService
 from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.transactions import Transactions
+from nosync_nb.session.state.transactions import (
+    PendingCall,
+    PendingInputChanges,
+    Transactions,
+    key_text,
+)
 from nosync_nb.session.state.writer_lock import WriterLock
+from nosync_nb.session.writes.idempotency import load_text
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.spark.execution.cost_model import FEW_ROWS
 from nosync_nb.store.store import RunFiles

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from decimal import Decimal
-from pathlib import PurePath
-from typing import Any
-from uuid import UUID
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,10 +12,17 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.session_protocol import SessionProtocol
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema
-from nosync_nb.session.state.pending_changes import PendingCall
-from nosync_nb.session.writes.idempotency import LoadRegistry
+from nosync_nb.session.state.transactions import PendingCall
+from nosync_nb.session.writes.idempotency import (
+    LoadRegistry,
+    check_idempotency_key,
+    idempotency_mark,
+)
 from nosync_nb.session.writes.ingest import ConcurrentLoadError, IngestService
 from nosync_nb.trace.batch import Updates
+
+if TYPE_CHECKING:
+    from nosync_nb.session.feeds.folder_watch import FolderWatches
 
 
 class Input(Collection):
@@ -41,13 +44,13 @@ class Input(Collection):
         host: SessionProtocol,
         ingest: IngestService,
         load_registry: LoadRegistry,
-        watches: Any,
+        folder_watches: FolderWatches,
         definition: Definition,
     ) -> None:
         super().__init__(host, definition)
         self._ingest = ingest
         self._load_registry = load_registry
-        self._watches = watches
+        self._folder_watches = folder_watches
 
     def insert(self, rows: Any, *, once: Any = None) -> int:
         """Adds rows. With `once=KEY`, only if no epoch of this history has recorded that key.
@@ -187,49 +190,11 @@ class Input(Collection):
         return f"input '{self._input_name()}'"
 
 
-def folder_watches_of(into: Input) -> Any:
-    """Returns the folder watches of an input's session.
-
-    The type is `Any`, because `feeds/folder_watch.py` is in a higher layer.
-    """
-    return into._watches
+def folder_watches_of(into: Input) -> FolderWatches:
+    """Returns the folder watches of an input's session."""
+    return into._folder_watches
 
 
 def belongs_to(into: Input, ingest: IngestService) -> bool:
     """Returns True if an input belongs to the session of an ingest service."""
-    return into._inputs is ingest
-
-
-def check_idempotency_key(once: Any, what: str) -> None:
-    """Raises SchemaError if a key may have another text the next time that the cell is run.
-
-    Raises:
-        SchemaError: if it is not a text, a number, a date or time, or made of these.
-    """
-    parts = [once]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, dict):
-            parts += [*part.keys(), *part.values()]
-        elif isinstance(part, list | tuple):
-            parts += part
-        elif not (part is None or isinstance(part, _KEY_TYPES) or hasattr(part, "isoformat")):
-            kind = type(part).__name__
-            raise SchemaError(
-                f"{what}: once={once!r:.60} is not a key: type {kind} cannot be compared after"
-                " a restart",
-                hint="use a text, a number or a date, such as once='2024-01'",
-            )
-
-
-_KEY_TYPES = (str, int, float, Decimal, np.generic, PurePath, UUID)
-
-
-def idempotency_mark(uid: str, kind: str, once: Any) -> str:
-    """Returns the text that the log records for a call with a key on an input."""
-    return json.dumps([uid, kind, _json_key(once)])
-
-
-def _json_key(once: Any) -> Any:
-    """Returns a key as JSON: numbers and texts unchanged, other values as text."""
-    return once if isinstance(once, str | int | float | bool) else str(once)
+    return into._ingest is ingest

@@ -11,8 +11,7 @@ from internals import checkpoint_now, graph_of, store_of
 
 import nosync_nb
 from nosync_nb import DurabilityError, NosyncError, Session, StageError
-from nosync_nb.session.state.publisher import Publisher
-from nosync_nb.session.state.redo_records import DefinitionRedo
+from nosync_nb.session.state.publisher import DefinitionRedo, Publisher
 from nosync_nb.trace.history.archive import Archive
 
 

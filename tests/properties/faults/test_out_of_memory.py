@@ -23,7 +23,7 @@ from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.session_protocol import session_of
 from nosync_nb.files import memory_map
 from nosync_nb.session.maintenance import maintenance
-from nosync_nb.session.state import pending_changes
+from nosync_nb.session.state import transactions
 from nosync_nb.session.writes import ingest
 from nosync_nb.trace import Trace
 
@@ -55,7 +55,7 @@ def fails(call: Callable[[], Any], match: str) -> OutOfMemoryError:
 
 
 def test_refused_rows_are_not_pending(session: Session, data: Any) -> None:
-    for place, name in ((rows, "to_columns"), (pending_changes, "_effect")):
+    for place, name in ((rows, "to_columns"), (transactions, "_effect")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, name, out_of_memory)
             fails(lambda: data.insert([("d", 4)]), "the rows for input 'data' were not inserted")

@@ -27,8 +27,12 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.durability.backlog_policy import BacklogPolicy, demotion_candidates
-from nosync_nb.session.durability.replication_lag import ReplicaStatus, demoted_stages
+from nosync_nb.session.durability.backlog_policy import demotion_candidates
+from nosync_nb.session.durability.replication import (
+    ReplicaStatus,
+    ReplicationService,
+    demoted_stages,
+)
 from nosync_nb.store.log.frame_index import retained_frames
 from nosync_nb.store.records import payloads
 from nosync_nb.store.replication import comparison, config
@@ -215,7 +219,8 @@ def test_demoted_stages_are_recomputed_after_a_lost_disk(
 def test_frontier_of_a_demoted_stage_stops_and_others_continue(
     replicated: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BacklogPolicy, "submit_if_due", lambda self: None)
+    # without a known backlog the policy changes nothing
+    monkeypatch.setattr(ReplicationService, "backlog", lambda self: None)
     feed(replicated, 3, wait="replicas")
     before = replicated.now
     demote(replicated, "few")

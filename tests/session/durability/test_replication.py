@@ -22,8 +22,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, FencedError, OutcomeUnknownError, SchemaError
 from nosync_nb.files.filesystem import Files
-from nosync_nb.session.durability.replication import ReplicationService
-from nosync_nb.session.durability.replication_lag import ReplicaStatus
+from nosync_nb.session.durability.replication import ReplicaStatus, ReplicationService
 from nosync_nb.store import store
 from nosync_nb.store.log.segments import HEADER_BYTES
 from nosync_nb.store.replication.agent.keeper import NICE

@@ -23,7 +23,7 @@ from nosync_nb import FencedError, SchemaError, Session, StageError
 from nosync_nb.dataflow.runtime.activity import Activity
 from nosync_nb.files import user_files
 from nosync_nb.session.feeds import folder_watch
-from nosync_nb.session.writes.epoch_block import EpochBlock
+from nosync_nb.session.writes.commit import EpochBlock
 from nosync_nb.session.writes.ingest import IngestService
 
 

@@ -17,7 +17,7 @@ from nosync_nb.session.reads import reader
 
 SEEN = ("dataflow/snapshot", "trace/history/history")
 WRITER = ("session/writes/commit", "session/definitions/define", "session/state/publisher")
-WRITER += ("session/state/redo_records", "session/session", "session/maintenance/maintenance")
+WRITER += ("session/session", "session/maintenance/maintenance")
 WRITER += ("store/store", *SEEN)
 READER = ("session/reads/reader", *SEEN)
 

@@ -27,7 +27,7 @@ from nosync_nb.session.feeds.folder_watch import FolderWatch
 from nosync_nb.session.feeds.stream import StreamFeed
 from nosync_nb.session.maintenance import maintenance
 from nosync_nb.session.writes import ingest
-from nosync_nb.session.writes.epoch_block import EpochBlock
+from nosync_nb.session.writes.commit import EpochBlock
 from nosync_nb.store import store
 from nosync_nb.store.timetravel import branches
 from nosync_nb.store.timetravel.branches import FOLDER, MAKING

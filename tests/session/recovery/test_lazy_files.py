@@ -85,11 +85,11 @@ def test_lost_disk_fetches_only_files_that_are_read(
         assert missing.files
         assert any("are not yet on this machine" in note for note in session.recovery.notes)
         assert session["degrees"].rows() == rows
-        read = services_of(session).lazy_files.requests
-        assert read[0] <= 1 + packed
+        read = services_of(session).lazy_fetcher.files_read
+        assert read <= 1 + packed
         assert session.inputs["edges"].count() == ROWS + packed
         assert len(session.inputs["edges"].rows()) == ROWS + packed
-        assert services_of(session).lazy_files.requests[0] > read[0]
+        assert services_of(session).lazy_fetcher.files_read > read
         assert session["degrees"].rows(at=1)[0] == (0, 700)
         assert session.recovery.recomputed == 0
         session.inputs["edges"].insert([(7, 7)])
@@ -112,7 +112,7 @@ def test_log_killed_before_all_files_are_fetched_continues(
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     with nosync_nb.open(path) as session:  # the log has the signed addresses of the replicas
         assert not half.exists()
-        services_of(session).lazy_files.complete()
+        services_of(session).lazy_fetcher.complete()
         assert count > session.info.missing_files.files == 0
         wait_until_level(session)
     for number in range(3):
@@ -214,7 +214,7 @@ def test_lagging_replica_waits_for_files_that_are_not_local(
             )
             assert replication.status()[2].state == "failing"
         assert session.frontiers["edges"].disk == 0
-        services_of(session).lazy_files.complete()
+        services_of(session).lazy_fetcher.complete()
         assert session.frontiers["edges"].disk == 1
         wait_until_level(session)
     assert replica_files(tmp_path, 2)
@@ -238,7 +238,7 @@ def test_fetch_aborted_by_close_is_not_damage(
     with monkeypatch.context() as patch:
         patch.setattr(FetchWorker, "bring", blocking_bring)
         patch.setattr(FetchWorker, "close", lambda self: cut_off.set())
-        services_of(session).worker.submit("read", services_of(session).lazy_files.complete)
+        services_of(session).worker.submit("read", services_of(session).lazy_fetcher.complete)
         assert begun.wait(WAIT_S)
         session.close()
     with nosync_nb.open(path) as again:

@@ -16,7 +16,7 @@ from internals import log_of
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.session.report import STALE
+from nosync_nb.session.state.report import STALE
 from nosync_nb.store.catalog import signature
 from nosync_nb.trace.parts import part_file
 

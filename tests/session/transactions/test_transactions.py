@@ -25,7 +25,7 @@ from models.model import Bag, bag, summed
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError
 from nosync_nb.dataflow.runtime.delta import ArrangedChange
-from nosync_nb.session.state.pending_changes import PendingCall
+from nosync_nb.session.state.transactions import PendingCall
 from nosync_nb.trace.batch import Layout, Updates, arrange
 
 

@@ -417,7 +417,7 @@ def test_verification_writes_and_runs_nothing(log: Path) -> None:
     assert verify(str(log)).whole
     assert state() == before
     code = (
-        "import pickle, sys, nosync_nb.session.durability.verification as c\n"
+        "import pickle, sys, nosync_nb.session.recovery.repair as c\n"
         "pickle.loads = pickle.load = pickle.Unpickler = None\n"
         f"assert c.main([{str(log)!r}]) == 0\n"
         "assert not {'pyspark', 'IPython'} & sys.modules.keys()\n"
