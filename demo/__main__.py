@@ -142,11 +142,11 @@ def load(kernel: Runs) -> dict[str, float]:
     say("A Spark session of yours, and eight months of flights in a DataFrame")
     kernel.run(cells.SPARK)
     kernel.run(cells.DATA)
-    say("Inputs: Spark executes the DataFrame once, its executors write the rows to the log")
+    say("Inputs: Spark executes the DataFrame once, and its executors write the rows to the log")
     start = time.perf_counter()
     kernel.run(cells.INPUTS)
     loaded = time.perf_counter() - start
-    say("Stages: their first run over the loaded flights is on Spark")
+    say("Stages: Spark computes their first run over the loaded flights")
     start = time.perf_counter()
     kernel.run(cells.STAGES)
     first = time.perf_counter() - start
@@ -165,7 +165,7 @@ def live(kernel: Kernel) -> tuple[int, float]:
     loop = cells.DAYS + "        print('day', len(seconds), nosync.session().now, seconds[-1])\n"
     text = kernel.run(loop, shown=False, stop=lambda t: t.count("day ") >= KILL_AFTER_DAYS)
     days = [line.split() for line in text.splitlines() if line.startswith("day ")]
-    print(f"\n  > {len(days)} days are in, epoch {days[-1][2]}; kill -9 {kernel.pid}")
+    print(f"\n  > {len(days)} days are loaded, epoch {days[-1][2]}; kill -9 {kernel.pid}")
     kernel.kill()
     times = sorted(float(words[3]) for words in days)
     return int(days[-1][2]), times[len(times) // 2]
@@ -184,7 +184,7 @@ def recovered(kernel: Runs) -> dict[str, Any]:
 
 def again(kernel: Runs, now: int) -> None:
     """Run All, the days that are not in yet, the next day and a correction."""
-    say("Run All: what is there is skipped, the loop goes on where it stopped")
+    say("Run All: committed loads are skipped, and the loop continues where it stopped")
     for cell in (cells.SPARK, cells.DATA, cells.INPUTS, cells.STAGES):
         kernel.run(cell, shown=False)
     check(kernel.value("nosync.session().now") == now, "no epoch was added by Run All")
@@ -192,11 +192,11 @@ def again(kernel: Runs, now: int) -> None:
     kernel.run(f"LAST_DAY = {LAST_DAY!r}\nNEXT_DAY = {NEXT_DAY!r}\n" + cells.DAYS, shown=False)
     days = kernel.value("len(seconds)")
     print(f"\n  > {days} more days")
-    say("The next day, and a correction that takes flights back")
+    say("The next day, and a correction that removes flights")
     kernel.run(cells.NEXT)
     kernel.run(cells.CORRECTION)
     jobs = kernel.value("job_number() - jobs_before - own_jobs")
-    check(jobs == 0, "the days were in process: no Spark job")
+    check(jobs == 0, "the days were computed in process: no Spark job")
 
 
 def compare(kernel: Runs) -> None:
@@ -223,13 +223,13 @@ def main() -> None:
     try:
         figures = load(kernel)
         seen, figures["a day"] = live(kernel)
-        say("A new kernel. Nothing was saved by you; the first cell says what is back")
+        say("A new kernel. You saved nothing; the first cell reports what was recovered")
         kernel.start()
         kernel.run("delays.rows()[:3]")
         told = recovered(kernel)
         now = told["epoch"]
-        check(not told["clean"], "the crash was noticed")
-        check(now >= seen, f"every epoch that was committed is there: {now} >= {seen}")
+        check(not told["clean"], "the crash was detected")
+        check(now >= seen, f"every committed epoch is there: {now} >= {seen}")
         check(told["recomputed"] == 0, "nothing was recomputed")
         figures["recovery"] = told["seconds"]
         again(kernel, now)
@@ -246,7 +246,7 @@ def main() -> None:
 
 def what_if(kernel: Runs) -> float:
     """Another threshold since October, beside what was; returns how long it takes."""
-    say("What if flights were tardy from 5 minutes on, since October? A branch, and its days again")
+    say("What if flights were tardy from 5 minutes on? A branch from October, and its days again")
     rows = "sorted(map(tuple, nosync.session()['tardy'].rows()))"
     before, now = kernel.value(rows), kernel.value("nosync.session().now")
     start = time.perf_counter()
@@ -259,7 +259,7 @@ def what_if(kernel: Runs) -> float:
     wanted = sorted(kernel.value("[tuple(row)[:2] for row in scratch_over(5)]"))
     check([row[:2] for row in kernel.value(rows)] == wanted, "it equals Spark SQL over all flights")
     kernel.run(cells.BACK)
-    check(kernel.value(rows) == before, "the main log is as it was")
+    check(kernel.value(rows) == before, "the main log is unchanged")
     return seconds
 
 
@@ -278,7 +278,7 @@ def table(figures: dict[str, float], epochs: int) -> None:
         shown = f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
         print(f"  {text:<60} {shown:>10}")
     ratio = figures["from scratch"] / figures["a day"]
-    print(f"\n  a day is {ratio:.0f} times faster than computing again")
+    print(f"\n  a day is {ratio:.0f} times faster than recomputation")
 
 
 if __name__ == "__main__":

@@ -393,7 +393,7 @@ class OutOfMemoryError(NosyncError, MemoryError):
 
 
 class TrustError(NosyncError, PermissionError):
-    """A closure in the log is not signed by this user's key.
+    """A log, key or folder is not this user's own: a signature, an owner or a mode is wrong.
 
     Examples:
         >>> import os

@@ -1,4 +1,4 @@
-"""Starts the replication agent of a log: python -m nosync_nb.keeper FOLDER GENERATION.
+"""Starts the keeper of a log: python -m nosync_nb.keeper FOLDER GENERATION.
 
 Sessions start it.
 """

@@ -37,8 +37,8 @@ def main() -> None:
         command.append("--allow-root")
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         command.append("--no-browser")
-        print("No display here: open the address with ?token=... that follows, in a browser.")
-        print("Over ssh, with its port: ssh -L PORT:127.0.0.1:PORT <this machine>, then the same.")
+        print("No display here: open the address with ?token=... below in a browser.")
+        print("Over ssh, forward its port first: ssh -L PORT:127.0.0.1:PORT <this machine>")
     sys.stdout.flush()
     # The data of the tutorials is in a package that Python warns of, in red, in the first cell.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:pkg_resources is deprecated")

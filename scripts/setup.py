@@ -158,7 +158,7 @@ def set_up(parts: list[str]) -> None:
     if free < SPACE and not VENV.exists():
         raise SetupError(
             f"{megabytes(free)} free below {TOP}, the set-up needs {megabytes(SPACE)}\n"
-            "Make room, or clone the repository to a larger disk."
+            "Free some space, or clone the repository to a larger disk."
         )
     say(f"Setting up below {TOP} (once; {megabytes(free)} free)")
     STAMP.unlink(missing_ok=True)
@@ -192,7 +192,7 @@ def main() -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("Another set-up of this folder is at work: waiting for it")
+            say("Another set-up of this folder is running: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             set_up([part for part in ("browser", "bench") if options[part]])
@@ -200,7 +200,7 @@ def main() -> int:
             print(f"\nSet-up stopped: {error}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
-            print("\nSet-up interrupted: the same command goes on", file=sys.stderr)
+            print("\nSet-up interrupted: run the same command again to continue", file=sys.stderr)
             return 130
     return 0
 

@@ -117,5 +117,5 @@ class Step:
             f"this step failed twice: {self.title}\n"
             f"The whole output is in {LOG.relative_to(TOP)}. If a download failed, look at the "
             "network, the proxy (https_proxy) or the index (PIP_INDEX_URL), then run the same "
-            "command again: it goes on where it stopped."
+            "command again: it continues where it stopped."
         )

@@ -1,9 +1,4 @@
-"""The command line: `python -m nosync install` installs the kernel, `key` moves the user's key.
-
-python -m nosync install [--user | --sys-prefix | --prefix P]
-python -m nosync key export FILE
-python -m nosync key import FILE [--replace]
-"""
+"""Installs the Jupyter kernel, and exports or imports the key that signs your logs."""
 
 from __future__ import annotations
 
@@ -14,7 +9,12 @@ from nosync.kernelspec import install
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command line and returns its exit code."""
+    """Runs the command line and returns its exit code.
+
+    python -m nosync install [--user | --sys-prefix | --prefix P]
+    python -m nosync key export FILE
+    python -m nosync key import FILE [--replace]
+    """
     parser = argparse.ArgumentParser(prog="python -m nosync", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("install", help='install the kernel "Python 3 (NoSync)"')

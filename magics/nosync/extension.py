@@ -190,7 +190,7 @@ def epoch(*, once: Any = None, label: str | None = None) -> AbstractContextManag
 
 
 def commit(*, wait: Literal["disk", "replicas"] | None = None, label: str | None = None) -> int:
-    """Closes the epoch now instead of at the end of the cell, and returns its number.
+    """Commits the epoch now instead of at the end of the cell, and returns its number.
 
     Examples:
         >>> planes = nosync.input("planes", "tail string, seats int")

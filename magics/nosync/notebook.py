@@ -161,7 +161,7 @@ class Notebook:
         self._record_cell(session)
         if before is not None and (old := self.variables.lead(before, session)):
             names = formats.listing(old)
-            self.say(f"NoSync: still of the previous session, run their cells again: {names}")
+            self.say(f"NoSync: still from the previous session: {names}; run their cells again")
         if branch is not None and not brief:
             back = "returns to" if home is None else "reads"
             self.say(f"NoSync: now on branch {branch}; `%dd switch` {back} the main log")

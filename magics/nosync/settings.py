@@ -40,7 +40,7 @@ class Settings(Magics):
     bulk = traitlets.Unicode(
         "",
         help="Staging area for executors that cannot see the log's folder: file:///mnt/shared,"
-        " s3://bucket/prefix. Default: that of the opening.",
+        " s3://bucket/prefix. Default: the log's own setting.",
     ).tag(config=True)
     progress = traitlets.Enum(
         ["on", "off"], "on", help="Show a line per commit and the progress of long work."

@@ -609,7 +609,7 @@ def first_rows_definition(
     if rank is not None:
         if any(f.name.lower() == rank.lower() for f in result):
             raise SchemaError(
-                f"rank: the column '{rank}' exists already", hint="say name='another'"
+                f"rank: the column '{rank}' exists already", hint="pass name='another'"
             )
         result.append(Field(rank, "int"))
     params = {"keys": keys, "by": order, "width": width, "k": k, "offset": offset}
@@ -626,4 +626,6 @@ def _check_limits(what: str, k: int, offset: int) -> None:
                 hint=f"write .{what}(3, by='x desc')",
             )
     if k + offset >= 2**31:
-        raise SchemaError(f"{what}: k + offset is {k + offset}, more than {2**31 - 1}")
+        raise SchemaError(
+            f"{what}: k + offset is {k + offset}, more than {2**31 - 1}", hint="use smaller numbers"
+        )

@@ -133,8 +133,8 @@ class Comparison:
         """
         if self._live is None:
             raise StageError(
-                f"{self.a.title} and {self.b.title}: a difference of two sessions, or of an epoch"
-                " that was named, does not follow commits",
+                f"{self.a.title} and {self.b.title}: a comparison of two sessions, or at a given"
+                " epoch, does not follow commits",
                 hint="read it with .rows() or .to_arrow(); or copy a side into an input,"
                 f' session.input("copy", "{self.schema.ddl}").set(b.to_arrow({self.b.epoch})),'
                 ' session.commit(), and use session.compare(a, "copy").collection',

@@ -20,7 +20,7 @@ _WHOLE = "group_by().agg(name='{}(x)') for all rows, or group_by(column).agg(...
 _UPSERT = "upsert(rows) on an input with key=; for a join of pandas, join(other, on=[...])"
 _FIRST_OF = "group_by('x').top(1, by='y') for one row of each x, distinct() for each row once"
 _SETS = "group_by(...).agg(...) for each set of columns, and union_all(...) of the results"
-_WINDOW = "group_by(...).rank(by='x', k=10) for row numbers, or .reduce(function, schema='...')"
+_WINDOW = "group_by(...).rank(by='x', k=10) for ranks, or .reduce(function, schema='...')"
 _SPREAD = "agg(a=\"count_if(x = 'a')\", b=\"count_if(x = 'b')\"), a column for each value"
 _ROW = "map(function, schema='...') for a row of each row, flat_map(...) for any number"
 _LONG = "select('id', \"explode(map('a', a, 'b', b)) AS (name, value)\")"

@@ -200,7 +200,9 @@ def select_definition(
     for sql in sqls:
         outputs.add(sql)
     if not outputs.outputs:
-        raise SchemaError("select: no column is named", hint="name at least one, as in select('*')")
+        raise SchemaError(
+            "select: there are no columns", hint="give at least one, as in select('*')"
+        )
     return outputs.definition("select")
 
 

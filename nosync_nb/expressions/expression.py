@@ -432,7 +432,10 @@ def expand_select(expressions: Sequence[str], schema: Schema) -> list[str]:
             continue
         gone = {_excepted(c.name, schema, sql) for c in tree.args.get("except_") or ()}
         if tree.args.get("replace") or tree.args.get("rename"):
-            raise ExpressionError(f"select {sql!r}: only except is supported after *")
+            raise ExpressionError(
+                f"select {sql!r}: only except is supported after *",
+                hint="use with_columns(x='...') or rename({'old': 'new'})",
+            )
         kept = (name for i, name in enumerate(schema.names) if i not in gone)
         texts += [quoted(name) for name in kept]
     return texts

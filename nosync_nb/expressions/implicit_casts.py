@@ -198,7 +198,7 @@ def tried_call(node: ValueNode) -> ValueNode:
     if isinstance(node, StrictNode):
         return StrictNode(node.name, node.type, null_on_error(node.kernel), node.arguments)
     if node.raises:
-        raise NotProvedError("the type of this")
+        raise NotProvedError("the type of this call")
     return node
 
 

@@ -100,7 +100,7 @@ def non_ansi_expression(node: ValueNode) -> ValueNode:
         return InNode(inner[0], with_null=node.with_null)
     if isinstance(node, SameNode):
         return SameNode(StrictNode(node.equal.name, "boolean", _kernel(node.equal), inner))
-    raise NotProvedError("the type of this without ANSI mode")
+    raise NotProvedError("the type of this call without ANSI mode")
 
 
 def _kernel(node: StrictNode) -> Kernel | TextKernel:

@@ -71,7 +71,10 @@ def check_secret_file(files: Files, path: str, what: str) -> None:
             f"{what} '{path}' is not a plain file", hint="remove it and the file that it links to"
         )
     if status.st_uid != os.getuid():
-        raise TrustError(f"{what} '{path}' belongs to user {status.st_uid}, not to {os.getuid()}")
+        raise TrustError(
+            f"{what} '{path}' belongs to user {status.st_uid}, not to {os.getuid()}",
+            hint="remove it, or use a file of yours",
+        )
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise TrustError(
             f"{what} '{path}' has mode {stat.S_IMODE(status.st_mode):04o}: other users can read it",

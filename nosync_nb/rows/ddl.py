@@ -182,9 +182,14 @@ class TypeReader:
                 scale = self.word()
             self.expect(")")
         if not (precision.isdigit() and scale.isdigit() and int(scale) <= int(precision) <= 38):
-            raise SchemaError(f"decimal({precision},{scale}) is not within decimal(38,38)")
+            raise SchemaError(
+                f"decimal({precision},{scale}) is not within decimal(38,38)",
+                hint="use at most 38 digits, and no more of them after the point: decimal(38,10)",
+            )
         if int(precision) < 1:
-            raise SchemaError(f"decimal({precision},{scale}) has no digits")
+            raise SchemaError(
+                f"decimal({precision},{scale}) has no digits", hint="write decimal(10,2)"
+            )
         return f"decimal({int(precision)},{int(scale)})"
 
     def fields(self, close: str) -> list[tuple[str, str]]:

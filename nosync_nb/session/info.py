@@ -339,7 +339,7 @@ class Replicas:
 
     @property
     def scrubbed(self) -> ScrubReport:
-        """The last scrub by the replication agent: `session.replicas.scrubbed.repaired`.
+        """The last scrub by the keeper: `session.replicas.scrubbed.repaired`.
 
         Examples:
             >>> session.replicas.scrubbed.files
@@ -360,7 +360,7 @@ class Replicas:
     def status(self) -> list[ReplicaStatus]:
         """Returns the status of each replica: `session.replicas.status()[0].behind_bytes`.
 
-        It comes from the last messages of the replication agent; no replica is contacted.
+        It comes from the last messages of the keeper; no replica is contacted.
 
         Examples:
             >>> session.replicas.status()

@@ -310,7 +310,7 @@ def _check_retention(mode: str, retain: int | str | None, budget: int | str | No
     retention_policy.parse_budget(budget)
     for name, value in (("retain", retain), ("budget", budget)):
         if value is not None and mode == "r":
-            raise SchemaError(f"{name} is set by the session that writes", hint='omit mode="r"')
+            raise SchemaError(f"{name} is set by the log's owner", hint='omit mode="r"')
 
 
 def _spark_options(spark: Any, spark_rows: int | None, bulk: str | None) -> SparkOptions:
@@ -343,9 +343,9 @@ def _check_mode(mode: str, bulk: str | None, *, named: bool) -> None:
             hint='use mode="w" to write, which creates the folder if needed, or mode="r" to read',
         )
     if mode == "r" and bulk is not None:
-        raise SchemaError("bulk is set by the session that writes", hint='omit mode="r"')
+        raise SchemaError("bulk is set by the log's owner", hint='omit mode="r"')
     if mode == "r" and named:
-        raise SchemaError("replicas are set by the session that writes", hint='omit mode="r"')
+        raise SchemaError("replicas are set by the log's owner", hint='omit mode="r"')
 
 
 @contextmanager
@@ -434,6 +434,6 @@ def report_restore(report: RecoveryReport, restored: RestoreResult, stages: list
         return
     report.note(f"restored from {restored.url}, up to frame {restored.seq}")
     for doubt in restored.doubts:
-        report.note(f"not used: {doubt}")
+        report.note(f"replica not used: {doubt}")
     if restored.uncertain:
         report.gap(stages)

@@ -95,7 +95,7 @@ class Session:
         label: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Closes the epoch: runs every stage on the pending changes; returns the epoch's number.
+        """Commits the pending changes as one epoch, which updates every stage; returns its number.
 
         After it returns, the epoch survives the death of this process; with `wait="disk"` also the
         loss of power, with `"replicas"` the loss of the disk.
@@ -319,7 +319,11 @@ class Session:
         services, snapshot = self._services, self._services.publisher.snapshot
         current = snapshot.stage(stage)
         if current.definition is None:
-            raise StageError(f"'{stage}' is an input, and cannot be replayed", stage=stage)
+            raise StageError(
+                f"'{stage}' is an input, and cannot be replayed",
+                stage=stage,
+                hint="replay a stage that reads it",
+            )
         same = {stage: Collection(services.host, current.definition)}
         services.definitions.define_checked(
             same, current.options, replay=earliest_replay_epoch(snapshot, [stage])
@@ -524,7 +528,7 @@ class Session:
 
     @property
     def budget(self) -> Any:
-        """The disk budget of the log in bytes, set as `"2 GB"`; None: no bound.
+        """The disk budget of the log in bytes, set as `"2 GB"`; None: no limit.
 
         Examples:
             >>> session.budget = "2 GB"
@@ -643,7 +647,7 @@ class Session:
         return self._services.branch_service.make(name, at, definitions=definitions)
 
     def follow(self, parent: Session, upto: Any = None) -> int:
-        """Takes over the epochs that the parent has committed since, up to `upto`.
+        """Applies the epochs that the parent has committed since the fork, up to `upto`.
 
         Examples:
             >>> idea = session.branch("idea")

@@ -397,7 +397,10 @@ class SparkConnection:
         from nosync_nb.spark.views.snapshot_server import snapshot_of
 
         if self._ended():
-            raise FencedError("the session that serves the views was closed or replaced")
+            raise FencedError(
+                "the session that serves the views was closed or replaced",
+                hint="run the query again",
+            )
         seen = self._published
         since = seen.ledger.incarnation
         return snapshot_of(seen.store, seen.ledger, seen.snapshot, name, at, since)

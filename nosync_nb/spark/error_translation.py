@@ -211,7 +211,11 @@ def query_error(error: Exception, stage: str, token: str | None = None) -> Nosyn
     if condition == "PYTHON_EXCEPTION" or "from the Python worker" in text:
         raised = _PYTHON_ERROR.findall(text)
         what = raised[-1].strip() if raised else message
-        return StageError(f"{titled(stage)}: a task on an executor failed: {what}", stage=stage)
+        return StageError(
+            f"{titled(stage)}: a task on an executor failed: {what}",
+            stage=stage,
+            hint="see the Spark log for details; this epoch was not applied",
+        )
     if condition and not condition.startswith(("INTERNAL_ERROR", "_LEGACY")):
         fragment = _fragment(error)
         where = f" in {fragment!r}" if fragment else ""

@@ -22,7 +22,7 @@ class SparkOptions(NamedTuple):
     Attributes:
         session: the Spark session to use, or a function that returns it; None: the one that exists.
         rows: see `SparkLimits.spark_rows`.
-        bulk: the URL of a staging location for executors that do not see the session's folder.
+        bulk: the URL of a staging area for executors that do not see the session's folder.
     """
 
     session: Any = None

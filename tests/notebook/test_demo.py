@@ -59,4 +59,4 @@ def test_demo_kernel_answers_each_question_of_its_cells(
     demo.ending(kernel, {**figures, "a day": 1.0, "recovery": told["seconds"]})
     story = capsys.readouterr().out
     assert story.count("  ok: ") == 4 + 1 + 1 + 6 + 3
-    assert "times faster than computing again" in story
+    assert "times faster than recomputation" in story

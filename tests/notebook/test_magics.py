@@ -519,9 +519,9 @@ def test_status_lists_inputs_and_stages(notebook: Notebook) -> None:
     assert "input" in shown
     assert "delays" in shown
     assert "if the kernel dies: nothing lost" in shown.text
-    assert "if the disk fails: the only epoch lost" in shown.text
+    assert "if the disk is lost: the only epoch lost" in shown.text
     notebook.ok('flights.insert([("B6", 1)])')
-    assert "if the disk fails: all 2 epochs lost" in notebook.ok("%dd status").text
+    assert "if the disk is lost: all 2 epochs lost" in notebook.ok("%dd status").text
 
 
 def test_persist_option_reports_durability_of_stage(notebook: Notebook) -> None:
@@ -555,8 +555,8 @@ def test_replicas_are_added_listed_and_removed(notebook: Notebook, tmp_path: Pat
     notebook.ok("%dd sync replicas")
     shown = notebook.ok("%dd replicas").text
     assert "epoch 1 is on 1 of 1" in shown
-    assert "level" in shown
-    assert "if the disk fails: nothing lost" in notebook.ok("%dd status").text
+    assert "up to date" in shown
+    assert "if the disk is lost: nothing lost" in notebook.ok("%dd status").text
     assert "is not a replica" in str(notebook.fails(f"%dd replicas remove {url}x"))
     stricter = "2 of the 3 replicas must answer; with --quorum 3 it is 1"
     assert "must answer" not in notebook.ok(f"%dd replicas add {url}-b").text

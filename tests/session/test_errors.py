@@ -209,7 +209,7 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         lambda s: s["people"].map(lambda row: (1, 2), "a int, A int"),
     ),
     "a select of nothing": (
-        SchemaError, "select: no column is named", "select('*')", lambda s: s["people"].select()
+        SchemaError, "select: there are no columns", "select('*')", lambda s: s["people"].select()
     ),
     "an input with other columns": (
         SchemaError, r"input 'people' has columns \(name string.*, not \(name string\)", "drop it",

@@ -236,7 +236,7 @@ def test_background_error_is_reported_at_close_at_the_latest(
 def test_invalid_arguments_of_open_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="retain=0 is neither"):
         nosync_nb.open(tmp_path / "log", retain=0)
-    with pytest.raises(SchemaError, match="the session that writes"):
+    with pytest.raises(SchemaError, match="the log's owner"):
         nosync_nb.open(tmp_path / "log", retain=7, mode="r")
     with pytest.raises(SchemaError, match="there is no kind of replica 'ftp'"):
         nosync_nb.open(tmp_path / "log", replicas=["ftp://host/logs"])

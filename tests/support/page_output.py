@@ -17,7 +17,7 @@ TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "tests" / "notebook"))
 OUTPUT = re.compile(r"\n\n```text\n.*?```", re.S)
 NOISE = re.compile(
-    r"^\d+ Spark jobs?, .* tasks?$|^first run of .*$|^epochs \d+ to \d+ are committed$|^decodes .*$"
+    r"^\d+ Spark jobs?, .* tasks?$|^first run of .*$|^epochs \d+ to \d+ are committed$|^decoding .*"
 )
 TWICE = re.compile(r"^(\S+ at epoch \d+)(: .*\n(?:.*\n)*?)\1\n(?:.*\n?)*", re.M)
 """A grid as text, followed by the same text from its widget."""

@@ -50,6 +50,11 @@ def mark(text: str) -> str:
     return f'<div style="{_MARK}">{html(text)}</div>'
 
 
+def replica_state(state: str) -> str:
+    """Returns the state of a replica in words: a replica that is level is up to date."""
+    return {"level": "up to date", "behind": "catching up"}.get(state, state)
+
+
 def count(number: int, noun: str) -> str:
     """Counts a noun: `1 row`, `336,776 rows`."""
     return f"{number:,} {noun}" if abs(number) == 1 else f"{number:,} {noun}s"

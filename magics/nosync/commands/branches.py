@@ -225,7 +225,7 @@ COMMANDS = (
     ),
     Subcommand(
         "switch",
-        "continue in a branch, or in the main log",
+        "continue on a branch, or on the main log",
         _switch,
         [
             (

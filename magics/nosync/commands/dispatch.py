@@ -110,10 +110,8 @@ def parser_of(command: Subcommand) -> _Parser:
 
 def _unknown(word: str) -> str:
     matches = difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.6)
-    meant = (
-        f"did you mean `%dd {matches[0]}`?" if matches else f"subcommands: {', '.join(COMMANDS)}"
-    )
-    return f"%dd has no subcommand '{word}'; {meant}"
+    meant = f"did you mean `%dd {matches[0]}`?" if matches else f"commands: {', '.join(COMMANDS)}"
+    return f"%dd has no command '{word}'; {meant}"
 
 
 def _overview() -> _Text:
@@ -154,7 +152,7 @@ COMMANDS: dict[str, Subcommand] = {
         VERIFY,
         Subcommand(
             "help",
-            "list the subcommands, or the options of one",
+            "list the commands, or the options of one",
             _help,
             [(["subcommand"], {"nargs": "?"})],
         ),

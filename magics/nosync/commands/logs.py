@@ -173,5 +173,5 @@ COMMANDS = (
     ),
 )
 
-VERIFY = Subcommand("verify", "read every byte of the log and report damage", _verify)
+VERIFY = Subcommand("verify", "read every byte of the log, and list damaged files", _verify)
 """Not in `COMMANDS`, because it is the last in the list of all subcommands."""

@@ -170,7 +170,7 @@ COMMANDS = (
     ),
     Subcommand(
         "drop",
-        "drop stages, also those whose cell was deleted",
+        "drop stages or inputs; deleting a cell drops nothing",
         _drop,
         [
             (["names"], {"nargs": "+"}),
@@ -180,9 +180,13 @@ COMMANDS = (
             ),
         ],
     ),
-    Subcommand("rename", "rename a stage", _rename, [(["old"], {}), (["new"], {})]),
+    Subcommand("rename", "rename a stage or input", _rename, [(["old"], {}), (["new"], {})]),
     Subcommand("reset", "close the log and forget its replicas", _reset),
-    Subcommand("recover", "show the recovery report; leave safe mode", _recover),
+    Subcommand(
+        "recover",
+        "show the recovery report; retry a recovery that ended the kernel twice",
+        _recover,
+    ),
 )
 
 RETENTION = (

@@ -93,7 +93,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
         rows=[
             [
                 each.url,
-                each.state,
+                formats.replica_state(each.state),
                 formats.value(each.epoch),
                 formats.value(each.behind),
                 _unshipped(each),

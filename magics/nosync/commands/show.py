@@ -121,7 +121,7 @@ def _failures(session: Session) -> str:
     return (
         f"if the kernel dies: {_cost_text(session, 'kernel')} lost;"
         f" if the power fails: {_cost_text(session, 'power')} lost;"
-        f" if the disk fails: {_cost_text(session, 'disk')} lost{none}"
+        f" if the disk is lost: {_cost_text(session, 'disk')} lost{none}"
     )
 
 
@@ -137,7 +137,7 @@ def _cost_text(session: Session, failure: FailureName) -> str:
 
 
 def _scrub_text(session: Session) -> list[str]:
-    """Describes what the replication agent has scrubbed and repaired."""
+    """Describes what the keeper has scrubbed and repaired."""
     scrubbed = session.replicas.scrubbed
     if not scrubbed.files:
         return []
@@ -280,7 +280,10 @@ def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
 COMMANDS = (
     Subcommand("status", "list inputs and stages: rows, epochs, durability", _status),
     Subcommand(
-        "show", "show the rows of a stage, now or at an epoch", _show_stage, [_STAGE, AT, _LIMIT]
+        "show",
+        "show the rows of a stage, current or at an epoch",
+        _show_stage,
+        [_STAGE, AT, _LIMIT],
     ),
     Subcommand(
         "diff",

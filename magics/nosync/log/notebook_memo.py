@@ -46,7 +46,9 @@ class RunningCell(NamedTuple):
             return f"{self.cell} — nothing was committed: run it again"
         which = f"epoch {now} is" if stand == 1 else f"epochs {self.epoch + 1} to {now} are"
         advice = (
-            "run it again" if self.repeatable else "run it again, but its inserts have no once="
+            "run it again"
+            if self.repeatable
+            else "its inserts have no once=, so they are repeated if you run it again"
         )
         return f"{self.cell} — {which} committed: {advice}"
 

@@ -216,7 +216,9 @@ def sessions(
     places = [schema.index(k) for k in ([keys] if isinstance(keys, str) else keys)]
     at = schema.index(on)
     if at in places:
-        raise SchemaError(f"sessions: the event time '{on}' cannot be a key as well")
+        raise SchemaError(
+            f"sessions: the event time '{on}' cannot be a key as well", hint="leave it out of keys="
+        )
     collection.group_by(*(schema.names[i] for i in places))  # refuses columns that cannot be keys
     output = Schema([*schema.fields, *(Field(name, type_) for name in names)])
     there = collection.filter(f"{quoted(schema.names[at])} is not null")

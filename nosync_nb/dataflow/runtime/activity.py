@@ -16,7 +16,7 @@ class Activity:
     """An operation that takes time.
 
     Attributes:
-        what: its name for people: "waits for replicas"; it may change at any time.
+        what: its name for people: "waiting for replicas"; it may change at any time.
         total: its number of steps, or bytes; 0 if unknown.
         done: how many of them are completed; it may change at any time. For bytes, 0 may also mean
             that the progress is unknown.

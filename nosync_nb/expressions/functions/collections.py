@@ -133,7 +133,7 @@ def struct(fields: Sequence[tuple[str, ValueNode]]) -> ValueNode:
 
     nodes = [node for _, node in fields]
     if not fields or not all(is_held(node.type) for node in nodes):
-        raise NotProvedError("a struct of such values")
+        raise NotProvedError("a struct of these types")
     text = ",".join(f"{quote(name)}:{node.type}" for name, node in fields)
     try:
         type_ = canonical_type(f"struct<{text}>")
@@ -148,7 +148,7 @@ def _named_struct(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode
     if not all(isinstance(each, str) for each in names):
         raise NotProvedError("the name of a field that is not a string")
     if len(arguments) % 2 or len({each.lower() for each in names}) < len(names):
-        raise NotProvedError("named_struct of such names")
+        raise NotProvedError("named_struct of these names")
     return struct(list(zip(names, arguments[1::2], strict=True)))
 
 
@@ -299,7 +299,7 @@ def _sort_array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if "map<" in type_:
         raise NotProvedError(f"{name} of maps")
     if len(arguments) == 2 and not isinstance(literal_value(arguments[1], "a direction"), bool):
-        raise NotProvedError(f"{name} in such a direction")
+        raise NotProvedError(f"{name} in a direction that is not boolean")
     return RowwiseNode(name, arguments[0].type, collections.sort(key_of(type_)), arguments)
 
 
@@ -331,7 +331,7 @@ def _sequence(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     whole = all(node.type in (*INTEGERS, "string") for node in arguments)
     texts = all(node.type == "string" for node in arguments)
     if len(arguments) not in (2, 3) or not whole or texts:
-        raise NotProvedError(f"{name} of such values")
+        raise NotProvedError(f"{name} of these types")
     given = unified(arguments, utc=utc)
     result_type = f"array<{given[0].type}>"
     return RowwiseNode(name, result_type, collections.sequence, given, raises=True)
@@ -339,7 +339,7 @@ def _sequence(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def _array_join(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if len(arguments) not in (2, 3) or any(node.type != "string" for node in arguments[1:]):
-        raise NotProvedError(f"{name} of such values")
+        raise NotProvedError(f"{name} of these types")
     (type_,) = inner(arguments[0])
     write = casts.writer(type_)
     if write is None or is_nested(type_) or (type_ == "timestamp" and not utc):

@@ -117,7 +117,7 @@ _FEW = 8
 def in_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`x in (...)` of literals."""
     if len(arguments) < 2:
-        raise NotProvedError("in nothing")
+        raise NotProvedError("an empty list after in")
     given = [arguments[0], *(x for x in arguments[1:] if x.type != VOID)]
     exactly = len(given) > 1 and decimals.is_comparable(given)
     value, *listed = arguments if exactly else to_common(arguments, utc=utc)

@@ -77,7 +77,7 @@ def _months_between(round_off: bool) -> Kernel:
 def _between_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`months_between(a, b [, round])`."""
     check_arity(name, arguments, 2, 3)
-    rounds = literal_value(arguments[2], "whether to round") if len(arguments) == 3 else True
+    rounds = literal_value(arguments[2], "a rounding flag") if len(arguments) == 3 else True
     if not isinstance(rounds, bool):
         raise NotProvedError(f"{name} with {rounds!r} for a boolean")
     times = [_time(argument, utc=utc) for argument in arguments[:2]]

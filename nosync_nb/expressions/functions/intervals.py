@@ -52,7 +52,7 @@ def literal(tree: exp.Interval) -> LiteralNode:
     value, type_ = _read(tree)
     least, greatest = numeric.limits(datetimes.integer(type_))
     if not least <= value <= greatest:
-        raise NotProvedError("an interval beyond its type")
+        raise NotProvedError("an interval that exceeds its type")
     return LiteralNode(value, type_)
 
 
@@ -117,7 +117,7 @@ def shifted(name: str, nodes: list[ValueNode], utc: bool) -> ValueNode:
     if time.type in INTERVALS and name == "+":
         time, interval = interval, time
     if time.type in INTERVALS:
-        raise NotProvedError("an interval less a time")
+        raise NotProvedError("an interval minus a time")
     if name == "-":
         interval = _opposite(interval)
     if interval.type in YEAR_MONTHS:

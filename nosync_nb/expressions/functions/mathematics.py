@@ -241,7 +241,7 @@ def _tried_whole(node: ValueNode) -> ValueNode:
     if not node.raises:
         return node
     if not isinstance(node, StrictNode):
-        raise NotProvedError("the type of this")
+        raise NotProvedError("the type of this call")
     inner = [_tried_whole(argument) for argument in node.arguments]
     return StrictNode(node.name, node.type, null_on_error(node.kernel), inner)
 

@@ -70,7 +70,7 @@ class _OffLockRun:
         graph = self.prepared.runner.graph
         new = missing_nodes(graph, self.prepared.old)
         stages = dict.fromkeys(node.stage for node in graph if node.id in new)
-        what = f"builds operator state of {first_names([*stages])}"
+        what = f"rebuilding operator state of {first_names([*stages])}"
         with activities.record(what, len(new)) as progress:
 
             def step() -> None:

@@ -211,7 +211,7 @@ class _RepairPlanner:
         now = self.snapshot.epoch
         rebuildable = len(loss.arranged) < len(node.traces)
         incomplete = bool(parts) or any(number in self.missing_by_trace for number in node.state)
-        why = f"its rows at epochs {epoch} to {now - 1} cannot be read"
+        why = f"some of its epochs from {epoch} on can no longer be read"
         if stage.is_input or stage.frozen or not stage.live or self._refusal(node, stage):
             self._limit_readable(stage, now)  # the current rows are read without the log
             if not rebuildable:

@@ -269,8 +269,8 @@ def _compact(trace: Trace) -> Trace:
 
 def _run_text(run: Run, now: int) -> str:
     if run.outcome == EXTEND:
-        return "catches up stages that have missed epochs"
-    return f"replays epochs {run.first} to {now}"
+        return "catching up stages that have missed epochs"
+    return f"replaying epochs {run.first} to {now}"
 
 
 def _first_run_text(graph: Graph, new: Container[int]) -> str:

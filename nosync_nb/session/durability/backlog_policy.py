@@ -93,7 +93,7 @@ class BacklogPolicy:
         if backlog is not None and (
             self._has_superseded_files(backlog) or self._direction(backlog)
         ):
-            self._worker.submit("scaling", self._change, name="adapting to the replicas' backlog")
+            self._worker.submit("scaling", self._change, name="adapting to the replication backlog")
 
     def _has_superseded_files(self, backlog: ReplicationBacklog) -> bool:
         """Returns True if a replica's backlog is too large and a checkpoint would release files."""

@@ -252,8 +252,11 @@ class ReplicationService:
                     or self._closing.is_set()
                     or (left is not None and left <= 0)
                 ):
-                    raise DurabilityError(self._shortfall_text(seq, epoch, timeout))
-                activity.rename(f"waits: {self._shortfall_text(seq, epoch, None)}")
+                    raise DurabilityError(
+                        self._shortfall_text(seq, epoch, timeout),
+                        hint="reconnect the replicas or wait longer; see `%dd replicas`",
+                    )
+                activity.rename(f"waiting: {self._shortfall_text(seq, epoch, None)}")
                 if backlog := self.backlog():
                     activity.left(backlog.owed)
                 threads.wait_event(self.heard, left)
@@ -560,6 +563,6 @@ def demotion_text(catalog: Mapping[str, Stage]) -> list[str]:
     if not names:
         return []
     return [
-        "scaled back because of the replication backlog; files are sent last of"
+        "treated as persist='disk' because of the replication backlog; their files are sent last:"
         f" {listed_names(names)}"
     ]

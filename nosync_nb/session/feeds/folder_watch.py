@@ -343,7 +343,7 @@ class FolderWatch(Feeder):
         """Commits a file as an epoch; None if it is committed already, or still being written."""
         watches, relative = self._folder_watches, os.path.relpath(path, self._folder)
         with watches.activities.record(
-            f"reads {one_line(relative)}", mark.size_bytes, in_bytes=True
+            f"reading {one_line(relative)}", mark.size_bytes, in_bytes=True
         ) as reading:
             data = user_files.file_content(path, mark, reading.add_steps)
         if data is None:
@@ -355,7 +355,7 @@ class FolderWatch(Feeder):
         epoch = None
         with watches.loading:  # because a file may match two patterns
             if not watches.load_registry.is_loaded(recorded):
-                what = f"decodes {one_line(relative)}"
+                what = f"decoding {one_line(relative)}"
                 with watches.activities.record(what, len(data), in_bytes=True) as decoding:
                     table = file_formats.table_of(data, path, into.schema, decoding.add_steps)
                 with watches.commits.epoch_block(None, None) as block:

@@ -147,7 +147,9 @@ class StreamFeed(Feeder):
         self._query_started.wait()
         try:
             if self._ended.is_set() or self._stream_feeds.over:
-                raise StageError(f"{self._title()} is stopped")
+                raise StageError(
+                    f"{self._title()} is stopped", hint="start it again with session.stream(...)"
+                )
             self._sync_checkpoint()
             self._load(frame, batch)
             self._stream_feeds.commits.sync("disk")

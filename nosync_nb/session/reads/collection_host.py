@@ -102,7 +102,7 @@ class DataFrameExports:
         if files and trace.rows_count > small:
             self._publisher.garbage.export(files)
             if store.log.mode == "r" and not files.issubset(DISK.names(store.parts)):
-                raise CorruptLogError("the session that writes has merged and deleted files")
+                raise CorruptLogError("the log's owner has merged and deleted files")
         return trace
 
 

@@ -35,7 +35,7 @@ class LogFollower:
     interrupted, and reloads the log.
 
     Args:
-        repairs: repairs damaged files, for a session that writes.
+        repairs: repairs damaged files, for the log's owner.
         recovered: the state of the log at the opening, for a reader; None: the session writes.
     """
 

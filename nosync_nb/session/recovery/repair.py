@@ -139,7 +139,7 @@ class StageRecovery:
             True if nothing references the file any more.
         """
         with self._writer_lock.lock:
-            self._writer_lock.begin_change("the repair of lost rows")
+            self._writer_lock.begin_change("rebuilding lost rows")
             return self._repair_missing({name}, stop=stop)
 
     def _can_rebuild(self, missing: AbstractSet[str]) -> bool:
@@ -407,7 +407,7 @@ class RepairService:
         """Returns the damage in the log; see `Session.verify`."""
         store = self._publisher.store
         replicas = None if store.log.mode == "r" else self._replication.settings.replicas
-        with self._publisher.metrics.activities.record("verifies the log"):
+        with self._publisher.metrics.activities.record("verifying the log"):
             return verified_local_files(
                 store.path, replicas, files=store.files, pause=YieldingPause()
             )
@@ -541,7 +541,8 @@ def _ignore_count(_count: int) -> None:
 USAGE = """\
 usage: python -m nosync_nb.verify PATH
 
-PATH is the folder of a log, which may be open elsewhere.
+Reads every byte of the log in the folder PATH, which may be open elsewhere, and lists the damage.
+Exits with 0 if all is intact, with 1 if something is damaged, and with 2 if it cannot verify.
 """
 WHOLE, DAMAGED, UNKNOWN = 0, 1, 2
 

@@ -176,7 +176,7 @@ class RecoveryReport:
         for name, kind in self.stages.items():
             if kind == STALE:
                 facts.append((STALE, f"{name}: {self.reasons.get(name, 'run its cell')}"))
-        facts += [("not back", text) for text in self._lost_names()]
+        facts += [("not restored", text) for text in self._lost_names()]
         for kind in (READ, EXTEND, RECOMPUTE):
             names = [*self.inputs] if kind == READ else []
             names += [name for name, each in self.stages.items() if each == kind]
@@ -185,7 +185,14 @@ class RecoveryReport:
                 facts.append((kind, listed_names(plain)))
             facts += [(kind, f"{n}: {self.reasons[n]}") for n in names if n in self.reasons]
         facts.append(("Spark", self.spark))
-        facts.append(("recomputed", counted_noun(self.recomputed, "stage-epoch")))
+        facts.append(
+            (
+                "recomputed",
+                counted_noun(self.recomputed, "stage-epoch")
+                if self.recomputed or RECOMPUTE in self.stages.values()
+                else "nothing",
+            )
+        )
         facts += [("note", each) for each in self.notes]
         facts.append(
             ("time", ", ".join(f"{k} {_seconds_text(v)}" for k, v in self.seconds.items()))

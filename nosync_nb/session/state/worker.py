@@ -57,7 +57,7 @@ class FailedTask(NamedTuple):
         own = f"{hint}; " if (hint := getattr(self.error, "hint", None)) else ""
         return (
             f"background work failed: {self.task}: {error_text(self.error)}\nHint: {own}no"
-            " action is needed: no epoch is affected, commits continue, and it is tried again"
+            " action is needed: no epoch is affected, commits continue, and NoSync tries again"
             " later; `%dd status` lists it until it succeeds"
         )
 
@@ -69,7 +69,7 @@ class FailedTask(NamedTuple):
         if isinstance(self.error, MemoryError):
             return OutOfMemoryError(
                 f"out of memory: {self.task} was not done in the background; no epoch has changed",
-                hint="free some memory; it is tried again later",
+                hint="free some memory; NoSync tries again later",
             )
         return DurabilityError(f"background work failed: {self.task}: {error_text(self.error)}")
 

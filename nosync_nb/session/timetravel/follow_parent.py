@@ -103,7 +103,7 @@ class ParentFollower:
         for key, epoch in recorded["once"].items():
             once.setdefault(epoch, {})[key] = recorded["loads"].get(key, "")
         activities = self._publisher.metrics.activities
-        with activities.record(f"follows epochs {common + 1} to {last}", len(todo)) as taking:
+        with activities.record(f"following epochs {common + 1} to {last}", len(todo)) as taking:
             for epoch in todo:
                 at = _commit_time(ledger, epoch)
                 self._take_epoch(

@@ -108,7 +108,7 @@ def record_restored_branches(files: Files, log: str, replicas: ReplicaConfig) ->
             _register(files, path, branch)
             messages.append(
                 f"branch '{branch.name}' is at its replicas: nosync.open({path!r},"
-                f" replicas={list(branch.urls)!r}) brings it back"
+                f" replicas={list(branch.urls)!r}) restores it"
             )
     return messages
 

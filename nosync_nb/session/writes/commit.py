@@ -234,7 +234,7 @@ class CommitService:
     ) -> AbstractContextManager[object]:
         """Shows the activity of computing an epoch of many rows."""
         rows_count = sum(changes.rows for changes in transaction.inputs.values())
-        what = f"computes the epoch of {rows_count:,} rows"
+        what = f"computing the epoch of {rows_count:,} rows"
         size_bytes = sum(delta.size_bytes for delta in inputs.values())
         return self._publisher.metrics.activities.record(what, size_bytes, in_bytes=True)
 
@@ -338,10 +338,12 @@ class CommitService:
         log = self._publisher.store.log
         seq = log.head.seq if seq is None else seq
         activities = self._publisher.metrics.activities
-        with activities.record(f"waits for the disk: epoch {epoch}"):
+        with activities.record(f"waiting for the disk: epoch {epoch}"):
             log.sync(seq)
         if level == "replicas":
-            with activities.record(f"waits for replicas: epoch {epoch}", in_bytes=True) as waiting:
+            with activities.record(
+                f"waiting for replicas: epoch {epoch}", in_bytes=True
+            ) as waiting:
                 self._replication.wait(seq, epoch, timeout, waiting)
 
     def _check_level(self, level: str) -> None:
@@ -370,7 +372,7 @@ class CommitService:
             raise unknown from error
         except FencedError as error:
             error.add_note(
-                f"epoch {epoch} is in memory of this process; the log of the new owner may lack it"
+                f"epoch {epoch} is in this process's memory; the log of the new owner may lack it"
             )
             raise
         except DurabilityError as error:

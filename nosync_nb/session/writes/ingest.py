@@ -103,7 +103,7 @@ class IngestService:
         if not rows_count:
             return self._add_converted(stage, kind, fetched, mark)
         self._admit(name, rows_count, size_bytes)
-        what = f"inserts {rows_count:,} rows into {name}"
+        what = f"inserting {rows_count:,} rows into {name}"
         with self._publisher.metrics.activities.record(what, size_bytes, in_bytes=True):
             return self._add_converted(stage, kind, fetched, mark)
 

@@ -163,7 +163,7 @@ class PlacementChoice(NamedTuple):
 
 
 FEW = PlacementChoice(HERE, "few rows")
-LOCAL = PlacementChoice(HERE, "as asked")
+LOCAL = PlacementChoice(HERE, "as requested")
 
 
 def choose_placement(estimate: CostEstimate) -> PlacementChoice:
@@ -173,13 +173,15 @@ def choose_placement(estimate: CostEstimate) -> PlacementChoice:
     if forced == "local":
         return LOCAL
     if forced == "spark" and there:
-        return PlacementChoice(SPARK, "as asked", rows)
+        return PlacementChoice(SPARK, "as requested", rows)
     if isinstance(forced, int):
         if rows > forced and there:
             return PlacementChoice(SPARK, f"{rows:,} rows, spark_rows={forced:,}", rows)
         if rows <= forced:
             return (
-                FEW if rows <= FEW_ROWS else PlacementChoice(HERE, f"{rows:,} rows, as asked", rows)
+                FEW
+                if rows <= FEW_ROWS
+                else PlacementChoice(HERE, f"{rows:,} rows, as requested", rows)
             )
     if rows <= FEW_ROWS:
         return FEW

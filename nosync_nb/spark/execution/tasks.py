@@ -100,7 +100,7 @@ class PlanPayload:
         """Uploads all referenced files. Must be called before the plan runs.
 
         Raises:
-            DurabilityError: the staging location refuses.
+            DurabilityError: the staging area refuses.
         """
         self._carrier.send(self.depot, self._references)
 
@@ -233,7 +233,7 @@ def open_checked_part(depot: StagingArea, ref: PartRef, layout: Layout, *, thoro
 
     Raises:
         CorruptLogError: the file is missing, damaged, or outside the folder. DurabilityError if a
-            copy in a staging location is.
+            copy in a staging area is.
     """
     key = (depot, ref, thorough)
     batch = depot.part(ref, layout, checked=key not in _looked, thorough=thorough)

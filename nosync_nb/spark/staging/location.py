@@ -89,7 +89,7 @@ class StagingLocation(Protocol):
 
 
 def checked_url(url: Any) -> str:
-    """Returns a valid URL of a staging location.
+    """Returns a valid URL of a staging area.
 
     Raises:
         SchemaError: it is invalid; shows the form of a valid one.
@@ -182,7 +182,7 @@ class SharedFolderLocation:
         self._ask(copy)
 
     def _ask(self, call: Call[Answer]) -> Answer:
-        return call_remote(f"bulk location '{self.folder}'", call, STAGING)
+        return call_remote(f"staging area '{self.folder}'", call, STAGING)
 
 
 class RemoteLocation:
@@ -282,7 +282,7 @@ class RemoteLocation:
                 return call(beat)
 
         policy = STAGING._replace(silent_s=STAGING.limit_s(size_bytes))
-        return call_remote(f"bulk location {self._url!r}", translated, policy)
+        return call_remote(f"staging area {self._url!r}", translated, policy)
 
     def _make_room(self, size_bytes: int) -> None:
         """Removes the oldest cached files until there is room; mapped files remain usable."""
@@ -308,7 +308,7 @@ class RemoteLocation:
             raise
         except (OSError, pa.ArrowException) as error:
             raise DurabilityError(
-                f"bulk location {self._url!r}: {error}",
+                f"staging area {self._url!r}: {error}",
                 hint="check that driver and executors can reach it and write to it",
             ) from error
 
@@ -443,6 +443,6 @@ def _staged_file_error(url: str, error: Exception) -> DurabilityError:
     So it is a DurabilityError.
     """
     return DurabilityError(
-        f"bulk location {url!r}: {error}",
+        f"staging area {url!r}: {error}",
         hint="commit again, which uploads it again; check for other writers to this location",
     )

@@ -31,7 +31,7 @@ from nosync_nb.store.replication.remote_call import CallPolicy, call_remote
 from nosync_nb.trace.parts.part_file import PartRef
 
 END = CallPolicy(silent_s=10.0)
-"""How long closing a session waits until its staging location is cleared."""
+"""How long closing a session waits until its staging area is cleared."""
 
 
 class StagingService:
@@ -56,7 +56,7 @@ class StagingService:
         self._current_url, self._parent_url, self._locations_made = "", "", 0
 
     def name(self, url: str) -> None:
-        """Replaces the URL of the staging location."""
+        """Replaces the URL of the staging area."""
         self._url = location.checked_url(url)
 
     def depot(self, spark: Spark) -> StagingArea | None:
@@ -231,7 +231,7 @@ def workers_share_folder(spark: Spark, folder: str) -> bool:
 
 
 def ensure_reachable(spark: Spark, depot: StagingArea, named: str) -> None:
-    """Checks that the workers see files in a staging location; probes them once.
+    """Checks that the workers see files in a staging area; probes them once.
 
     Args:
         named: the URL that the user gave.

@@ -203,7 +203,7 @@ def range_reader(
     if not kept:
         hint = (
             "create it again with to_spark() and execute it soon, or cache() it; or create it"
-            ' in the session that writes, because mode="r" cannot retain files'
+            ' in the session that owns the log, because mode="r" cannot retain files'
         )
     names = {p.path for parts in stored.layers for p in parts if isinstance(p, PartRef)}
 

@@ -177,7 +177,7 @@ def export_user_key(path: str, files: Files | None = None) -> str:
             raise TrustError(f"'{path}' exists already", hint="use another file name")
         disk.replace(target, signing.key_text(key))
     except DurabilityError as error:
-        raise TrustError(f"the key cannot be exported: {error}") from error
+        raise TrustError(f"the key cannot be exported: {error}", hint=error.hint) from error
     return signing.key_id(key)
 
 
@@ -213,5 +213,5 @@ def import_user_key(
             disk.replace(backup, signing.key_text(old))
         disk.replace(target, signing.key_text(new))
     except DurabilityError as error:
-        raise TrustError(f"the key cannot be imported: {error}") from error
+        raise TrustError(f"the key cannot be imported: {error}", hint=error.hint) from error
     return signing.key_id(new), backup

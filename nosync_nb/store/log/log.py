@@ -327,7 +327,7 @@ class Log:
         start = self._end if self._end.chain or not chain.live else chain.live[0].start
         if not recovery.tail_holds(self._files, self.path, chain, start):
             raise DurabilityError(
-                f"'{self.path}' was rolled back behind frame {self._end.seq}, which this"
+                f"'{self.path}' was rolled back to before frame {self._end.seq}, which this"
                 " session has read",
                 hint="open it again",
             )

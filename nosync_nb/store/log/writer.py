@@ -364,7 +364,7 @@ class Writer:
     def _repair(self) -> None:
         """Continues in a new segment from the last durable mark. The caller holds the lock."""
         if self._closed:
-            raise DurabilityError(f"the log '{self._folder}' is closed")
+            raise DurabilityError(f"the log '{self._folder}' is closed", hint="open it again")
         if self._fenced is not None:
             raise self._fenced_error()
         self._lease.check()

@@ -257,7 +257,7 @@ class RemoteCall(Generic[Answer]):
         finally:
             self._left = not self._ended
         if self._left or isinstance(self._error, AbandonedCallError):
-            raise DurabilityError(f"{self.what} is not asked any more", errno=errno.ECANCELED)
+            raise DurabilityError(f"the call to {self.what} was cancelled", errno=errno.ECANCELED)
         if self._error is not None:
             raise self._error
         return self._answer  # type: ignore[return-value]

@@ -139,8 +139,8 @@ def test_large_load_shows_rows_and_bytes(tmp_path: Path, monkeypatch: pytest.Mon
         numbers.insert([(n,) for n in range(1 << 17)])
         session.commit()
     taking, computing = (each.text if each else "" for each in seen[:2])
-    assert taking.startswith("inserts 131,072 rows into numbers, 1.0 MiB")
-    assert computing.startswith("computes the epoch of 131,072 rows, 2.0 MiB")
+    assert taking.startswith("inserting 131,072 rows into numbers, 1.0 MiB")
+    assert computing.startswith("computing the epoch of 131,072 rows, 2.0 MiB")
 
 
 def test_wait_for_replicas_shows_remaining_bytes(

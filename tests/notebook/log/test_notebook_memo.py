@@ -165,7 +165,7 @@ def test_report_lists_lost_variables_and_omits_restored_ones(notebook: Notebook)
         report = nosync.session().recovery
         assert report.running == ""
         assert report.inputs == ["flights"]
-        facts = [text for what, text in report.facts() if what == "not back"]
+        facts = [text for what, text in report.facts() if what == "not restored"]
         missed = ["early — In[1]: early = 1", "rng — In[3]: rng = 5", "b — In[5]: a, b = 1, 2"]
         assert sorted(facts) == sorted(missed)
         assert ("read", "flights, delays") in report.facts()

@@ -154,7 +154,7 @@ def test_session_is_read_branched_and_rewound_during_a_rebuild(
     kernels.hold()
     assert set(without_waiting(lambda: session.rewind(to=OLD)).remade) == set(STAGES)
     assert kernels.reached.wait(SECONDS)
-    assert activity_text(session) == "builds operator state of labels, pairs: 1 of 3"
+    assert activity_text(session) == "rebuilding operator state of labels, pairs: 1 of 3"
     assert without_waiting(lambda: rows(session)) == by_epoch[OLD]
     aside = without_waiting(lambda: session.branch("aside"))
     assert rows(aside) == by_epoch[OLD]
@@ -465,7 +465,7 @@ def test_branch_rebuilds_before_the_first_write_and_stops_when_closed(
     kernels.hold()
     branch = without_waiting(lambda: session.branch("then", at=OLD))
     assert kernels.reached.wait(SECONDS)
-    assert activity_text(branch) == "builds operator state of labels, pairs: 1 of 3"
+    assert activity_text(branch) == "rebuilding operator state of labels, pairs: 1 of 3"
     assert without_waiting(lambda: rows(branch)) == by_epoch[OLD]
     commit(session)
     with ThreadPoolExecutor(1) as pool:

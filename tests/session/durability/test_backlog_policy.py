@@ -201,7 +201,7 @@ def test_demoted_stages_are_recomputed_after_a_lost_disk(
     unreplicated.close()
     shutil.rmtree(unreplicated.path)
     with nosync_nb.open(unreplicated.path, replicas=[f"file://{tmp_path}/r"]) as again:
-        (note,) = [note for note in again.recovery.notes if "scaled back" in note]
+        (note,) = [note for note in again.recovery.notes if "replication backlog" in note]
         assert "few (after epoch 0), over (after epoch 0)" in note
         again["orders"].insert([(99, 7)])  # type: ignore[attr-defined]
         again.commit(wait="replicas", timeout=WAIT_S)
@@ -395,5 +395,5 @@ def test_demotion_is_restored_after_a_restart(opened: Callable[..., Session]) ->
     session.close()
     again = opened()
     assert demoted(again) == {"totals"}
-    assert any("scaled back" in note for note in again.recovery.notes)
+    assert any("replication backlog" in note for note in again.recovery.notes)
     assert "totals (after epoch 0)" in str(again.recovery)

@@ -324,7 +324,7 @@ def test_replicas_of_the_last_opening_are_kept_and_can_be_changed(
         assert session.now == 1
     with pytest.raises(SchemaError, match="without replicas"):
         nosync_nb.open(path, quorum=1)
-    with pytest.raises(SchemaError, match="the session that writes"):
+    with pytest.raises(SchemaError, match="the log's owner"):
         nosync_nb.open(path, mode="r", replicas=urls)
 
 

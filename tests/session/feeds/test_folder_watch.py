@@ -114,12 +114,12 @@ def test_progress_of_a_large_file_is_reported_while_it_is_read(
     assert len(values(session)) == 1000
     size = path.stat().st_size
     assert {(what, total) for what, _, total in small_parts.steps} == {
-        (f"reads big.{ending}", size),
-        (f"decodes big.{ending}", size),
+        (f"reading big.{ending}", size),
+        (f"decoding big.{ending}", size),
     }
-    read = [count for what, count, _ in small_parts.steps if what.startswith("reads")]
+    read = [count for what, count, _ in small_parts.steps if what.startswith("reading")]
     assert (sum(read), len(read)) == (size, -(-size // 1000))
-    decoded = sum(count for what, count, _ in small_parts.steps if what.startswith("decodes"))
+    decoded = sum(count for what, count, _ in small_parts.steps if what.startswith("decoding"))
     assert decoded > 0 if ending == "parquet" else decoded == size  # its footer is read twice
     assert session.info.activity is None
 
@@ -143,8 +143,8 @@ def test_interrupt_in_the_middle_of_a_file_leaves_the_epoch_unchanged(
     assert small_parts.at > 3
     assert (session.now, len(values(session))) == (before + 1, 500)
     assert {what for what, *_ in small_parts.steps} == {
-        f"reads big.{ending}",
-        f"decodes big.{ending}",
+        f"reading big.{ending}",
+        f"decoding big.{ending}",
     }
 
 

@@ -213,7 +213,7 @@ def test_recorded_limits_of_an_older_release_are_ignored_and_reported_once(
 def test_budget_can_be_set_at_opening_by_the_writer(opened: Callable[..., Session]) -> None:
     assert opened(budget="2 GB").budget == 2 * 10**9
     assert opened(budget="none").budget is None
-    with pytest.raises(SchemaError, match="the session that writes"):
+    with pytest.raises(SchemaError, match="the log's owner"):
         opened(mode="r", budget="2 GB")
 
 

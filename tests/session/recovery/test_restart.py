@@ -721,7 +721,7 @@ def test_recovery_report_lists_sources_and_counts(
     title, *lines = str(report).splitlines()
     assert title.startswith("NoSync: recovered at epoch 1 in ")
     assert lines[0] == "  read          numbers, odd"
-    assert lines[1] == "  recomputed    0 stage-epochs"
+    assert lines[1] == "  recomputed    nothing"
 
 
 @pytest.mark.fault(8)

@@ -79,20 +79,20 @@ TABLE: list[tuple[str, CostEstimate, str, str]] = [
         "16 MiB are free",
     ),
     # what the user said
-    ("local", estimate("key", 100 * MILLION, "running", forced="local"), HERE, "as asked"),
-    ("spark", estimate("key", 1, "startable", forced="spark"), SPARK, "as asked"),
+    ("local", estimate("key", 100 * MILLION, "running", forced="local"), HERE, "as requested"),
+    ("spark", estimate("key", 1, "startable", forced="spark"), SPARK, "as requested"),
     ("spark, off", estimate("key", MILLION, "off", forced="spark"), HERE, "Spark is off"),
     ("above", estimate("key", 1001, "startable", forced=1000), SPARK, "spark_rows=1,000"),
     ("below", estimate("key", 1000, "running", forced=1000), HERE, "few rows"),
     ("none here", estimate("key", 1, "running", forced=0), SPARK, "spark_rows=0"),
-    ("all here", estimate("function", 10 * MILLION, "running", forced=10**9), HERE, "as asked"),
+    ("all here", estimate("function", 10 * MILLION, "running", forced=10**9), HERE, "as requested"),
     (
         "all here, in files and from a frame",
         estimate(
             "key", MILLION, "running", forced=10**9, from_frame=MILLION, in_files=24 * MILLION
         ),
         HERE,
-        "as asked",
+        "as requested",
     ),
     ("above, off", estimate("key", 5000, "off", forced=1000), HERE, "Spark is off"),
     ("above, absent", estimate("key", 5000, "absent", forced=1000), HERE, "Spark is absent"),

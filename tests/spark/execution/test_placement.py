@@ -203,7 +203,7 @@ def test_rows_of_driver_start_no_jvm(
         (report,) = session.define({"after": joined(session, "k >= -1")})
         assert report.placement == "in process"
         assert before.rows() == session["after"].rows()
-        assert ("with its start" if spark_rows is None else "as asked") in before.explain()
+        assert ("with its start" if spark_rows is None else "as requested") in before.explain()
         session["rows"].insert([(1, 1)])  # type: ignore[attr-defined]
         session.commit()
         assert "ms: few rows]" in before.explain()
@@ -320,7 +320,7 @@ def test_below_spark_rows_neither_memory_nor_spark_is_checked(
         counted = session.stage("counted", joined(session))
         session["rows"].insert(number_table(9000))  # type: ignore[attr-defined]
         session.commit()
-        assert "9,000 rows, as asked" in counted.explain()
+        assert "9,000 rows, as requested" in counted.explain()
         session["rows"].insert(number_table(9001))  # type: ignore[attr-defined]
         with pytest.raises(AssertionError, match="asked"):
             session.commit()

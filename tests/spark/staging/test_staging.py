@@ -78,7 +78,7 @@ def server() -> Iterator[ObjectServer]:
 
 @pytest.fixture(params=["folder", "bucket"])
 def url(request: pytest.FixtureRequest, spark: Any, tmp_path: Path) -> Iterator[str]:
-    """The URL of a staging location that executors can use."""
+    """The URL of a staging area that executors can use."""
     if request.param == "folder":
         yield f"file://{tmp_path}/a%20place"
         return
@@ -259,7 +259,7 @@ def test_changed_file_is_refused(
                 patch.setattr(kind, "download", got)
             else:
                 patch.setattr(kind, "upload", sent)
-            with pytest.raises(DurabilityError, match="bulk location"), session.epoch():
+            with pytest.raises(DurabilityError, match="staging area"), session.epoch():
                 given.insert(frame)
         assert session.now == epoch
         given.insert(frame)
@@ -341,7 +341,7 @@ def test_invalid_location_is_refused_before_log_is_created(
 
 def test_reader_is_refused_bulk_option(tmp_path: Path) -> None:
     nosync_nb.open(tmp_path / "log").close()
-    with pytest.raises(SchemaError, match="bulk is set by the session that writes"):
+    with pytest.raises(SchemaError, match="bulk is set by the log's owner"):
         nosync_nb.open(tmp_path / "log", bulk="file:///mnt/shared", mode="r")
 
 
@@ -377,7 +377,7 @@ def test_cache_of_bucket_is_bounded(
         assert len(os.listdir(place.folder)) <= 3
     assert place.folder.startswith(f"{tmp_path}/local/")
     assert stat.S_IMODE(os.stat(place.folder).st_mode) == 0o700
-    with pytest.raises(DurabilityError, match="bulk location 's3://bucket/"):
+    with pytest.raises(DurabilityError, match="staging area 's3://bucket/"):
         place.ensure_local("g.arrow", 1)
     assert not [name for name in os.listdir(place.folder) if name.startswith("fetched")]
 
@@ -404,7 +404,7 @@ def test_file_deleted_by_another_worker_is_fetched_again(
     assert not gone
     place.delete(ref.path)
     (Path(place.folder) / ref.path).unlink()
-    with pytest.raises(DurabilityError, match="bulk location"):
+    with pytest.raises(DurabilityError, match="staging area"):
         depot.part(ref, layout)
     loose = depot.write_updates(rows.updates, layout.types, "b")
     (Path(place.folder) / loose.path).unlink()
@@ -492,13 +492,13 @@ def test_hanging_location_is_abandoned_and_leaves_no_file(
         "upload": lambda: place.upload(str(local), pipe.name),
         "download": lambda: place.download(pipe.name, str(local)),
     }
-    with pytest.raises(RemoteTimeoutError, match=f"bulk location 'pipe://{way}' has not answered"):
+    with pytest.raises(RemoteTimeoutError, match=f"staging area 'pipe://{way}' has not answered"):
         calls[way]()
     if way == "upload":
         pipe.read_bytes()
     else:
         pipe.write_bytes(rows)
     for thread in threading.enumerate():
-        if thread.name == f"ask bulk location 'pipe://{way}'":
+        if thread.name == f"ask staging area 'pipe://{way}'":
             thread.join(60)
     assert os.listdir(local) == before

@@ -157,7 +157,7 @@ def _stage_cells(each: StageOutline) -> list[str | None]:
 
 
 def _replica_cells(copy: ReplicaStatus, overview: Overview) -> list[str | None]:
-    health = {"level": "up to date", "behind": "catching up"}.get(copy.state, copy.state)
+    health = formats.replica_state(copy.state)
     since = ""
     if copy.behind and overview.committed_at is not None:
         since = f"{copy.behind_s:.1f} s" if copy.behind_s < 60 else formats.seconds(copy.behind_s)

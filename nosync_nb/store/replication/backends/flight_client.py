@@ -138,7 +138,7 @@ class ServerConnection:
         if isinstance(error, flight.FlightUnauthenticatedError | UnauthenticatedError):
             return DurabilityError(
                 f"'{url}' was restarted, or is not a replica server with this token",
-                hint="it is asked again; if this persists, check the server",
+                hint="NoSync asks again; if this persists, check the server",
             )
         why = plain(str(error))
         if isinstance(error, flight.FlightUnavailableError):

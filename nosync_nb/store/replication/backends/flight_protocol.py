@@ -170,7 +170,7 @@ class ServerHandshake:
             UnauthenticatedError: it is not a nonce.
         """
         if len(nonce) != NONCE_BYTES:
-            raise UnauthenticatedError("no nonce")
+            raise UnauthenticatedError("the nonce has an invalid length")
         server_nonce = self._nonce(nonce)
         return server_nonce + _proof(self._token, nonce, server_nonce)
 
@@ -182,22 +182,22 @@ class ServerHandshake:
                 restarted, or is malformed.
         """
         if not MAC_BYTES + NONCE_BYTES + 4 <= len(body) <= CALL_BYTES_MAX:
-            raise UnauthenticatedError("a call of no size of one")
+            raise UnauthenticatedError("the call has an invalid length")
         mac, rest = body[:MAC_BYTES], memoryview(body)[MAC_BYTES:]
         nonce = bytes(rest[:NONCE_BYTES])
         key = _session_key(self._token, nonce, self._nonce(nonce))
         if not hmac.compare_digest(mac, _mac(key, b"call", rest)):
-            raise UnauthenticatedError("a digest that the token does not make")
+            raise UnauthenticatedError("the call was not signed with this token")
         start = NONCE_BYTES + 4
         size = int.from_bytes(rest[NONCE_BYTES:start], "big")
         if size > min(HEADER_BYTES_MAX, len(rest) - start):
-            raise UnauthenticatedError("a header beyond the call")
+            raise UnauthenticatedError("the header is longer than the call")
         try:
             header = json.loads(bytes(rest[start : start + size]))
         except (ValueError, RecursionError) as error:
-            raise UnauthenticatedError("a header that is no JSON") from error
+            raise UnauthenticatedError("the header is not JSON") from error
         if not isinstance(header, dict):
-            raise UnauthenticatedError("a header of no names")
+            raise UnauthenticatedError("the header is not a JSON object")
         return ClientCall(nonce, key, mac, header, bytes(rest[start + size :]))
 
     def _nonce(self, client_nonce: bytes) -> bytes:
@@ -242,7 +242,7 @@ class ClientHandshake:
         """
         mac, body = answer[:MAC_BYTES], answer[MAC_BYTES:]
         if not hmac.compare_digest(mac, _mac(self._key, b"answer", call[:MAC_BYTES] + body)):
-            raise UnauthenticatedError("an answer that the token does not make")
+            raise UnauthenticatedError("the answer was not signed with this token")
         if body[:1] == _DONE:
             return body[1:]
         kind, message, hint = json.loads(body[1:])
@@ -271,7 +271,7 @@ def joined_bytes(pieces: Iterable[bytes]) -> bytes:
     for piece in pieces:
         whole += piece
         if len(whole) > ANSWER_BYTES_MAX:
-            raise UnauthenticatedError("an answer without end")
+            raise UnauthenticatedError("the answer is too long")
     return bytes(whole)
 
 

@@ -129,7 +129,7 @@ class ServerCopies:
         turn = self._log_locks[log_id[0] % _LOCKS]
         if not turn.acquire(timeout=_BUSY_S):
             raise DurabilityError(
-                f"the server is busy with log {log_id.hex()}", hint="wait: it is tried again"
+                f"the server is busy with log {log_id.hex()}", hint="wait: NoSync tries again"
             )
         try:
             if action == "promise":
@@ -212,7 +212,7 @@ class ServerCopies:
         if full and not self.drop_idle(_SILENT_S):
             raise DurabilityError(
                 f"{SESSIONS_MAX} sessions ship to the server already",
-                hint="wait: it is tried again",
+                hint="wait: NoSync tries again",
             )
 
     def _replica(self, log_id: bytes) -> FolderReplica:
@@ -361,7 +361,7 @@ class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
             raise flight.FlightUnauthenticatedError(str(error)) from None
         answer: bytes | NosyncError
         if not self._call_slots.acquire(blocking=False):
-            answer = DurabilityError("the server is busy", hint="wait: it is tried again")
+            answer = DurabilityError("the server is busy", hint="wait: NoSync tries again")
             return [_result(piece) for piece in check_answer(call, answer)]
         try:
             answer = self._copies.call(call.nonce, call.header, call.data)
@@ -432,14 +432,22 @@ def _signal_descriptor() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m nosync_nb.replica", description="Keeps copies of logs in a folder."
+        prog="python -m nosync_nb.replica", description="Serves replicas of logs from a folder."
     )
-    parser.add_argument("dir", type=os.path.abspath, metavar="DIR", help="folder of the copies")
-    parser.add_argument("--port", type=_port, required=True, help="0: a free port")
-    parser.add_argument("--host", default="127.0.0.1", help="TLS is required beyond this machine")
-    parser.add_argument("--token-file", help="64 hex digits or more; else the user's own token")
-    parser.add_argument("--tls-cert", help="certificate, PEM")
-    parser.add_argument("--tls-key", help="its key, PEM, readable by the user only")
+    parser.add_argument(
+        "dir", type=os.path.abspath, metavar="DIR", help="the folder of the replicas"
+    )
+    parser.add_argument("--port", type=_port, required=True, help="the port; 0 picks a free one")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="the address to listen at; default: this machine only. Other machines require TLS",
+    )
+    parser.add_argument(
+        "--token-file", help="a file with 64 or more hex digits; default: the user's own token"
+    )
+    parser.add_argument("--tls-cert", help="the certificate, as PEM")
+    parser.add_argument("--tls-key", help="its key, as PEM, in a file that only the user can read")
     return parser
 
 

@@ -345,7 +345,7 @@ class FolderReplica:
     def _replaced_error(self) -> DurabilityError:
         return DurabilityError(
             f"'{self._folder}' was replaced by another copy",
-            hint="wait: it is filled again at the next attempt",
+            hint="wait: the next attempt fills it again",
         )
 
     def _unfinished(self, names: Mapping[str, Iterable[str]]) -> list[str]:

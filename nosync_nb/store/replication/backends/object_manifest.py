@@ -347,7 +347,7 @@ class ManifestChain:
         if self._state is None:
             raise DurabilityError(
                 f"'{self.where}': its fencing record must be written again",
-                hint="wait: it is tried again",
+                hint="wait: NoSync tries again",
             )
         if self._state.promise.term != term:
             raise protocol.grant_conflict_error(self.where, self._state.promise.term)
@@ -423,7 +423,7 @@ class ManifestChain:
                 raise protocol.grant_conflict_error(self.where, self._successor)
             raise DurabilityError(
                 f"'{self.where}' was replaced by another copy",
-                hint="wait: it is filled again at the next attempt",
+                hint="wait: the next attempt fills it again",
             )
         return state
 
@@ -547,7 +547,7 @@ class ManifestChain:
             if existing is None:
                 raise DurabilityError(  # caused by a concurrent request, which may itself fail
                     f"'{self.where}': another process is writing a record",
-                    hint="wait: it is tried again",
+                    hint="wait: NoSync tries again",
                 )
             if existing != data:
                 return decode_record(existing, self.where)
@@ -563,7 +563,7 @@ class ManifestChain:
             return protocol.grant_conflict_error(self.where, self._successor)
         return DurabilityError(
             f"'{self.where}' has changed: a request that had failed was executed later",
-            hint="wait: it is tried again",
+            hint="wait: NoSync tries again",
         )
 
     def _start_term(self, state: CopyState, *, swept: bool) -> CopyState:
