@@ -19,7 +19,7 @@ from IPython.display import display
 from nosync.cells.spark_equivalents import frame_note, frames_among, without_spark
 from nosync.cells.tracebacks import BODY, Place
 from nosync_widgets import formats
-from nosync_widgets.data.tables import Table
+from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

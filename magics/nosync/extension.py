@@ -39,7 +39,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     global _notebook
     from nosync.magic import NoSync, register_completion
     from nosync.progress import CellProgress
-    from nosync_widgets.data.recovery_report import report_bundle
+    from nosync_widgets.recovery_report import report_bundle
 
     magics = NoSync(shell)
     notebook = _notebook = magics.notebook

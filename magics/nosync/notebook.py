@@ -34,7 +34,7 @@ from nosync.open_views import OpenViews
 from nosync.spark_variable import NotebookSpark
 from nosync.variables import Variables, is_reserved
 from nosync_widgets import formats
-from nosync_widgets.data.recovery_report import report_html
+from nosync_widgets.recovery_report import report_html
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -428,7 +428,7 @@ class Notebook:
 
         An exception would reach IPython's handler instead of ours, and show every frame.
         """
-        from nosync_widgets.data.tables import collection_table
+        from nosync_widgets.tables import collection_table
 
         try:
             self.cells.settle_first()

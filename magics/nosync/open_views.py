@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nosync_nb import Session
-    from nosync_widgets.live.overview_poller import OverviewPoller
-    from nosync_widgets.live.throttle import ThreadBudget
+    from nosync_widgets.overview_poller import OverviewPoller
+    from nosync_widgets.throttle import ThreadBudget
     from nosync_widgets.views.graph_view import FrontierView
     from nosync_widgets.views.grid import GridView
     from nosync_widgets.views.layers_view import LayersView
@@ -106,7 +106,7 @@ class OpenViews:
 
     def _shared(self) -> ThreadBudget:
         """Returns the time budget that all views which follow commits share."""
-        from nosync_widgets.live.throttle import ThreadBudget
+        from nosync_widgets.throttle import ThreadBudget
 
         if self._budget is None:
             self._budget = ThreadBudget()
@@ -114,7 +114,7 @@ class OpenViews:
 
     def _beat(self, session: Session, branch: str | None) -> OverviewPoller:
         """Returns the poller of all views, up to date."""
-        from nosync_widgets.live.overview_poller import OverviewPoller
+        from nosync_widgets.overview_poller import OverviewPoller
 
         if self._pulse is None:
             self._pulse = OverviewPoller(session, branch)

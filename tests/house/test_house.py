@@ -36,7 +36,7 @@ DISK_OWNERS = {  # these may, each for a reason
     "nosync_nb/files/user_files.py": "reads files of users, which may be links and lie anywhere",
     "nosync_nb/store/replication/restore/lazy_fetch.py": "a disk with files elsewhere",
     "nosync_nb/spark/workers.py": "packs up our own package for executors that lack it",
-    "widgets/nosync_widgets/live/live_view.py": "reads scripts and styles out of the package",
+    "widgets/nosync_widgets/live_view.py": "reads scripts and styles out of the package",
     "magics/nosync/kernelspec.py": "Jupyter installs a kernel from a folder, which is temporary",
 }
 

@@ -12,8 +12,8 @@ from jupyter.shell import Notebook, Shown
 
 import nosync
 from nosync_nb import TimeError
-from nosync_widgets.live import overview_poller
-from nosync_widgets.live.overview_poller import OverviewPoller
+from nosync_widgets import overview_poller
+from nosync_widgets.overview_poller import OverviewPoller
 from nosync_widgets.views.graph_view import FrontierView
 from nosync_widgets.views.grid import GridRequest, GridView
 from nosync_widgets.views.layers_view import LayersView

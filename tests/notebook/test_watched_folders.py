@@ -13,8 +13,8 @@ from jupyter.kernels import Kernel
 from jupyter.shell import Notebook
 
 import nosync
-from nosync_widgets.live import overview_poller
-from nosync_widgets.live.overview_poller import OverviewPoller
+from nosync_widgets import overview_poller
+from nosync_widgets.overview_poller import OverviewPoller
 from nosync_widgets.views.panel import ListView
 
 INPUT = 'flights = nosync.input("flights", "carrier string, delay int")'

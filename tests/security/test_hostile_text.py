@@ -34,8 +34,8 @@ from nosync_nb.session import session as session_module
 from nosync_nb.session.definitions import define
 from nosync_nb.store.catalog import validation
 from nosync_widgets import formats
-from nosync_widgets.data.recovery_report import report_html
-from nosync_widgets.data.tables import Table
+from nosync_widgets.recovery_report import report_html
+from nosync_widgets.tables import Table
 from nosync_widgets.views.graph_view import GraphPicture
 from nosync_widgets.views.time_slider import TravelView
 

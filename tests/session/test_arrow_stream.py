@@ -16,7 +16,7 @@ import pytest
 import nosync_nb
 from nosync_nb import Session, StageError, TimeError
 from nosync_nb.errors import MisuseError, OutOfMemoryError
-from nosync_widgets.data.tables import Table
+from nosync_widgets.tables import Table
 
 FIRST = [("AA", 70), ("UA", 90)]
 CURRENT = [("AA", 70), ("B6", 61), ("B6", 61), ("UA", 90)]

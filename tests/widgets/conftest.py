@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nosync_widgets.live import overview_poller
-from nosync_widgets.live.overview_poller import OverviewPoller
+from nosync_widgets import overview_poller
+from nosync_widgets.overview_poller import OverviewPoller
 
 
 @pytest.fixture

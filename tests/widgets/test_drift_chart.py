@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 from nosync_nb.collections.comparison import DifferenceCounts
-from nosync_widgets.data.comparison import ChartedTable, counts_chart
+from nosync_widgets.comparison import ChartedTable, counts_chart
 
 TITLES = ("late", "<b>& co</b>")
 COUNTS = [DifferenceCounts(1, 0, 4, 0), DifferenceCounts(5, 2, 4, 1), DifferenceCounts(9, 3, 0, 1)]

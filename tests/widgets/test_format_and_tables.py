@@ -12,8 +12,8 @@ import pytest
 import nosync_widgets
 from nosync_nb import RecoveryReport
 from nosync_widgets import formats
-from nosync_widgets.data.recovery_report import report_html
-from nosync_widgets.data.tables import Table
+from nosync_widgets.recovery_report import report_html
+from nosync_widgets.tables import Table
 from nosync_widgets.views.graph_view import GraphPicture
 from nosync_widgets.views.time_slider import Timeline
 

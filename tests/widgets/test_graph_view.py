@@ -11,7 +11,7 @@ import pytest
 from internals import asked, drain_background
 
 import nosync_nb
-from nosync_widgets.live.overview_poller import OverviewPoller
+from nosync_widgets.overview_poller import OverviewPoller
 from nosync_widgets.views.graph_view import FrontierView, overview_table
 
 STATIC = files("nosync_widgets") / "static"

@@ -23,8 +23,8 @@ from nbconvert import HTMLExporter
 
 import nosync_nb
 from nosync.open_views import OpenViews
-from nosync_widgets.live import throttle
-from nosync_widgets.live.throttle import ThreadBudget, Throttle
+from nosync_widgets import throttle
+from nosync_widgets.throttle import ThreadBudget, Throttle
 from nosync_widgets.views.grid import GridRequest, GridView
 
 STATIC = files("nosync_widgets") / "static"

@@ -17,8 +17,8 @@ import pytest
 from internals import asked, drain_background, services_of
 
 import nosync_nb
-from nosync_widgets.live import overview_poller
-from nosync_widgets.live.overview_poller import OverviewPoller
+from nosync_widgets import overview_poller
+from nosync_widgets.overview_poller import OverviewPoller
 from nosync_widgets.views.graph_view import FrontierView
 from nosync_widgets.views.layers_view import LayersView
 from nosync_widgets.views.panel import ListView, Panel

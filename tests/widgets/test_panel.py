@@ -19,8 +19,8 @@ from jupyter.shell import Notebook
 import nosync
 import nosync_nb
 from nosync.commands.views import PanelActions
-from nosync_widgets.live import overview_poller
-from nosync_widgets.live.overview_poller import OverviewPoller
+from nosync_widgets import overview_poller
+from nosync_widgets.overview_poller import OverviewPoller
 from nosync_widgets.views.panel import ListView, Panel
 
 STATIC = files("nosync_widgets") / "static"

@@ -12,8 +12,8 @@ import pytest
 from internals import asked, services_of
 
 import nosync_nb
-from nosync_widgets.data.tables import collection_table
-from nosync_widgets.live import throttle
+from nosync_widgets import throttle
+from nosync_widgets.tables import collection_table
 from nosync_widgets.views.time_slider import RowCountSeries, Timeline, TravelView, past_of
 
 

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nosync_widgets.data.tables import Table as Table
-    from nosync_widgets.data.tables import collection_table as collection_table
+    from nosync_widgets.tables import Table as Table
+    from nosync_widgets.tables import collection_table as collection_table
     from nosync_widgets.views.graph_view import FrontierView as FrontierView
     from nosync_widgets.views.graph_view import GraphPicture as GraphPicture
     from nosync_widgets.views.layers_view import LayersView as LayersView
@@ -22,9 +22,9 @@ _HOMES = {
     "GraphPicture": "views.graph_view",
     "LayersView": "views.layers_view",
     "Panel": "views.panel",
-    "Table": "data.tables",
+    "Table": "tables",
     "TravelView": "views.time_slider",
-    "collection_table": "data.tables",
+    "collection_table": "tables",
 }
 
 __all__ = [

@@ -13,7 +13,7 @@ from nosync.commands import Subcommand
 from nosync.log.location import LogPlace, default_place, notebook_path, shown_path
 from nosync.log.notebook_facts import find_notebook, logs_in, open_in, read_record, registered_logs
 from nosync_widgets import formats
-from nosync_widgets.data.tables import Table
+from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook

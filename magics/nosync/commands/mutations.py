@@ -11,7 +11,7 @@ from IPython.core.error import UsageError
 
 from nosync.commands import Subcommand, epoch_of, moment
 from nosync_widgets import formats
-from nosync_widgets.data.tables import Table
+from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook

@@ -11,8 +11,8 @@ from IPython.core.error import UsageError
 
 from nosync.commands import Subcommand, epoch_of, limit, moment
 from nosync_widgets import formats
-from nosync_widgets.data.comparison import comparison_table
-from nosync_widgets.data.tables import WIDEST, Table, changed_rows, collection_table
+from nosync_widgets.comparison import comparison_table
+from nosync_widgets.tables import WIDEST, Table, changed_rows, collection_table
 
 MAIN = "main"
 """The name of the main log in the names of branches."""

@@ -16,7 +16,7 @@ from nosync.commands import Subcommand, mutations
 from nosync.commands.branches import NotebookForks
 from nosync.commands.show import AT, collection_of, epoch_asked, rows_now
 from nosync_widgets import formats
-from nosync_widgets.data.tables import Table
+from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook

@@ -18,7 +18,7 @@ import nosync_nb
 from nosync_nb import CorruptLogError, Session, StageError, TimeError
 from nosync_nb.store import log_reader
 from nosync_nb.store.log import Log
-from nosync_widgets.data.tables import changed_rows
+from nosync_widgets.tables import changed_rows
 
 
 @pytest.fixture

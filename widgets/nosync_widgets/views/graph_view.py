@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from nosync_widgets import formats
-from nosync_widgets.data.tables import Table
-from nosync_widgets.live.live_view import SelectingView, column_fields, error_text, script
+from nosync_widgets.live_view import SelectingView, column_fields, error_text, script
+from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
     from nosync_nb import Session

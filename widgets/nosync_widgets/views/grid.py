@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import traitlets
 
 from nosync_widgets import formats
-from nosync_widgets.data.tables import Table, ordered_by
-from nosync_widgets.live.live_view import (
+from nosync_widgets.live_view import (
     StageView,
     column_fields,
     error_text,
@@ -35,7 +34,8 @@ from nosync_widgets.live.live_view import (
     source,
     static_page,
 )
-from nosync_widgets.live.throttle import ThreadBudget, Throttle
+from nosync_widgets.tables import Table, ordered_by
+from nosync_widgets.throttle import ThreadBudget, Throttle
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nosync_widgets import formats
-from nosync_widgets.data.tables import Table
-from nosync_widgets.live.live_view import AGAIN, LiveView, script
+from nosync_widgets.live_view import AGAIN, LiveView, script
+from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
     from nosync_nb.frontend import Overview, StageOutline
-    from nosync_widgets.live.overview_poller import OverviewPoller
+    from nosync_widgets.overview_poller import OverviewPoller
 
 
 class LayersView(LiveView):

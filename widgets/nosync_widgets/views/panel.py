@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import ipywidgets
 
 from nosync_widgets import formats
-from nosync_widgets.data.tables import Table
-from nosync_widgets.live.live_view import SelectingView, error_text, script
+from nosync_widgets.live_view import SelectingView, error_text, script
+from nosync_widgets.tables import Table
 from nosync_widgets.views.graph_view import FrontierView
 from nosync_widgets.views.layers_view import LayersView, first_layer
 
 if TYPE_CHECKING:
     from nosync_nb.frontend import Overview, ReplicaStatus, StageOutline
-    from nosync_widgets.live.overview_poller import OverviewPoller
+    from nosync_widgets.overview_poller import OverviewPoller
 
 _AGAIN = "run %dd panel"
 _STORED = {"memory": "in memory only", "disk": "on this disk only"}

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import traitlets
 
 from nosync_widgets import formats
-from nosync_widgets.data.tables import Table, ordered_by
-from nosync_widgets.live.live_view import (
+from nosync_widgets.live_view import (
     StageView,
     column_fields,
     error_text,
@@ -36,7 +35,8 @@ from nosync_widgets.live.live_view import (
     source,
     static_page,
 )
-from nosync_widgets.live.throttle import ThreadBudget
+from nosync_widgets.tables import Table, ordered_by
+from nosync_widgets.throttle import ThreadBudget
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nosync_widgets import formats
-from nosync_widgets.data.tables import Table
+from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
     from nosync_nb.frontend import Comparison, DifferenceCounts, RowPair

@@ -26,13 +26,13 @@ import anywidget
 import traitlets
 
 from nosync_widgets import formats
-from nosync_widgets.live.throttle import ThreadBudget, Throttle
+from nosync_widgets.throttle import ThreadBudget, Throttle
 
 if TYPE_CHECKING:
     from nosync_nb import Session
     from nosync_nb.frontend import Schema
-    from nosync_widgets.data.tables import Table
-    from nosync_widgets.live.overview_poller import OverviewPoller
+    from nosync_widgets.overview_poller import OverviewPoller
+    from nosync_widgets.tables import Table
 
 AGAIN = "run this cell again"
 """The advice for a view that a cell displayed and whose kernel is gone."""

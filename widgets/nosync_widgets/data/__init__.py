@@ -1,1 +1,0 @@
-"""The data that views draw, as small values and tables."""

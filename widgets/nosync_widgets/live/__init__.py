@@ -1,1 +1,0 @@
-"""Views that follow a session: polling, throttling, messages."""
