@@ -170,7 +170,7 @@ def register_completion(notebook: Notebook) -> Callable[[], None]:
 
 
 def candidates(notebook: Notebook, line: str) -> list[str]:
-    """Returns all completions of a line, whatever is typed of its last word."""
+    """Returns all completions of a line; the matcher filters them by the last word."""
     match = _LINE.match(line)
     if match is None:
         return []

@@ -57,7 +57,7 @@ class NotebookSpark:
     def before_cell(
         self, session: Session | None, cell: CellSource, say: Callable[[str], None]
     ) -> None:
-        """Binds the `spark` that a cell uses: an eager session, or one like the log's last one."""
+        """Binds `spark` for a cell that uses it: an eager session or one with recorded settings."""
         if not self._variables.lacks_spark(cell):
             return
         if self._thread is not None:
@@ -104,7 +104,7 @@ class NotebookSpark:
         return spark if is_spark_session(spark) else None
 
     def _start(self, conf: Mapping[str, str]) -> None:
-        """Starts the eager session; the user's own is used instead, if there is one."""
+        """Starts the eager session, or uses the user's own session if there is one."""
         from nosync_nb.errors import warn
         from nosync_nb.frontend import start_spark
 

@@ -284,7 +284,7 @@ class Variables:
 
 
 def is_reserved(name: str) -> bool:
-    """Returns True if a name belongs to Python or IPython, so that no log may bind it."""
+    """Returns True if a name belongs to Python or IPython, so NoSync must not bind it."""
     ours = hasattr(builtins, name) or keyword.iskeyword(name) or name in _SHELL
     return ours or name.startswith("__")
 

@@ -1,10 +1,10 @@
-"""The lazy, fluent description of a multiset of rows that changes over epochs.
+"""Collections: multisets of rows that change over epochs, with a fluent API of lazy operators.
 
-Operators describe; they run when a collection is named as a stage or read. Row expressions are
-Spark SQL strings or Python functions of a row. Every method returns a new Collection.
+Operators run when a collection is named as a stage or read. Row expressions are Spark SQL strings
+or Python functions of a row. Every operator returns a new Collection.
 
-The functions at the end build definitions of aggregates, functions of groups, and first rows of
-groups. Keys are places of columns. `Grouped` documents the behaviour for users.
+The functions at the end build definitions of aggregates, of functions of groups, and of the first
+rows of groups. They take keys as column positions. `Grouped` documents the behaviour for users.
 """
 
 from __future__ import annotations
@@ -249,16 +249,17 @@ class Collection(Readable):
         return self._apply("multiplicity", schema)
 
     def inspect(self, function: Callable[[int, Any], Any] | None) -> Collection:
-        """Calls a function with the changes of this collection, after each epoch that has some.
+        """Calls a function after each epoch that changes this collection.
 
-        `function(epoch, changes)` gets an Arrow table as `changes` gives it, consolidated. It is
-        called after the epoch is visible, with the epochs of this kernel alone; an error in it
-        becomes a warning. Another call replaces it, None removes it. A collection without a name is
-        inspected from when it is named as a stage.
+        `function(epoch, changes)` receives the consolidated changes as an Arrow table, in the
+        format of `changes`. It is called when the epoch is visible, and only for epochs of this
+        kernel. An error in the function becomes a warning. A second call of `inspect` replaces the
+        function, and None removes it. For a collection without a name, the calls begin when it is
+        named as a stage.
 
         Raises:
-            StageError: inside the body of a loop; or later, if a stage uses an inspected collection
-                that has no name.
+            StageError: if `inspect` is called inside the body of a loop; or later, if a stage uses
+                an inspected collection that has no name.
 
         Examples:
             >>> late.inspect(lambda epoch, changes: print(epoch, changes["delay"].to_pylist()))

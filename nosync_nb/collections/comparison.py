@@ -213,7 +213,7 @@ class Comparison:
         return [RowPair(*pair) for pair in zip_longest(*sides)]
 
     def _named_rows(self, places: Places, counts: Places, limit: int | None) -> list[Any]:
-        """Rows as named tuples, each as often as its count says."""
+        """Rows as named tuples, each repeated by its count, but at most `limit` times."""
         if limit is not None:
             counts = np.minimum(counts, limit)
         index = places.repeat(counts)
@@ -245,7 +245,10 @@ def differing_counts(a: Collection, b: Collection) -> Collection:
 
 
 class RowChange(NamedTuple):
-    """An inserted row (no `a`), a removed row (no `b`), or a changed row of a key; with copies."""
+    """The change of one row from `a` to `b`, which occurs `copies` times.
+
+    An inserted row has no `a`, a removed row has no `b`.
+    """
 
     a: Any
     b: Any

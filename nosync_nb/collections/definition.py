@@ -163,7 +163,7 @@ class Definition:
 
     @property
     def uses(self) -> Mapping[int, int]:
-        """The number of uses of each part in it, by `id`. Cost: O(size), once."""
+        """The number of times that each part is an input, by its `id`. Cost: O(size), once."""
         if self._uses is None:
             self._uses = Counter(id(each) for part in self.walk() for each in part.inputs)
         return self._uses
@@ -252,7 +252,9 @@ class Definition:
         for each in data:
             below = each["inputs"]
             if not all(type(i) is int and 0 <= i < len(parts) for i in below):
-                raise ValueError(f"operator {len(parts)} reads {below!r:.40}, not those before")
+                raise ValueError(
+                    f"operator {len(parts)} reads {below!r:.40}, but may read only earlier ones"
+                )
             parts.append(
                 cls(
                     each["op"],

@@ -130,7 +130,7 @@ def _key_pairs(on: On) -> list[tuple[str, str]]:
 
 
 def _check_keys(left: Definition, right: Definition, named: Sequence[tuple[str, str]]) -> None:
-    """Refuses the name of a key that one of the sides does not have, and names the side."""
+    """Raises SchemaError if a key column does not exist; the message names the side."""
     for a, b in named:
         for key, of, which, other in ((a, left, "left", right), (b, right, "right", left)):
             if not re.fullmatch(r"\w+", key) or key.lower() in map(str.lower, of.schema.names):

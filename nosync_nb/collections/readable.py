@@ -111,7 +111,7 @@ def _failed_read_text(collection: Readable, *_: Any, **__: Any) -> str:
 
 
 class Readable(SessionBound, ArrowStream):
-    """The reads of a collection, at the last epoch or any readable one.
+    """The read methods of a collection, for the last epoch and for all other readable epochs.
 
     `at` is an epoch, a label, a datetime, or a negative offset from the last epoch.
     """

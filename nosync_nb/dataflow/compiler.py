@@ -233,7 +233,7 @@ class GraphBuilder:
         self._changed[number] = None
 
     def _owned(self, node: Node) -> Node:
-        """Returns the node as an object of this graph alone, in the same position."""
+        """Returns this graph's own copy of a node, in the same position; copies it only once."""
         if node.id not in self._new_ids:
             node = node.copied()
             self.append_node(node)
@@ -789,7 +789,7 @@ def _port(
 
 
 def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> SuspendedCall[int]:
-    """Returns the node of a definition, built once in the loops that it depends on."""
+    """Returns the node of a definition, built once, in the innermost loop that it depends on."""
     free = tree.levels
     depths = [number for number, (level, _, _) in enumerate(active, 1) if level in free]
     if len(depths) < len(free):

@@ -129,7 +129,7 @@ class Node:
         return (next(iter(self.traces), self.log_layout),)
 
     def layouts(self) -> Iterator[tuple[int, Layout]]:
-        """Yields the traces with their layouts, including the operator's own."""
+        """Yields the traces with their layouts, including those of the operator's state."""
         for layout, trace in self.traces.items():
             yield trace, layout
         if self.operator is not None:
@@ -171,7 +171,7 @@ class GraphDiff(NamedTuple):
     Attributes:
         fresh: the nodes that are new or changed, in the graph's order.
         gone: the nodes of the previous graph that are dropped or changed.
-        nodes: the number of nodes.
+        nodes: the number of nodes of the new graph.
     """
 
     fresh: list[Node]

@@ -115,10 +115,11 @@ def plan_definition(
     types: Types | None,
     kept: Callable[[PlanSet], frozenset[Lookup]] = lambda _: NOBODYS,
 ) -> Definition:
-    """Returns the plan of a definition; the same object each time for one choice.
+    """Returns the plan of a definition. Plans are cached: equal lookups give the same object.
 
     Args:
-        kept: returns the wishes that others support; called only if there are wishes.
+        kept: returns the lookups that the plan may use because other stages maintain them, or
+            because they make it cheaper; called only if the definition has wishes (`PlanSet`).
 
     Cost: the compilation of its expressions, the first time.
     """

@@ -35,7 +35,7 @@ from nosync_nb.rows import Schema
 
 
 class _AdaptedTree(NamedTuple):
-    """A part over current columns, and which of its earlier columns remain."""
+    """A part, adapted to the current columns, and those of its previous columns that remain."""
 
     tree: Definition
     remains: RemainingColumns

@@ -193,11 +193,7 @@ def has_lost_state(stage: Stage, epoch: int) -> bool:
 
 
 def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
-    """Raises an error if a stage cannot be read at an epoch.
-
-    Raises:
-        TimeError: names the epoch of the stop and the readable epochs.
-    """
+    """Raises TimeError, with the reason and a hint, if a stage cannot be read at an epoch."""
     last = seen.last(stage)
     log = seen.graph.named[stage.name].log
     readable = [] if log is None or stage.reason is None else seen.history.epochs(log, last)

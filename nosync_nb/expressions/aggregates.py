@@ -85,7 +85,7 @@ def _number(call: HolisticCall, text: str) -> None:
 
 
 def _shares(call: HolisticCall, text: str) -> tuple[tuple[float, ...], bool]:
-    """The shares of a percentile, and True if they are an array."""
+    """The percentages of a percentile call, from 0 to 1; and True if they are an array."""
     value = call.constant(text)
     several = isinstance(value, list)
     shares = value if several else [value]

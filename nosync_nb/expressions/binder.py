@@ -172,7 +172,7 @@ def _transform(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode
 
 def _predicate(body: LambdaBody) -> None:
     if body.node.type != "boolean":
-        raise NotProvedError(f"a {body.node.type} as condition")
+        raise NotProvedError(f"a condition of type {body.node.type}")
 
 
 def _filter(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:

@@ -62,7 +62,10 @@ _SIGNS = ("+", "-", "*")
 
 
 def compile_polynomial(node: ValueNode) -> Fast | None:
-    """Returns the function of a root node over columns of some rows, None for any other node."""
+    """Returns a function that computes sums, differences and products of decimals at once.
+
+    Returns None for any other expression, or if an intermediate result may be rounded.
+    """
     if not isinstance(node, StrictNode) or not _is_exact(node):
         return None
     places = sorted(_columns_of(node))
@@ -358,7 +361,7 @@ class _Code:
         return name
 
     def value(self, node: ValueNode) -> str:
-        """Returns the source of a node's values."""
+        """Returns a source expression for the values of a node."""
         if isinstance(node, ColumnNode):
             return self.column(node)
         if isinstance(node, LiteralNode):

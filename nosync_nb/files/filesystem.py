@@ -179,9 +179,9 @@ class Descriptor:
 
 
 class Folder(Descriptor):
-    """The descriptor of a real folder for a `with` block.
+    """Opens a folder for a `with` block, which receives its descriptor.
 
-    Raises OSError if the path is a link or no folder.
+    Raises OSError if the path is a link or is not a folder.
     """
 
     def __init__(self, path: str, flags: int = FOLDER) -> None:
@@ -300,7 +300,7 @@ class File(Descriptor):
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def mapped(self, *, write: bool) -> MappedFile:
-        """Maps the whole file; errors of the mapping are the caller's to handle."""
+        """Maps the whole file; the caller handles the errors of the mapping."""
         return MappedFile(self._fd, self.size(), self.path, write=write)
 
     def deleted(self) -> bool:
@@ -326,7 +326,7 @@ class Lock(File):
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self) -> None:
-        """Unlocks explicitly, because a forked child has a duplicate of the descriptor."""
+        """Unlocks the file before closing it, because a forked child may share the lock."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
@@ -380,7 +380,7 @@ class Files:
             raise_durability_error(error, "create a folder in", tempfile.gettempdir())
 
     def remove_folder(self, path: str) -> None:
-        """Deletes a folder and its contents as completely as possible; follows no link."""
+        """Deletes a folder and its contents, and ignores errors; does not follow links."""
         shutil.rmtree(path, ignore_errors=True)
 
     def create(self, path: str) -> File:
@@ -440,7 +440,7 @@ class Files:
             raise_durability_error(error, "rename", source)
 
     def link(self, source: str, target: str) -> None:
-        """Gives a file an additional name, in any folder of its disk; durable after `sync_folder`.
+        """Creates a hard link, in any folder of the same disk; durable after `sync_folder`.
 
         The file exists until its last name is deleted. No bytes are copied.
         """

@@ -1,7 +1,7 @@
-"""Available memory of this process, and the return of unused memory to the system.
+"""Measures the memory available to this process, and returns unused memory to the system.
 
-The allocators of C and of Arrow retain freed memory for later requests. After a load that needs
-several times the memory of the session's state, no other process could use it.
+The allocators of C and of Arrow retain freed memory for later requests. A load may need several
+times the memory of the session's state. No other process could use that memory after the load.
 """
 
 from __future__ import annotations

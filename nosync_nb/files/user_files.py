@@ -1,8 +1,8 @@
-"""Reads the files of users that match a pattern, and never changes them.
+"""Reads user files whose paths match a pattern, and never changes them.
 
-These files belong to no log: they may be anywhere, may be links, and may be written at the same
-time. Therefore each file has a mark that changes when the file is written. Anything that is not a
-plain file is skipped, because a read of a pipe would block for ever.
+These files are not part of a log: they may be anywhere, may be links, and may be written while they
+are read. Therefore the state of each file has a mark, which changes when the file is written.
+Anything that is not a plain file is skipped, because a read of a pipe would block for ever.
 """
 
 from __future__ import annotations

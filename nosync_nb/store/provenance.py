@@ -162,9 +162,11 @@ class LabelHistory:
         self._trusts_labels = self._after_gap = True
 
     def wrong(self, kind: int, payload: Payload) -> list[ClockContradiction]:
-        """Processes a frame; returns the contradictions of its clocks with this or earlier frames.
+        """Processes the next frame; returns the contradictions between its clocks and the batches.
 
-        Cost: some us, and the digest of each batch of a named collection.
+        The batches are those of this frame and of earlier frames.
+
+        Cost: a few us, plus the digest of each batch of a named collection.
         """
         plain = kind == EPOCH and not (self._after_gap or self._replayed)
         if plain and self._matches_expected_bytes(payload):

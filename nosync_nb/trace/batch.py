@@ -255,7 +255,7 @@ def arrange_distinct(layout: Layout, updates: Updates, khash: Hashes) -> Batch:
 
 @lru_cache(maxsize=128)
 def all_rows(n: int) -> tuple[int, ...]:
-    """The first `n` positions."""
+    """The positions of all `n` columns, for a layout whose key is the whole row."""
     return tuple(range(n))
 
 
@@ -477,7 +477,7 @@ def consolidate_few(types: tuple[str, ...], updates: Updates) -> Updates | None:
 
 @lru_cache(maxsize=1024)
 def _is_comparable(types: tuple[str, ...]) -> bool:
-    """Returns True if Python distinguishes rows of such types; floats by their bits."""
+    """Returns True if rows of these types can be compared in Python; floats by their bits."""
     return all(each in PLAIN_TYPES or each in FLOATS for each in types)
 
 

@@ -31,7 +31,7 @@ from nosync_nb.trace.parts.part_file import PartRef, refs_from_json
 
 PIECE = 1 << 20
 
-_END = 10  # the size of the footer, and Arrow's own word
+_END = 10  # the last bytes of an Arrow file: the footer's size (4) and the magic number (6)
 _FILLER_MAX = 8
 _HEADER_BYTES_MAX = 64 << 20
 

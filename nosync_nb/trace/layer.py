@@ -293,7 +293,7 @@ class Layer:
             self._set_count(len(keyed))
         elif pieces is None:
             self._set_count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
-        else:  # of a small epoch
+        else:  # a young layer: an upper bound, because equal rows are not consolidated yet
             self.rows_count = rows_count = pieces[2]
             self.level = (rows_count | 1).bit_length() >> 1
 

@@ -32,9 +32,9 @@ _TOGETHER_ROWS = 1 << 13
 
 
 def row_count(trace: Trace) -> int | None:
-    """Counts the rows of a collection, copies included; None if a merge would be needed.
+    """Counts the rows of a collection, duplicates included; None if that requires a merge.
 
-    Cost: O(layers), and a lookup of the rows that layers since the last call remove.
+    Cost: O(layers), plus a lookup of the rows that were removed since the last call.
     """
     return sum(_diff_summary(layer)[0] for layer in trace.layers) if is_nonnegative(trace) else None
 

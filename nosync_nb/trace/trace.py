@@ -62,7 +62,7 @@ class Trace:
         self.layout = layout
         self.layers = layers
         self.memos = memos
-        # the result of the last lookup
+        # cached because operators with the same key look up the same hashes in an epoch
         self._last_lookup: tuple[Hashes, Index | None, list[Hit]] | None = None
 
     def __reduce__(self) -> Any:

@@ -56,7 +56,7 @@ def replica_state(state: str) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Counts a noun: `1 row`, `336,776 rows`."""
+    """Formats a number with its noun: `1 row`, `336,776 rows`."""
     return f"{number:,} {noun}" if abs(number) == 1 else f"{number:,} {noun}s"
 
 

@@ -117,7 +117,7 @@ class AnsweringWidget(anywidget.AnyWidget):
 
 
 class LiveView(AnsweringWidget):
-    """A view of a session that follows it.
+    """A view of the overview of a session, redrawn when the overview changes.
 
     Subclasses define `_state_now`, and handle messages in `_handle_request`.
     """
@@ -169,7 +169,7 @@ class LiveView(AnsweringWidget):
         """Notifies listeners of the front end's choice, without the lock: they may hold theirs."""
 
     def _error_line(self) -> str:
-        """Returns the reason why nothing newer is shown, and what to type; empty without one."""
+        """Returns the error that stops the updates, and how to resume; empty without an error."""
         pulse = self._pulse
         text = f"{pulse.error} {self.again}" if pulse.over else pulse.error
         return formats.visible(text)
@@ -291,7 +291,7 @@ class StageView(AnsweringWidget):
         self.on_msg(self._on_message)
 
     def _switch(self, session: Session, branch: str | None) -> None:
-        """Follows another session of the same log; called with the lock held."""
+        """Follows another session of the same log. The caller holds the lock."""
         self._unsubscribe()
         self._session, self._branch = session, branch
         self._forget_rows()

@@ -121,11 +121,12 @@ def _tooltip(kind: str) -> str:
 def collection_table(
     collection: Collection, *, at: Any = None, limit: int = 20, session: Session | None = None
 ) -> Table:
-    """Shows the first rows of a collection; a stale one is shown at its last epoch, with a mark.
+    """Returns a table of the first rows of a collection; a stale one is shown at its last epoch.
 
     Args:
-        session: its session. With it a stage or input shows its epoch, and its own order if it has
-            one, as a `top` has; else the canonical order.
+        session: the session of the collection. If it is given, the table of a stage or input names
+            the epoch, and is in the order of the stage if it has one, as a `top` has. All other
+            tables are in canonical order.
 
     Cost: one read of `limit + 1` rows; the total is counted only when more rows are left.
     """

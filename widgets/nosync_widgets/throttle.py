@@ -1,9 +1,9 @@
 """Throttles the background work of views so that it does not slow down commits.
 
-However often it is requested, each throttle runs at most five times a second. It rests long enough
-that all throttles of a budget together take 3 % of the time of one processor. So an open view costs
-a committing thread no more with ten others open, nor during a summary of a large input. On a
-machine with other work the kernel gets less of a processor, and the rests grow in proportion.
+A throttle calls its function at most five times a second, however often a call is requested. It
+rests between calls, so that all throttles of a budget together use at most 3 % of one processor.
+So the load on a committing thread stays within this limit, even with ten open views or during a
+summary of a large input. If other processes use the processor as well, the rests grow accordingly.
 """
 
 from __future__ import annotations

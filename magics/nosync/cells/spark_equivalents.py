@@ -53,11 +53,12 @@ def _module(step: TracebackType) -> str:
 
 
 def frame_note(name: str, source: str, written: Callable[[str], str | None]) -> str:
-    """Returns a note that a name holds a DataFrame, and how to define a stage instead.
+    """Returns a note that a variable is a DataFrame, and how to define a stage instead.
 
     Args:
         source: the body of the cell.
-        written: returns the Python text for an input or stage of a name; else None.
+        written: returns the Python expression for the input or stage of a name; None if there is
+            none.
     """
     sql = _sql_of(name, source)
     definition = None if sql is None else _definition(sql, written)

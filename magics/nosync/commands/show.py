@@ -218,7 +218,7 @@ def _compare(notebook: Notebook, arguments: Namespace) -> Table:
 
 
 def _side(notebook: Notebook, name: str, opened: ExitStack) -> tuple[Session, Collection]:
-    """Returns a collection to compare, of this session or of a branch, and its session."""
+    """Returns one side of a comparison, `stage` or `branch/stage`: session and collection."""
     import nosync_nb
 
     branch, slash, stage = name.rpartition("/")

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# A remote server of VS Code names sessions <notebook>-jvsc-<uuid>.ipynb, or ...<uuid>.ipynb.
+# With a remote server, VS Code names the session <notebook>-jvsc-<uuid>.ipynb or
+# <notebook>.ipynb-jvsc-<uuid>. No such file exists, so the suffix is removed.
 _VSCODE = re.compile(r"-jvsc-[0-9a-f-]+(?=(\.ipynb)?$)")
 MEMO = "notebook.json"
 RECORD = "identity.json"
@@ -169,13 +170,14 @@ def is_log_lost(place: LogPlace) -> str:
 
 
 def restored_place(place: LogPlace, options: dict[str, Any]) -> str:
-    """Looks up the replicas of a log that was at a place and is gone.
+    """Looks up the replicas from which a missing log can be restored.
 
     Args:
-        options: of the opening; gets the replicas.
+        place: the folder without a log.
+        options: the arguments for opening the log; receives `replicas` and `quorum`.
 
     Returns:
-        a message if only another log that was beside it had replicas; else empty.
+        a message if only another missing log of the same parent folder has replicas; else empty.
     """
     from nosync_nb.log_folders import LogFolder, lost_logs
 

@@ -46,12 +46,13 @@ LOGS_MAX = 256
 
 @dataclass(frozen=True)
 class NotebookFile:
-    """The file of a notebook, as it was read.
+    """The contents of a notebook file when it was read.
 
-    file: None: it does not exist.
-    cells: identities of its cells (see `notebook_server_facts`); None without ids, or if
-    unreadable.
-    sources: a cell's text -> its identity.
+    Attributes:
+        file: the identity of the file; None if it does not exist.
+        cells: the identities of the cells (see `notebook_server_facts`); None if the file is
+            unreadable or has no cell ids.
+        sources: the identity of each cell, by its text; None if `cells` is None.
     """
 
     path: str = ""

@@ -181,7 +181,7 @@ class NotebookMemo:
 
 
 def _signature(folder: Path, imports: Mapping[str, str], conf: Mapping[str, str]) -> str:
-    """Signs the entries for their folder with the user's key; empty without a key."""
+    """Returns a signature of the entries and their folder; empty without entries or a key."""
     from nosync_nb.errors import NosyncError
     from nosync_nb.log_folders import existing_user_key
 

@@ -247,7 +247,7 @@ def _environment() -> dict[str, str]:
 
 
 def _check_environment(header: dict[str, Any]) -> None:
-    """Raises TrustError if the function was made by other versions than those here."""
+    """Raises TrustError if a function was stored with other versions than the installed ones."""
     for name, here in _environment().items():
         _check_version(name, header[name], here)
     for name, there in header["packages"].items():

@@ -94,7 +94,7 @@ def named_nodes(nodes: Collection) -> Collection:
 
 
 def _ends(what: str, edges: Collection, weight: str | None = None) -> Collection:
-    """The edges that have both ends, as (src, dst), with a weight as `length`."""
+    """The edges without a null end, as (src, dst); a weight column is renamed to `length`."""
     ends = _columns(what, "edges", edges, ["src", "dst"], weight)
     src, dst = ends.schema.types[:2]
     if src != dst:

@@ -1,16 +1,17 @@
-"""Algorithms on graphs: functions from collections to a collection, in public operators only.
+"""Graph algorithms: functions from collections to a collection, built from public operators only.
 
-Edges are rows (src, dst) of one type, any that has an order; further columns are ignored. All
-functions treat unusual edges alike: copies count once, and an edge with a null end is ignored.
-Nodes are the ends of the edges. A node without edges is known only if it is given: where that
-matters, `nodes` takes rows (node), and the result has those too. A node whose only edge leads to
-itself is a node like any other. Where directions do not matter, an edge and its reverse are one,
+Edges are rows (src, dst); both columns have the same orderable type, and further columns are
+ignored. All functions treat unusual edges alike: duplicates count once, and an edge with a null end
+is ignored. Nodes are the ends of the edges. A node without edges must be passed explicitly: where
+that matters, `nodes` takes rows (node), and the result includes them. A node whose only edge leads
+to itself is a node like any other. In undirected algorithms an edge and its reverse are one edge,
 and edges from a node to itself have no effect.
 
-The functions only describe. The result is a description like any other: as a named stage it follows
-the edges, epoch by epoch. An epoch costs the changes in each round, which are few for most edges;
-an edge that connects the two halves of a graph costs half a graph. Parts that do not depend on a
-round (distinct edges, degrees, neighbours) are outside of the loops and arranged once.
+The functions are lazy, like operators. If the result is named as a stage, it is maintained
+incrementally as the edges change. The cost of an epoch is the number of changes in each round. Most
+edges cause few changes, but an edge that connects two halves of a graph can change half the graph.
+Parts that do not depend on a round (distinct edges, degrees, neighbours) are outside of the loops
+and arranged once.
 
 Examples:
     >>> nosync.graphs.triangles(links).rows()
@@ -170,7 +171,7 @@ def strongly_connected_components(edges: Collection, nodes: Collection | None = 
     named = named_nodes(all_nodes("strongly_connected_components", edges, nodes))
 
     def trimmed(links: Collection, src: str, dst: str) -> Collection:
-        """The edges whose ends get the same name along (or against) the edges."""
+        """The edges whose ends get the same least name if names spread from `src` to `dst`."""
         names = _least(named, links, src, dst)
         return (
             links.join(names, on={"src": "node"})

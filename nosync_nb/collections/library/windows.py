@@ -111,7 +111,7 @@ def sliding(
 
 
 def _retained_steps(retain: Length | None, every: Length) -> int | None:
-    """The number of retained steps before the newest; None: all."""
+    """The number of steps that are retained before the newest one; None if all are retained."""
     return None if retain is None else _grains(retain, every)
 
 

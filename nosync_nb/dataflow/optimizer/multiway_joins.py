@@ -87,12 +87,13 @@ class _ChainSearch(NamedTuple):
 
 
 def with_multiway_joins(tree: Definition, others: Container[Lookup] = NOBODYS) -> Definition:
-    """Returns an equivalent definition in which chains are multiway joins.
+    """Replaces chains of joins with multiway joins where this saves arrangements.
 
-    Itself if it has no chain.
+    Returns:
+        an equivalent definition; the same object if no chain is replaced.
 
     Args:
-        others: the lookups that others maintain, so that they take no space.
+        others: the lookups that other stages maintain; they count as no additional space.
 
     Cost: O(size), and the compilation of predicates between joins.
     """

@@ -228,7 +228,10 @@ class _FilterPusher:
         return result
 
     def _is_open(self, part: Definition) -> bool:
-        """Returns True if filters may be pushed into a part, because it has no other reader."""
+        """Returns True if filters may be pushed into a part.
+
+        The part must have a single reader. It must not be in a loop, or an input of a loop.
+        """
         return self.uses[id(part)] == 1 and id(part) not in self.fixed
 
     def _build_part(
@@ -316,7 +319,7 @@ def _means_the_same(
     columns: Sequence[int],
     positions: Sequence[int],
 ) -> bool:
-    """Returns True if a predicate reads the same columns from an input as from the part."""
+    """Returns True if a predicate reads the same columns of an input, and cannot raise there."""
     fields = part.schema.fields
     if any(source.schema.fields[p] != fields[c] for c, p in zip(columns, positions, strict=True)):
         return False

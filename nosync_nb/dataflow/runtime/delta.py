@@ -370,9 +370,11 @@ class Delta:
         return self._hashes
 
     def consolidated_if_few(self) -> Batch | None:
-        """Returns few rows consolidated, unordered and without hashes; None if they must be hashed.
+        """Consolidates a small change, without sorting it or computing hashes of its rows.
 
-        Afterwards these are its updates.
+        Returns:
+            the unordered rows, which also replace the updates of the change. None if the change is
+            too large, is already arranged, or cannot be consolidated without hashes.
         """
         if self.held or self.loose is not None or len(self) > FEW_ROWS:
             return None

@@ -473,7 +473,7 @@ def _is_row_wise(node: Node) -> bool:
 
 
 def _arranged_in_files(node: Node, delta: Delta) -> ArrangedChange | None:
-    """Returns the files of a change in an order of its node, if it is in files."""
+    """Returns the change sorted by a layout of its node, if its rows are in files; else None."""
     for layout in (node.log_layout, *node.traces):
         arranged = delta.held.get(layout)
         if arranged is not None and arranged.refs:

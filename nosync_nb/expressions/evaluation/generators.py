@@ -55,10 +55,11 @@ class Generator(NamedTuple):
         return self.called.startswith("inline")
 
     def fields(self, type_: str) -> list[Field]:
-        """Returns the columns that it makes of values of a type.
+        """Returns the columns that the call generates from an argument of a type.
 
         Raises:
-            ExpressionError: if it does not accept such values, or makes another number of columns.
+            ExpressionError: if the function does not accept the type, or if the number of columns
+                differs from the number of names.
         """
         made = self.as_in_spark(type_)
         if not self.names:

@@ -240,7 +240,7 @@ def _array_function(
 
 
 def _value(make: Callable[[collections.Key], Callable[..., Any]], result: str) -> Rule:
-    """A function of an array and a value beside its elements."""
+    """A function of an array and a value that is compared with its elements."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 2)

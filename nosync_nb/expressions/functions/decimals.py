@@ -162,7 +162,7 @@ def _whole_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
 
 
 def _integral(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`div` of decimals: a bigint."""
+    """`div` of decimals; the result is a bigint."""
     check = Check(numeric.is_zero, numeric.BY_ZERO)
     node = _binary(_whole_type, _truncated_quotient, check, right_first=True)(name, arguments, utc)
     return cast(node, "bigint", utc=utc)

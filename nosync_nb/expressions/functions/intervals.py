@@ -283,7 +283,7 @@ def _towards_zero(values: Any, width: int) -> Any:
 
 
 def _whole_months(a: Any, b: Any, width: int) -> Any:
-    """Whole months between two timestamps, in steps of `width`."""
+    """The number of whole periods of `width` months between two timestamps, towards zero."""
     days, end, start = b // datetimes.DAY, b % datetimes.DAY, a % datetimes.DAY
     first = a // datetimes.DAY
     days = days - ((days > first) & (end < start)) + ((days < first) & (end > start))

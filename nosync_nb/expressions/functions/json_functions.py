@@ -190,7 +190,7 @@ _EVERY = -1
 
 def _steps(path: Any) -> list[str | int]:
     if not isinstance(path, str) or _PATH.fullmatch(path) is None:
-        raise NotProvedError(f"the path {path!r}")
+        raise NotProvedError(f"the JSON path {path!r}")
     each = _STEP.finditer(path)
     return [int(step[3]) if step[3] else step[1] or step[2] or _EVERY for step in each]
 

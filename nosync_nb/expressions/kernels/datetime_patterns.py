@@ -203,7 +203,7 @@ def _is_year(text: str, width: int) -> bool:
 
 
 def _micros(values: dict[str, int]) -> int | None:
-    """The microseconds of the fields, None if the day does not exist."""
+    """The fields as microseconds since 1970; None if the month has no such day."""
     month = (values.get("y", 1970) - 1970) * 12 + values.get("M", 1) - 1
     starts = np.array([month, month + 1], "datetime64[M]").astype("datetime64[D]").astype(np.int64)
     day = int(starts[0]) + values.get("d", 1) - 1

@@ -118,7 +118,7 @@ class _Automaton:
                 own[follower] = own.get(follower, 0) + 1
 
     def joined(self, left: _Part, right: _Part) -> _Part:
-        """Returns one part after another."""
+        """Returns the concatenation of two parts, and links the positions between them."""
         self.link(left, right)
         first = left.first + right.first if left.empty else left.first
         last = left.last + right.last if right.empty else right.last

@@ -72,7 +72,10 @@ class Kernel:
 
 
 class NotProvedError(Exception):
-    """The table has no such entry (the message names it): Spark evaluates the expression."""
+    """Only Spark can evaluate the expression, because no kernel is proved to give its result.
+
+    The message names the part of the expression.
+    """
 
 
 class InvalidError(Exception):

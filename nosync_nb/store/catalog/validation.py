@@ -172,7 +172,7 @@ def _check_definition(data: Any, functions: int, frozen: AbstractSet[str], what:
 
 
 def _check_nesting(data: Any, most: int, what: str) -> None:
-    """Checks that lists and objects are nested no deeper than any operator needs."""
+    """Raises CorruptLogError if lists and objects are nested more than `most` levels deep."""
     if isinstance(data, dict | list):
         if not most:
             raise _invalid(

@@ -250,11 +250,12 @@ def superseded_segments(
 ) -> list[Segment]:
     """Returns the segments of a chain that neither checkpoints nor short rewinds need.
 
-    A short rewind needs the newest frames: `NEAR_FRAMES` of them, or as many as take so many bytes.
+    A short rewind needs the newest frames: `NEAR_FRAMES` of them, or fewer if these take at least
+    `near_bytes`.
 
     Args:
-        chain: ascending, up to the segment of the head.
-        covered: the offset up to which no checkpoint needs a frame.
+        chain: the segments in ascending order, up to the segment of the head.
+        covered: the offset before which no checkpoint needs a frame.
     """
     last = 0
     for place, each in enumerate(chain):

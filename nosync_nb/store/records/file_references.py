@@ -123,7 +123,7 @@ def _named_part(ref: PartRef, number: int, epochs: range, log: int | None = None
 
 
 def references(named: Iterable[NamedFile]) -> dict[str, FileReference]:
-    """Returns files by name; a reference with a digest replaces one without."""
+    """Returns one reference for each file name; those with a digest are preferred."""
     by_name: dict[str, FileReference] = {}
     for each in named:
         if each.digest is not None or each.name not in by_name:

@@ -163,11 +163,11 @@ def checked_config(
 
 
 def read_config(files: Files, folder: str, log_id: bytes) -> ReplicaConfig:
-    """Returns the settings of a log.
+    """Returns the replica settings of a log; without replicas if none are stored.
 
     Raises:
-        TrustError: another user wrote them, or they were moved from another log.
-        CorruptLogError: they are malformed.
+        TrustError: the settings are not signed with the user's key for this log in this folder.
+        CorruptLogError: the settings are malformed.
     """
     path = os.path.join(folder, FILE)
     if not files.exists(path):
@@ -373,7 +373,7 @@ def _checked_entry(entries: _Entries, folder: str) -> tuple[list[str], int] | No
 
 
 def _read_text(files: Files) -> bytes:
-    """Reads the file; empty if it is missing, unreadable, or writable by other users."""
+    """Reads the registry; empty if missing, unreadable, or owned or writable by another user."""
     where = registry_path()
     try:
         if not files.exists(where):

@@ -1,6 +1,7 @@
-"""The site that a replica's URL names; it may hold the copies of several logs.
+"""Connects to the site that a replica's URL names: a folder, a server or an object store.
 
-A new kind of site needs a line in `_KINDS`, and one in `address` for the form of its URL.
+A site may hold copies of several logs. A new kind of site needs an entry in `_KINDS`, and a parser
+for its URLs in `address`.
 """
 
 from __future__ import annotations

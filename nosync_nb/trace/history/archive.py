@@ -33,11 +33,11 @@ class ArchivedSums(NamedTuple):
 
 
 class RowWeight(NamedTuple):
-    """The estimated number of rows in an interval.
+    """The estimated number of changed rows in an interval of epochs.
 
     Attributes:
         loose: rows that must be sorted.
-        filed: rows of large batches, which are sorted in their files.
+        filed: rows of large batches, which are already sorted.
     """
 
     loose: int
@@ -63,11 +63,11 @@ class Archive:
         self._lock = threading.Lock()
 
     def look_through(self) -> None:
-        """From now on, validates every value of a file before it is used."""
+        """Turns on full validation: every value of a file is checked before it is used."""
         self.thorough = True
 
     def write_parts(self, batches: Sequence[Batch], stem: str) -> list[PartRef]:
-        """Writes part files for packs."""
+        """Writes batches to part files that packs can reference; returns the references."""
         return write_parts(self.parts, batches, stem, files=self.files)
 
     def write_pack(
@@ -97,9 +97,9 @@ class Archive:
         return {ref.path for each in sections for _, refs in each.large for ref in refs}
 
     def only_of(self, tree: Iterable[PackNode], traces: AbstractSet[int]) -> dict[int, set[str]]:
-        """Returns, by trace, the part files that packs refer to for these traces only.
+        """Returns, by trace, the part files that packs reference only for these traces.
 
-        Cost: the packs that refer to part files are opened.
+        Cost: opens each pack that references part files.
         """
         by_trace: dict[int, set[str]] = {}
         others: set[str] = set()

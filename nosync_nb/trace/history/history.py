@@ -164,7 +164,7 @@ class History:
         parts: str | None = None,
         files: Files = DISK,
     ) -> History:
-        """Opens the history that a checkpoint's manifest describes; None: an empty one.
+        """Opens the history that a checkpoint's manifest describes; empty without a manifest.
 
         Cost: O(packs); no pack is opened.
         """
@@ -478,11 +478,11 @@ class History:
         return named.union(ref.path for change in filed for ref in change.refs)
 
     def only_of(self, traces: AbstractSet[int]) -> dict[int, set[str]]:
-        """Returns, by trace, the part files that packs refer to for these traces only."""
+        """Returns, by trace, the part files that packs reference only for these traces."""
         return self._archive.only_of(self._view.tree, traces)
 
     def look_through(self) -> None:
-        """From now on, validates every value of a file before it is used."""
+        """Turns on full validation: every value of a file is checked before it is used."""
         self._archive.look_through()
 
 
@@ -546,7 +546,10 @@ def _rows(change: FiledChange) -> int:
 
 
 def _tail_changes(tail: Sequence[Entry]) -> Iterator[tuple[Layout, Epochs, Updates]]:
-    """Yields the changes of a tail in memory; those with one decoder are decoded together."""
+    """Yields the changes of a tail that are in memory, grouped by layout.
+
+    Changes with the same layout and decoder are decoded in one call.
+    """
     batches: dict[Layout, list[tuple[int, Batch]]] = {}
     encoded: dict[tuple[Layout, Decode], list[tuple[int, Any]]] = {}
     for epoch, change in tail:

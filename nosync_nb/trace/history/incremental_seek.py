@@ -103,7 +103,11 @@ def _append_parts(trace: Trace, parts: tuple[Batch, ...], *, back: bool) -> Trac
 
 
 def _merge_small_layers(trace: Trace) -> Trace:
-    """Merges the last layers while they have few rows, or while many layers are of similar size."""
+    """Merges the last two layers repeatedly, as long as the merge is cheap.
+
+    Layers of at most `FEW_ROWS` rows together are always merged. Larger ones are merged only if
+    there are more than `MANY_LAYERS`, and the first has at most twice the rows of the last.
+    """
     layers = trace.layers
     while len(layers) > 1:
         below, last = layers[-2:]

@@ -175,7 +175,7 @@ def sum_sections(
 
 
 class SectionShare(NamedTuple):
-    """The epochs `[lower, upper)` of a section."""
+    """The part of a section that covers the epochs `[lower, upper)`."""
 
     section: Section
     lower: int

@@ -183,7 +183,10 @@ def write_part(
 
 
 def _stored_columns(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]:
-    """Returns the columns of a batch in their stored form, and the texts of coded columns."""
+    """Returns the columns in their stored form, and the texts of dictionary-encoded columns.
+
+    The texts are keyed by the position of the column.
+    """
     arrays, texts = [], {}
     for i, (column, type_) in enumerate(zip(batch.columns, batch.layout.types, strict=True)):
         few = _encode_few_texts(column, type_)
@@ -243,9 +246,9 @@ def write_and_release(
 
 
 def split(batch: Batch, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> Iterator[Batch]:
-    """Cuts a batch into pieces of bounded size, never between rows of one key hash.
+    """Splits a batch into pieces of bounded size.
 
-    Rows of a single key hash stay together even if they are more than the bounds.
+    All rows of one key hash stay in the same piece, even if they exceed a bound.
     """
     n = len(batch)
     size = sum(c.nbytes for c in batch.columns) + 24 * n

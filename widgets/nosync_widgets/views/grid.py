@@ -304,7 +304,11 @@ def read_page(cursor: Cursor, wanted: GridRequest) -> dict[str, Any]:
 
 
 def read_summary(cursor: Cursor, where: str) -> dict[str, Any]:
-    """Reads the summaries of the columns: `epoch where columns`, figures as they are shown."""
+    """Summarises the columns of the rows that match `where`, with values formatted for display.
+
+    Returns:
+        `epoch where columns`.
+    """
     columns = [_summary(each) for each in cursor.profiles(where)]
     return {"epoch": cursor.epoch, "where": where, "columns": columns}
 

@@ -1,14 +1,14 @@
 """The panel: all views of a session in one, with the actions on the selected stage.
 
 Design
-    It consists of views that also exist alone, and share one poller. `Actions`, which the notebook
-    provides, perform the changes: they keep variables and views in step, and do the same as the
-    commands.
+    The panel combines views that can also be used alone. They share one poller. `Actions`, which
+    the notebook provides, perform the changes. They have the same effect as the commands, and
+    update variables and views.
 
 Failure
-    Buttons are handled in another thread than cells. So an action takes the session's writer lock,
-    as a call in a cell does, and an error is a line in the panel. A stage is dropped only at a
-    second click.
+    A button click is handled in a different thread from cells. So an action takes the session's
+    writer lock, like a call in a cell, and the panel shows an error as a line of text. A stage is
+    dropped only after a second click.
 """
 
 from __future__ import annotations
@@ -177,10 +177,10 @@ class Panel(ipywidgets.VBox):
     Attributes:
         pulse: the poller that notifies its views.
         listing, graph, layers: its views.
-        name: the text field with the new name of a stage.
+        name: the text field for the new name of a stage.
         rows, travel, rename, drop, keep: its buttons.
-        cascade: the checkbox that drops the readers of a stage with it.
-        said: the line with the result of the last action, or its error.
+        cascade: the checkbox for also dropping the readers of a stage.
+        said: the line with the result or the error of the last action.
     """
 
     def __init__(self, pulse: OverviewPoller, actions: Actions) -> None:
@@ -255,7 +255,7 @@ class Panel(ipywidgets.VBox):
         self._follow(stage)
 
     def _follow(self, stage: str) -> None:
-        """Shows the layers of a stage, or of another one if the shown one was dropped."""
+        """Shows the layers of a stage; of the default one if this and the shown one are gone."""
         overview = self.pulse.overview
         if overview.named(stage) is None and overview.named(self.layers.stage) is None:
             stage = first_layer(overview)
@@ -349,7 +349,7 @@ class Panel(ipywidgets.VBox):
         return ""
 
     def _clear(self) -> None:
-        """Removes the views from the tabs: they may be closed, and the notebook owns them."""
+        """Removes the views from the tabs; the notebook owns them, and may have closed them."""
         for slot in self._slots.values():
             slot.set_trait("children", ())
 

@@ -165,7 +165,10 @@ class TravelView(StageView):
                 self._show_epoch(goal)
 
     def move(self, session: Session, branch: str | None) -> None:
-        """Switches to another session of the same log; at the latest epoch it stays there."""
+        """Switches to another session of the same log.
+
+        A slider at the latest epoch moves to the latest epoch of the new session.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -310,7 +313,10 @@ class TravelView(StageView):
 
 
 def epoch_info(session: Session, epoch: int) -> EpochInfo | None:
-    """Finds label and time of an epoch, or None; `O(log epochs)`."""
+    """Returns the label and time of an epoch; None if the epoch does not exist.
+
+    Cost: O(log epochs).
+    """
     epochs = session.epochs()
     place = bisect_left(epochs, epoch, key=lambda each: each.number)
     return epochs[place] if place < len(epochs) and epochs[place].number == epoch else None

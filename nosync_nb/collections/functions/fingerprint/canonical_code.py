@@ -102,7 +102,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 @lru_cache(maxsize=16)
 def _parsed(text: str, flags: int) -> tuple[ast.Module, dict[tuple[int, str], list[CodeType]]]:
-    """The tree of a text and its compiled code objects, by first line and name."""
+    """The syntax tree of a source text, and its code objects by first line and name."""
     tree = ast.parse(text)
     code = compile(tree, "<text>", "exec", flags=flags, dont_inherit=True)
     index: dict[tuple[int, str], list[CodeType]] = {}

@@ -86,14 +86,14 @@ class FunctionIdentity:
 
 
 def function_fingerprint(function: Callable[..., Any]) -> FunctionIdentity:
-    """Identifies a function by its behaviour.
+    """Computes the fingerprint of a function, which identifies its behaviour.
 
-    Comments, docstrings, formatting, names of the function and its file, moved lines and the hash
-    seed do not matter; code, defaults, captured values and globals, helpers of the user and
-    versions of installed packages do.
+    The fingerprint depends on the code, the defaults, captured values and globals, the user's
+    helper functions, and the versions of installed packages. It does not depend on comments,
+    docstrings, formatting, line numbers, the names of the function and its file, or the hash seed.
 
-    Returns: a `FunctionIdentity` without fingerprint if a captured value is outside the closed
-    list, a global is not yet defined, or the code looks up names that cannot be known (`eval`).
+    Returns: a `FunctionIdentity` without fingerprint if a captured value has an unsupported type, a
+    global is not yet defined, or the code looks up names at run time (`eval`).
 
     Cost: milliseconds for new code, plus O(size) of the captured values.
     """

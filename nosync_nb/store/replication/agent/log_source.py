@@ -31,9 +31,14 @@ from nosync_nb.store.verification.file_checks import FrameGap, walk_runs
 
 
 class ShippedFrame(NamedTuple):
-    """A frame: its end, the last epoch at that point, the files that it names, and who names each.
+    """A frame of the log that is shipped to replicas.
 
-    `said` is its replication requirement; None if it has none.
+    Attributes:
+        end: the mark at its end.
+        epoch: the last epoch at that mark.
+        files: the files that it references, by name.
+        namers: the logs and traces that reference each file.
+        said: its replication requirement; None if it has none.
     """
 
     end: Mark

@@ -145,7 +145,10 @@ class KeeperMerger:
             self._news.notify_all()
 
     def end(self, wait_s: float) -> None:
-        """Ends the thread after the current range; an unreported result is deleted."""
+        """Stops the thread after the current range, and waits at most `wait_s` for it.
+
+        The files of an unfinished merge are deleted.
+        """
         with self._news:
             self._stopped = True
             self._news.notify_all()

@@ -158,7 +158,7 @@ class ClientCall(NamedTuple):
 
 
 class ServerHandshake:
-    """The server's side of the handshake; it has no state for each client."""
+    """The server's side of the handshake; it stores nothing about individual clients."""
 
     def __init__(self, token: bytes) -> None:
         self._token, self._start_secret = token, secrets.token_bytes(NONCE_BYTES)

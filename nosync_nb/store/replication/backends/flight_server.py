@@ -454,7 +454,7 @@ def _parser() -> argparse.ArgumentParser:
 def _port(word: str) -> int:
     number = int(word)
     if not 0 <= number <= _PORT_MAX:
-        raise ValueError(word)
+        raise argparse.ArgumentTypeError(f"{number} is not a port: 0 to {_PORT_MAX}")
     return number
 
 
@@ -520,7 +520,7 @@ def _bracketed(host: str) -> str:
 
 
 def _memory_bytes(files: Files) -> int:
-    """Returns the resident memory of the process that is not shared."""
+    """Returns the unshared resident memory of this process in bytes; 0 if it is unknown."""
     try:
         resident, shared = files.read(f"/proc/{os.getpid()}/statm").split()[1:3]
     except DurabilityError:

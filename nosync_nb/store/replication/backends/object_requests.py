@@ -321,7 +321,7 @@ def _limited_body(got: GetResult, most: int) -> bytes:
 
 
 def _list_page(client: ObjectStore, after: str | None) -> list[str]:
-    """Returns the next keys after one, ascending; none at the end."""
+    """Returns one page of the keys after `after`, ascending; empty if there are no more."""
     pages = client.list(offset=after, chunk_size=_PAGE)
     return [each["path"] for each in next(iter(pages), ())]
 

@@ -377,7 +377,7 @@ def _examined_copies(
 
 
 def _reason(url: str, error: NosyncError) -> str:
-    """Returns why the copy at a URL is not used, with the hint."""
+    """Returns the reason why the copy at a URL cannot be used, with the hint of the error."""
     return f"{url}: {error}" + (f" ({error.hint})" if error.hint else "")
 
 
